@@ -1,0 +1,60 @@
+"""The equations of SAC-GLAM as pure functions on tensors. Sums over actions under the mask, means over rows.
+
+Shapes: B rows, A actions, C critics. A padded action has log pi = -inf and so pi = 0; every product with its
+log pi is taken as 0, which is the limit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def expectation(log_pi_BA: Tensor, value_BA: Tensor) -> Tensor:
+    """sum_a pi(a|s) value(s, a), shape (B,); padded actions count as nothing, whatever their value."""
+    pi_BA = log_pi_BA.exp()
+    return torch.where(pi_BA > 0, pi_BA * value_BA, 0.0).sum(dim=-1)
+
+
+def entropy(log_pi_BA: Tensor) -> Tensor:
+    """H(pi(.|s)) = -sum_a pi log pi, in nats, shape (B,)."""
+    return -expectation(log_pi_BA, finite(log_pi_BA))
+
+
+def finite(log_pi_BA: Tensor) -> Tensor:
+    """log pi with padding's -inf replaced by 0, so that 0 * log 0 and its gradient are 0 rather than NaN."""
+    return log_pi_BA.masked_fill(log_pi_BA == -torch.inf, 0.0)
+
+
+def soft_value(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
+    """V(s) = sum_a pi(a|s) (min_c Q_c(s, a) - alpha log pi(a|s)), shape (B,) (the expectation in Eq. 3)."""
+    return expectation(log_pi_BA, q_CBA.min(dim=0).values - alpha * finite(log_pi_BA))
+
+
+def td_target(reward_B: Tensor, discount_B: Tensor, terminated_B: Tensor, next_value_B: Tensor) -> Tensor:
+    """y = sum_{i<k} gamma^i r_{t+i} + gamma^k (1 - terminated) V(s_{t+k}), shape (B,) (Eq. 3).
+
+    `reward_B` is the discounted sum already, `discount_B` is gamma^k with k the window's own length. Truncation
+    bootstraps, termination does not.
+    """
+    return reward_B + torch.where(terminated_B, 0.0, discount_B * next_value_B)
+
+
+def taken(q_CBA: Tensor, action_B: Tensor) -> Tensor:
+    """Q of the action taken, shape (C, B)."""
+    return q_CBA.gather(-1, action_B.expand(q_CBA.shape[0], -1)[..., None]).squeeze(-1)
+
+
+def critic_loss(q_CBA: Tensor, action_B: Tensor, target_B: Tensor) -> Tensor:
+    """sum_c mean_B (Q_c(s, a) - y)^2, a scalar."""
+    return (taken(q_CBA, action_B) - target_B).square().mean(dim=-1).sum()
+
+
+def actor_loss(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
+    """mean_B sum_a pi(a|s) (alpha log pi(a|s) - min_c Q_c(s, a)), a scalar; no gradient through Q."""
+    return -soft_value(log_pi_BA, q_CBA.detach(), alpha).mean()
+
+
+def alpha_loss(log_alpha: Tensor, entropy_mean: float, target_entropy: float) -> Tensor:
+    """alpha (H - H_target): alpha falls while the policy is more random than the target asks."""
+    return log_alpha.exp() * (entropy_mean - target_entropy)

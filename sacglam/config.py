@@ -1,0 +1,288 @@
+"""The configuration: frozen, unknown keys refused, read from YAML with dotted overrides. Imports no torch.
+
+Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `configs/` holds whole experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sacglam.errors import ConfigError
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+OpenFraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EnvConfig(Section):
+    """The world and how many copies of it play in lockstep."""
+
+    name: str = "playground"
+    """A registered environment (`sacglam envs` lists them), or your own factory as `package.module:attribute`."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
+    copies: Positive = 32
+    """Environments played in lockstep; one scoring pass serves them all."""
+
+
+class LoraSettings(Section):
+    """The low-rank adapter that learns; the base model is frozen."""
+
+    rank: Positive = 16
+    """Rank r of the update W + (alpha / r) B A."""
+    alpha: PositiveFloat = 32.0
+    """Numerator of the update's scale."""
+    targets: str | list[str] = "all-linear"
+    """Layers that get an adapter: names, or `all-linear` for all but the output layer."""
+    merged: bool = False
+    """Compute (W + s B A) x rather than W x + s B (A x): for models hardly wider than the rank, such as the built-in."""
+
+
+class ModelConfig(Section):
+    """The language model that is policy and critic."""
+
+    name: str = "builtin"
+    """`builtin` (a tiny model that comes with sacglam), a Hugging Face name, or a local folder."""
+    lora: LoraSettings = LoraSettings()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the base weights; log-softmax, heads and adapters are always float32."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    """Attention kernel; both take the packed mask. `eager` is faster for the smallest models on CPU."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    bucket: Positive = 32
+    """Packed lengths are rounded up to a multiple of this, so that kernels meet few shapes."""
+
+
+class CriticConfig(Section):
+    """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
+
+    input: Literal["observation_action", "observation"] = "observation_action"
+    """What the head reads: each action's last token (one Q value), or the prompt's last position (one for each action)."""
+    backbone: Literal["shared", "frozen", "separate"] = "shared"
+    """Whether Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or an adapter of their own."""
+    num_critics: Positive = 2
+    """Independent Q functions; targets and actor use their minimum."""
+    hidden: list[Positive] = [1024, 1024]
+    """Widths of the head's hidden layers."""
+    max_actions: Positive = 64
+    """Outputs of the head with `input: observation`; a state with more actions is an error."""
+    target_backbone: Literal["adapter", "online"] = "adapter"
+    """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
+
+
+class PolicyConfig(Section):
+    """How log-probabilities of actions become a policy."""
+
+    length_normalised: bool = False
+    """Divide an action's log-probability by its number of tokens."""
+    score_eos: bool = False
+    """Score the end-of-sequence token after each action, too."""
+    temperature: PositiveFloat = 1.0
+    """Divides the scores before the softmax."""
+
+
+class AlphaConfig(Section):
+    """The entropy coefficient; defaults are those of the paper's SAC + HER (Table 3)."""
+
+    init: PositiveFloat = 0.05
+    """First value."""
+    target_entropy: float = 0.01
+    """Mean policy entropy, in nats, at which alpha rests."""
+    lr: Annotated[float, Field(ge=0)] = 2e-3
+    """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
+
+
+class SacConfig(Section):
+    """Soft actor-critic (paper, Tables 2 and 3)."""
+
+    type: Literal["sac"] = "sac"
+    gamma: OpenFraction = 0.99
+    """Discount per environment step."""
+    n_step: Positive = 3
+    """Rewards summed before bootstrapping (Eq. 3)."""
+    batch_size: Positive = 256
+    """Transitions in one update."""
+    micro_batch_size: Positive | None = None
+    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
+    update_interval: Positive = 32
+    """Environment steps, over all copies together, between updates."""
+    updates_per_interval: Positive = 2
+    """Gradient updates at each interval."""
+    actor_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the adapters."""
+    critic_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the critic heads (and the critic's own adapter, if it has one)."""
+    lr_decay: bool = False
+    """Let both learning rates fall linearly to a tenth over the budget."""
+    max_grad_norm: PositiveFloat | None = None
+    """Clip the norm of the whole gradient; None: no clipping, as in the paper."""
+    tau: OpenFraction = 0.005
+    """Step of the target's exponential moving average at each update."""
+    warmup_updates: NonNegative = 20
+    """First updates, in which only the critic learns."""
+    alpha: AlphaConfig = AlphaConfig()
+
+
+class ReplayConfig(Section):
+    """The replay buffer and hindsight relabelling."""
+
+    capacity: Positive = 100_000
+    """Transitions kept; the oldest go first."""
+    min_size: Positive = 256
+    """Transitions needed before the first update."""
+    hindsight: bool = True
+    """Add every episode once more for each goal it achieved (strategy `future`)."""
+    sampling: Literal["uniform", "ratio", "prior"] = "ratio"
+    """`uniform` over the buffer, a fixed share of relabelled transitions, or goal types as in the environment."""
+    hindsight_ratio: Fraction = 0.5
+    """Share of relabelled transitions in a batch with `sampling: ratio`."""
+
+
+class EvalConfig(Section):
+    """Evaluation on fresh episodes, outside the training clock."""
+
+    episodes: Positive = 500
+    """Fresh episodes before and after the training."""
+    every_steps: NonNegative = 0
+    """Environment steps between evaluations during the training; 0: none."""
+    every_episodes: Positive = 200
+    """Episodes of those."""
+
+
+class CheckpointConfig(Section):
+    """Checkpoints for resuming."""
+
+    every_steps: Positive = 2_000
+    """Environment steps between checkpoints."""
+    keep: Annotated[int, Field(ge=2)] = 2
+    """Checkpoints kept; never fewer than two, so that a damaged one has a predecessor."""
+
+
+class Config(Section):
+    """One experiment."""
+
+    seed: NonNegative = 0
+    """Seeds environments, policy, replay and initial weights."""
+    steps: Positive = 400_000
+    """Budget in environment steps over all copies."""
+    device: str = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
+    threads: NonNegative = 0
+    """CPU threads of the tensor library; 0: all cores, at most 4."""
+    log_every_steps: Positive = 320
+    """Environment steps between lines of metrics.jsonl."""
+    env: EnvConfig = EnvConfig()
+    model: ModelConfig = ModelConfig()
+    critic: CriticConfig = CriticConfig()
+    policy: PolicyConfig = PolicyConfig()
+    algo: SacConfig = SacConfig()
+    replay: ReplayConfig = ReplayConfig()
+    evaluation: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.algo.update_interval % self.env.copies:
+            raise ValueError(
+                f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
+                f"({self.env.copies}), because the copies step together"
+            )
+        if self.replay.min_size > self.replay.capacity:
+            raise ValueError(
+                f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
+                "no update would ever run"
+            )
+        return self
+
+    def to_yaml(self) -> str:
+        """All values, resolved, as YAML that `load` reads back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def load(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
+
+    Raises:
+        ConfigError: the file cannot be read, an unknown key (names the nearest), a value of the wrong type or range.
+    """
+    source = quickstart_path() if path is None else path
+    try:
+        values = yaml.safe_load(source.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not valid YAML: {error}") from error
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
+    for override in overrides:
+        _apply(values, override)
+    return parse(values)
+
+
+def parse(values: Mapping[str, Any]) -> Config:
+    """Validate plain values.
+
+    Raises:
+        ConfigError: one line for each fault, unknown keys with the nearest known one.
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
+
+
+def quickstart_path() -> Path:
+    """The configuration that `sacglam train` uses when it is given none."""
+    return Path(__file__).parent / "quickstart.yaml"
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"expected an override as key=value, e.g. algo.gamma=0.9; got {override!r}")
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override {override!r}: {section!r} is a value, not a section")
+        values = inner
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from error
+
+
+def _explain(fault: Any) -> str:
+    path = [str(part) for part in fault["loc"]]
+    where = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        known = list(_fields_at(path[:-1]))
+        near = get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
+        return f"unknown setting {where!r}; {hint}"
+    return f"{where or 'config'}: {fault['msg']} (got {fault['input']!r})" if where else str(fault["msg"])
+
+
+def _fields_at(path: Sequence[str]) -> Mapping[str, Any]:
+    section: Any = Config
+    for part in path:
+        section = section.model_fields[part].annotation
+    fields: Mapping[str, Any] = section.model_fields
+    return fields

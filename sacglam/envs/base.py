@@ -1,0 +1,114 @@
+"""The protocol by which sacglam sees an environment, and the registry that makes one by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+Split = Literal["train", "heldout"]
+
+
+@runtime_checkable
+class TextEnv(Protocol):
+    """A goal-conditioned text world that plays one episode at a time.
+
+    Contract: an episode is a function of `(goal, seed, actions)` and of nothing else. That is what lets a
+    checkpoint store an open episode as its actions, and replay it. Every state offers at least one action and
+    no two of a state's actions share their text.
+    """
+
+    def goals(self, split: Split) -> Sequence[str]:
+        """The goals to train on or those held out, in a fixed order; `heldout` may be empty."""
+
+    def goal_type(self, goal: str) -> str:
+        """The kind of `goal`, by which success is reported, e.g. `grasp`."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        """Start the episode given by `goal` and `seed`."""
+
+    def step(self, action: int) -> Step:
+        """Take the candidate action with this index. Reward and `achieved` must agree on the episode's goal."""
+
+    def optimal_length(self) -> int | None:
+        """Fewest steps from here to the episode's goal; None where no planner is known."""
+
+
+Factory = Callable[..., TextEnv]
+_REGISTRY: dict[str, Factory] = {}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make `factory` available as `make(name, **options)`; its keyword arguments are the options."""
+    if name in _REGISTRY and _REGISTRY[name] is not factory:
+        raise ConfigError(f"environment {name!r} is registered already; pick another name")
+    _REGISTRY[name] = factory
+
+
+def registered() -> Mapping[str, Factory]:
+    """The registered environments by name."""
+    return dict(_REGISTRY)
+
+
+def make(name: str, **options: Any) -> TextEnv:
+    """Make the environment registered as `name`, or the factory at `package.module:attribute`.
+
+    Raises:
+        ConfigError: no such environment, or an option its factory does not take.
+    """
+    factory = _find(name)
+    parameters = inspect.signature(factory).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for option in options:
+        if option not in known and not takes_any:
+            near = get_close_matches(option, known, n=1)
+            hint = f" did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"environment {name!r} has no option {option!r};{hint} it takes: {', '.join(known) or 'none'}"
+            )
+    return factory(**options)
+
+
+def _find(name: str) -> Factory:
+    if name in _REGISTRY:
+        return _REGISTRY[name]
+    if ":" in name:
+        module_name, _, attribute = name.partition(":")
+        try:
+            factory: Factory = vars(importlib.import_module(module_name))[attribute]
+        except (ImportError, KeyError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"environment {name!r} cannot be imported: {error!r}. Is it on the Python path?"
+            ) from error
+        if not callable(factory):
+            raise ConfigError(f"environment {name!r} is no factory; expected a class or function, got {factory!r}")
+        return factory
+    near = get_close_matches(name, _REGISTRY, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(
+        f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
+        "or give your own as 'package.module:factory'"
+    )
+
+
+def check_actions(observation: Observation) -> None:
+    """Refuse an action list that no policy can be defined on.
+
+    Raises:
+        EnvironmentContractError: the list is empty, or two actions share their text.
+    """
+    actions = observation.actions
+    if not actions:
+        raise EnvironmentContractError(f"expected at least one action, got none, in the state:\n{observation.text}")
+    if len(set(actions)) != len(actions):
+        twice = sorted({action for action in actions if actions.count(action) > 1})
+        raise EnvironmentContractError(
+            f"expected distinct actions, got {twice} more than once, in the state:\n{observation.text}\n"
+            "Give each action a text of its own, or list it once."
+        )

@@ -1,0 +1,5 @@
+"""Playground-Text: a text world of animals, plants, furniture and supplies, with a social partner."""
+
+from sacglam.envs.playground.env import Playground
+
+__all__ = ["Playground"]

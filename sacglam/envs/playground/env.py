@@ -1,0 +1,162 @@
+"""Playground-Text as a `TextEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from sacglam.envs.base import Split
+from sacglam.envs.playground import goals, scene
+from sacglam.envs.playground.goals import Goal
+from sacglam.envs.playground.partner import SocialPartner
+from sacglam.envs.playground.text import Narrator
+from sacglam.envs.playground.vocabulary import KINDS, Thing
+from sacglam.envs.playground.world import Kind, State, legal_actions, shortest, transition
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+Size = Literal["simple", "full"]
+
+_MOST_OBJECTS = 48
+"""Half of the 96 there are, so that redrawing until no two are alike stays quick."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    num_objects: int
+    max_steps: int
+    sequential: bool
+
+
+_DEFAULTS: dict[str, _Defaults] = {
+    "simple": _Defaults(num_objects=3, max_steps=10, sequential=False),
+    "full": _Defaults(num_objects=6, max_steps=30, sequential=True),
+}
+
+
+@dataclass(slots=True)
+class _Playing:
+    """The episode being played: what `reset` fixed, and what `step` moves on."""
+
+    goal: Goal
+    things: tuple[Thing, ...]
+    kinds: tuple[Kind, ...]
+    narrator: Narrator
+    partner: SocialPartner
+    state: State = field(default_factory=State)
+    steps: int = 0
+    over: bool = False
+
+
+class Playground:
+    """Playground-Text (paper, Section 3 and Appendix A; docs/environments.md lists what was chosen here).
+
+    Args:
+        size: `simple` is 3 objects, 10 steps, single goals; `full` is 6 objects, 30 steps, sequential goals too.
+        num_objects: objects in a scene, instead of the size's.
+        max_steps: steps until an episode is truncated, instead of the size's.
+        sequential: whether `a then b` goals belong to the goal space, instead of the size's.
+
+    Raises:
+        ConfigError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: Size = "simple",
+        num_objects: int | None = None,
+        max_steps: int | None = None,
+        sequential: bool | None = None,
+    ) -> None:
+        if size not in _DEFAULTS:
+            raise ConfigError(f"playground: expected size {' or '.join(map(repr, _DEFAULTS))}, got {size!r}")
+        default = _DEFAULTS[size]
+        self._sequential = default.sequential if sequential is None else sequential
+        self._num_objects = default.num_objects if num_objects is None else num_objects
+        self._max_steps = default.max_steps if max_steps is None else max_steps
+        fewest = scene.slots_needed(self._sequential)
+        if not fewest <= self._num_objects <= _MOST_OBJECTS:
+            raise ConfigError(
+                f"playground: expected num_objects from {fewest}, which the goals need, to {_MOST_OBJECTS}, "
+                f"got {self._num_objects}"
+            )
+        if self._max_steps < 1:
+            raise ConfigError(f"playground: expected max_steps of at least 1, got {self._max_steps}")
+        self._playing: _Playing | None = None
+
+    def goals(self, split: Split) -> Sequence[str]:
+        """The goals to train on (182, or 8,470 with sequential ones) or held out (64, or 14,956)."""
+        return goals.goals(self._sequential, split == "heldout")
+
+    def goal_type(self, goal: str) -> str:
+        """`grasp`, `grow`, `grow_then_grasp` or `grow_then_grow`."""
+        return self._parse(goal).type
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        """Start the episode given by `goal`, trained on or held out, and `seed`, in a scene where it is possible.
+
+        Raises:
+            ConfigError: `goal` is not in the goal space.
+        """
+        parsed = self._parse(goal)
+        # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
+        things = scene.sample(parsed, self._num_objects, Random(f"{seed} {goal}"))
+        self._playing = _Playing(
+            goal=parsed,
+            things=things,
+            kinds=tuple([KINDS[thing.type] for thing in things]),
+            narrator=Narrator(things),
+            partner=SocialPartner(parsed, self._sequential),
+        )
+        return self._playing.narrator.observe(self._playing.state)
+
+    def step(self, action: int) -> Step:
+        """Take the action of this index. `achieved` is the social partner's description, and rules the reward.
+
+        Raises:
+            EnvironmentContractError: no episode is being played, or there is no such action.
+        """
+        playing = self._episode()
+        if playing.over:
+            raise EnvironmentContractError("playground: the episode is over; call reset before the next step")
+        actions = legal_actions(len(playing.kinds), playing.state)
+        if not 0 <= action < len(actions):
+            raise EnvironmentContractError(
+                f"playground: expected an action from 0 to {len(actions) - 1}, an index into the observation's "
+                f"actions, got {action}"
+            )
+        playing.state, event = transition(playing.kinds, playing.state, actions[action])
+        playing.steps += 1
+        achieved = () if event is None else playing.partner.describe(event.verb, playing.things[event.slot])
+        terminated = playing.goal.text in achieved
+        truncated = not terminated and playing.steps >= self._max_steps
+        playing.over = terminated or truncated
+        observation = playing.narrator.observe(playing.state)
+        return Step(observation, float(terminated), achieved, terminated, truncated)
+
+    def optimal_length(self) -> int | None:
+        """Fewest steps from here to the episode's goal, by exact search; 0 once it is achieved.
+
+        The step limit does not count. Each scene makes its goal possible and no state is a dead end, so it is
+        never None.
+
+        Raises:
+            EnvironmentContractError: no episode was started.
+        """
+        playing = self._episode()
+        stages = scene.stages(playing.goal, playing.things)
+        return shortest(playing.kinds, playing.state, stages[len(stages) - playing.partner.remaining() :])
+
+    def _episode(self) -> _Playing:
+        if self._playing is None:
+            raise EnvironmentContractError("playground: no episode was started; call reset first")
+        return self._playing
+
+    def _parse(self, text: str) -> Goal:
+        goal = goals.parse(text)
+        if len(goal.parts) > 1 and not self._sequential:
+            raise ConfigError(f"{text!r} is a sequential goal, and this playground was made with sequential=False")
+        return goal

@@ -1,0 +1,52 @@
+"""From a state of the world to what the agent reads. Nothing else puts an object into words."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from sacglam.envs.playground.vocabulary import KINDS, Thing
+from sacglam.envs.playground.world import GRASP, NOTHING, RELEASE, Action, Kind, State, legal_actions
+from sacglam.types import Observation
+
+_ACTION_TEXTS = {GRASP: "Grasp", RELEASE: "Release"}
+
+
+@cache
+def describe(thing: Thing, grown: bool) -> str:
+    """`baby red cat` and `green cactus seed` until they have grown, and `colour type` for all else."""
+    plain = f"{thing.colour} {thing.type}"
+    kind = KINDS[thing.type]
+    if kind is Kind.ANIMAL and not grown:
+        return f"baby {plain}"
+    if kind is Kind.PLANT and not grown:
+        return f"{plain} seed"
+    return plain
+
+
+class Narrator:
+    """Tells the states of one scene. It remembers what it has told, since an episode returns to its states."""
+
+    def __init__(self, scene: tuple[Thing, ...]) -> None:
+        self._scene = scene
+        self._told: dict[State, Observation] = {}
+
+    def observe(self, state: State) -> Observation:
+        """The observation of `state`; its actions are those of `legal_actions`, in the same order."""
+        observation = self._told.get(state)
+        if observation is None:
+            observation = self._told[state] = self._compose(state)
+        return observation
+
+    def _compose(self, state: State) -> Observation:
+        objects = [describe(thing, bool(state.grown >> slot & 1)) for slot, thing in enumerate(self._scene)]
+        seen = [text for slot, text in enumerate(objects) if slot != state.held]
+        on = "nothing" if state.on == NOTHING else objects[state.on]
+        held = "empty" if state.held == NOTHING else objects[state.held]
+        return Observation(
+            text=f"You see: {', '.join(seen) or 'nothing'}\nYou are on: {on}\nInventory: {held}",
+            actions=tuple(_tell(action, objects) for action in legal_actions(len(objects), state)),
+        )
+
+
+def _tell(action: Action, objects: list[str]) -> str:
+    return _ACTION_TEXTS[action] if action in _ACTION_TEXTS else f"Go to {objects[action]}"

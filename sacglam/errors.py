@@ -1,0 +1,29 @@
+"""Errors that are meant for the user: each says what was expected, what came and what to do."""
+
+
+class SacglamError(Exception):
+    """Base of every error that the command line prints as a message instead of a traceback."""
+
+
+class ConfigError(SacglamError):
+    """The configuration is wrong: an unknown key, a value out of range, two settings that contradict."""
+
+
+class EnvironmentContractError(SacglamError):
+    """An environment broke its contract, e.g. an empty or duplicate action list."""
+
+
+class ModelError(SacglamError):
+    """A model cannot be found, loaded or packed, or a text does not fit it."""
+
+
+class DivergenceError(SacglamError):
+    """A loss or gradient is not finite. The last good checkpoint is kept."""
+
+
+class CheckpointError(SacglamError):
+    """A checkpoint is missing, incomplete, corrupted or could not be written."""
+
+
+class RunDirectoryError(SacglamError):
+    """A run directory already holds a run, or holds none where one is needed."""

@@ -1,0 +1,128 @@
+"""Actor and critic on one language model, with the critic's target network beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM, target_of
+from sacglam.models.heads import QHeads
+from sacglam.models.policy_head import PolicyHead
+
+Backbone = Literal["shared", "frozen", "separate"]
+TargetBackbone = Literal["adapter", "online"]
+
+
+@dataclass(frozen=True)
+class PolicyValues:
+    """Policy and critic at B states: log pi (natural log; -inf on padding), Q values, and which actions exist."""
+
+    log_pi_BA: Tensor
+    q_CBA: Tensor
+    actions_BA: Tensor
+
+
+def adapters_needed(backbone: Backbone, target_backbone: TargetBackbone) -> list[str]:
+    """The LoRA adapters a variant of the critic needs; the actor's is the first."""
+    critic = CRITIC if backbone == "separate" else ACTOR
+    trained = [ACTOR] if critic == ACTOR else [ACTOR, CRITIC]
+    return trained + ([target_of(critic)] if target_backbone == "adapter" else [])
+
+
+class ActorCritic:
+    """Policy and Q functions from one packed forward pass, and their target from LoRA and head averages.
+
+    The base model is never copied: the target network is a second LoRA adapter and a second set of heads.
+    """
+
+    def __init__(
+        self,
+        lm: PackedLM,
+        heads: QHeads,
+        target_heads: QHeads,
+        policy: PolicyHead,
+        backbone: Backbone,
+        target_backbone: TargetBackbone,
+    ) -> None:
+        """`lm` holds the adapters named by `adapters_needed(backbone, target_backbone)`."""
+        self._lm = lm
+        self._heads = heads
+        self._target_heads = target_heads.requires_grad_(False)
+        self._policy = policy
+        self._critic_adapter = CRITIC if backbone == "separate" else ACTOR
+        self._detach = backbone == "frozen"
+        self._target_adapter = target_of(self._critic_adapter) if target_backbone == "adapter" else None
+        self._target_heads.load_state_dict(self._heads.state_dict())
+
+    def evaluate(self, packed: Any) -> PolicyValues:
+        """Online policy and Q values, with gradients where they are enabled."""
+        actor = self._lm.forward(packed, ACTOR)
+        critic = actor if self._critic_adapter == ACTOR else self._lm.forward(packed, self._critic_adapter)
+        q_CBA = self._heads(_detached(critic) if self._detach else critic)
+        return PolicyValues(self._policy(actor), q_CBA, actor.actions_BA)
+
+    @torch.no_grad()
+    def bootstrap(self, packed: Any) -> PolicyValues:
+        """Online policy and *target* Q values, for the bootstrap of Eq. 3."""
+        actor = self._lm.forward(packed, ACTOR)
+        critic = actor
+        adapter = self._target_adapter or self._critic_adapter
+        if adapter != ACTOR:
+            critic = self._lm.forward(packed, adapter)
+        return PolicyValues(self._policy(actor), self._target_heads(critic), actor.actions_BA)
+
+    @torch.no_grad()
+    def update_target(self, tau: float) -> None:
+        """Exponential moving average: target <- (1 - tau) target + tau online, over LoRA weights and heads."""
+        for target, online in self._target_pairs():
+            target.lerp_(online, tau)
+
+    def trained_adapters(self) -> dict[str, dict[str, nn.Parameter]]:
+        """The LoRA weights that learn, by adapter."""
+        names = [ACTOR] if self._critic_adapter == ACTOR else [ACTOR, CRITIC]
+        return {name: self._lm.adapter_parameters(name) for name in names}
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The critics' own weights."""
+        return list(self._heads.parameters())
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that learns or follows, by a flat name; the frozen base model is not part of it."""
+        adapters = [*self.trained_adapters()] + ([self._target_adapter] if self._target_adapter else [])
+        tensors = {
+            f"lora.{adapter}.{name}": parameter
+            for adapter in adapters
+            for name, parameter in self._lm.adapter_parameters(adapter).items()
+        }
+        tensors |= {f"heads.{name}": tensor for name, tensor in self._heads.state_dict().items()}
+        tensors |= {f"target_heads.{name}": tensor for name, tensor in self._target_heads.state_dict().items()}
+        return {name: tensor.detach() for name, tensor in tensors.items()}
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state()` gave, in place."""
+        own = self.state()
+        if own.keys() != state.keys():
+            raise KeyError(f"expected tensors {sorted(own.keys() - state.keys())}, got {sorted(state.keys() - own.keys())}")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+    def _target_pairs(self) -> Sequence[tuple[Tensor, Tensor]]:
+        pairs = [(t, o) for t, o in zip(self._target_heads.parameters(), self._heads.parameters(), strict=True)]
+        if self._target_adapter:
+            online = self._lm.adapter_parameters(self._critic_adapter)
+            target = self._lm.adapter_parameters(self._target_adapter)
+            pairs += [(target[name], online[name]) for name in online]
+        return pairs
+
+
+def _detached(output: LMOutput) -> LMOutput:
+    return replace(
+        output,
+        action_hidden_BAH=output.action_hidden_BAH.detach(),
+        prompt_hidden_BH=output.prompt_hidden_BH.detach(),
+    )

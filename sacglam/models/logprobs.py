@@ -1,0 +1,61 @@
+"""Log-probabilities of chosen tokens through a frozen output layer, without ever holding all the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHUNK_ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
+
+
+class _SelectedLogProbs(torch.autograd.Function):
+    """log softmax(h W^T)[token], chunked over rows; the gradient is prepared in the forward pass.
+
+    W is frozen, so the only gradient is d log p(v) / dh = W_v - sum_u p(u) W_u, and p W can be computed while a
+    chunk's logits are at hand: two matrix products in all, as many as the plain way, and R x H kept instead of R x V.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
+        needs_grad = ctx.needs_input_grad[0]
+        rows = max(1, _CHUNK_ELEMENTS // weight_VH.shape[0])
+        row_N, order_N = torch.sort(token_row_N, stable=True)
+        id_N = token_id_N[order_N]
+        bounds = torch.searchsorted(
+            row_N, torch.arange(0, hidden_RH.shape[0] + rows, rows, device=row_N.device)
+        ).tolist()
+        sorted_log_prob_N = torch.empty(len(row_N), dtype=_at_least_float32(hidden_RH.dtype), device=hidden_RH.device)
+        mean_weight_RH = torch.empty_like(hidden_RH) if needs_grad else None
+        for chunk, start in enumerate(range(0, hidden_RH.shape[0], rows)):
+            logits_rV = hidden_RH[start : start + rows] @ weight_VH.T
+            log_prob_rV = torch.log_softmax(logits_rV.to(sorted_log_prob_N.dtype), dim=-1)
+            span = slice(bounds[chunk], bounds[chunk + 1])
+            sorted_log_prob_N[span] = log_prob_rV[row_N[span] - start, id_N[span]]
+            if mean_weight_RH is not None:
+                mean_weight_RH[start : start + rows] = log_prob_rV.exp_().to(weight_VH.dtype) @ weight_VH
+        log_prob_N = torch.empty_like(sorted_log_prob_N)
+        log_prob_N[order_N] = sorted_log_prob_N
+        ctx.save_for_backward(weight_VH, token_row_N, token_id_N, mean_weight_RH)
+        return log_prob_N
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        weight_VH, token_row_N, token_id_N, mean_weight_RH = ctx.saved_tensors
+        grad_N = grads[0].to(weight_VH.dtype)
+        per_token_NH = grad_N[:, None] * (weight_VH[token_id_N] - mean_weight_RH[token_row_N])
+        return torch.zeros_like(mean_weight_RH).index_add_(0, token_row_N, per_token_NH), None, None, None
+
+
+def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
+    """log p(token_id[n]) under softmax(hidden[token_row[n]] @ weight.T), float32 (float64 stays), shape (N,).
+
+    `weight_VH` is taken as a constant: it gets no gradient.
+    """
+    log_prob_N: Tensor = _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N)  # type: ignore[no-untyped-call]
+    return log_prob_N
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,88 @@
+"""Text to token ids: prompt and action apart, ids joined, never re-tokenised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerBase
+
+from sacglam.errors import ModelError
+from sacglam.types import Query
+
+Ids = npt.NDArray[np.int64]
+
+_CACHED_TEXTS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class TokenisedQuery:
+    """A query as token ids: `prompt` (P,) and one array (L_a,) for each action."""
+
+    prompt: Ids
+    actions: tuple[Ids, ...]
+
+    @property
+    def packed_length(self) -> int:
+        """Tokens of the packed sequence: P + sum of L_a."""
+        return len(self.prompt) + sum(len(action) for action in self.actions)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest single sequence prompt + action, the one the model's length bounds."""
+        return len(self.prompt) + max(len(action) for action in self.actions)
+
+
+class QueryTokenizer:
+    """Tokenises queries with a cache from text to ids, and refuses what cannot be scored."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, score_eos: bool = False) -> None:
+        """`max_tokens` bounds prompt + action; with `score_eos` each action ends in the end-of-sequence token."""
+        if score_eos and tokenizer.eos_token_id is None:
+            raise ModelError("policy.score_eos needs an end-of-sequence token, and this tokenizer has none; set it to false")
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+        self._suffix = [tokenizer.eos_token_id] if score_eos else []
+        self._cache: dict[str, Ids] = {}
+
+    def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
+        """Token ids of each query.
+
+        Raises:
+            ModelError: an action that tokenises to nothing, or prompt + action beyond the model's length.
+        """
+        self._fill_cache(queries)
+        return [self._tokenise(query) for query in queries]
+
+    def _fill_cache(self, queries: Sequence[Query]) -> None:
+        missing = {text for q in queries for text in (q.prompt, *q.actions) if text not in self._cache}
+        if not missing:
+            return
+        if len(self._cache) + len(missing) > _CACHED_TEXTS:
+            self._cache.clear()
+            missing = {text for q in queries for text in (q.prompt, *q.actions)}
+        # Sorted, so that what the tokenizer is given does not depend on the hash seed.
+        texts = sorted(missing)
+        encoded = self._tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        self._cache.update((text, np.asarray(ids, dtype=np.int64)) for text, ids in zip(texts, encoded, strict=True))
+
+    def _tokenise(self, query: Query) -> TokenisedQuery:
+        prompt = self._cache[query.prompt]
+        actions = tuple(self._cache[action] for action in query.actions)
+        if not len(prompt):
+            raise ModelError(f"expected a prompt of at least one token, but this one tokenises to nothing: {query.prompt!r}")
+        for text, ids in zip(query.actions, actions, strict=True):
+            if not len(ids):
+                raise ModelError(f"expected an action of at least one token, but this one tokenises to nothing: {text!r}")
+        if self._suffix:
+            actions = tuple(np.append(ids, self._suffix) for ids in actions)
+        tokenised = TokenisedQuery(prompt, actions)
+        if tokenised.longest > self._max_tokens:
+            raise ModelError(
+                f"expected prompt + action within the model's {self._max_tokens} tokens, got {tokenised.longest} "
+                f"(prompt {len(prompt)}); shorten the observation or take a model with a longer context. "
+                f"The prompt begins: {query.prompt[:80]!r}"
+            )
+        return tokenised

@@ -1,0 +1,34 @@
+"""From scores to decisions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from sacglam.scoring.base import LogPolicy
+
+
+class Policy(Protocol):
+    """Chooses one action given the log-probabilities of all."""
+
+    def __call__(self, log_pi: LogPolicy) -> int:
+        """Index of the chosen action."""
+
+
+def greedy(log_pi: LogPolicy) -> int:
+    """The most probable action; the first of equals."""
+    return int(np.argmax(log_pi))
+
+
+class SamplingPolicy:
+    """Draws actions from pi; its generator is part of a run's random state."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """`rng` is consumed by exactly one uniform number for each decision."""
+        self.rng = rng
+
+    def __call__(self, log_pi: LogPolicy) -> int:
+        """Inverse transform sampling, in float64."""
+        cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)))
+        return int(np.searchsorted(cumulative, self.rng.random() * cumulative[-1], side="right"))

@@ -1,0 +1,1 @@
+"""How the built-in tiny language model is made: a corpus of plain word knowledge and random play, and its training."""

@@ -1,0 +1,89 @@
+"""The built-in model's corpus: what any language model knows of these words, and never what to do.
+
+Three kinds of document:
+
+* *transcripts* of a uniformly random policy under a goal drawn apart from it, in the prompt format: the text's form,
+  which actions a state offers, what an action changes. As the actions do not depend on the goal, a model of these
+  documents starts as a policy that does not either.
+* *words*: which names an object answers to (a red door is furniture and a red thing).
+* *reading*: which of the objects in a scene answer to a name.
+
+No document says what a goal asks for, which supply grows what, or that anything was achieved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from sacglam.envs import TextEnv, make
+from sacglam.envs.playground.scene import draw
+from sacglam.envs.playground.text import describe
+from sacglam.envs.playground.vocabulary import CATEGORIES, Name, Thing, names
+from sacglam.prompt import query
+from sacglam.types import Observation
+
+NAMES: tuple[Name, ...] = names(CATEGORIES)
+
+
+def documents(rng: Random) -> Callable[[], str]:
+    """A function that draws the next document."""
+    worlds: list[tuple[TextEnv, float]] = [
+        (make("playground", size="simple"), 0.3),
+        (make("playground", size="full"), 0.1),
+        (make("bitflip", bits=8), 0.05),
+    ]
+    kinds: list[tuple[Callable[[], str], float]] = [
+        *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),  # type: ignore[misc]
+        (lambda: words(rng), 0.1),
+        (lambda: reading(rng), 0.45),
+    ]
+    draws, weights = zip(*kinds, strict=True)
+    return lambda: rng.choices(draws, weights)[0]()
+
+
+def transcript(env: TextEnv, rng: Random) -> str:
+    """Part of an episode of the uniformly random policy, from a random moment on."""
+    goals = env.goals("train")
+    goal = goals[rng.randrange(len(goals))]
+    observation = env.reset(goal, rng.randrange(2**31))
+    lines = []
+    first = rng.randrange(6)
+    for t in range(first + 3):
+        action = rng.randrange(len(observation.actions))
+        if t >= first:
+            shown = query(goal, observation)
+            lines.append(shown.prompt if not lines else f"{observation.text}\nAction:")
+            lines[-1] += shown.actions[action]
+        step = env.step(action)
+        observation = step.observation
+        if step.terminated or step.truncated:
+            break
+    return "\n".join(lines) if lines else query(goal, observation).prompt
+
+
+def words(rng: Random) -> str:
+    """Whether objects answer to names."""
+    lines = []
+    for _ in range(8):
+        thing = draw(rng)
+        name = _fitting(thing, rng) if rng.random() < 0.5 else rng.choice(NAMES)
+        lines.append(f"{describe(thing, True)} is {name.text}: {'yes' if name.fits(thing) else 'no'}")
+    return "\n".join(lines)
+
+
+def reading(rng: Random) -> str:
+    """A question about a scene, the scene, and the objects that answer it."""
+    things = [draw(rng) for _ in range(rng.choice((3, 3, 3, 6)))]
+    grown = [rng.random() < 0.5 for _ in things]
+    name = _fitting(rng.choice(things), rng)
+    texts = [describe(thing, g) for thing, g in zip(things, grown, strict=True)]
+    on, held = rng.choice(["nothing", *texts]), rng.choice(["empty", *texts])
+    scene = Observation(f"You see: {', '.join(texts)}\nYou are on: {on}\nInventory: {held}", ())
+    found = [text for text, thing in zip(texts, things, strict=True) if name.fits(thing)]
+    rng.shuffle(found)
+    return f"Which: {name.text}\n{scene.text}\nAnswer: {', '.join(found)}"
+
+
+def _fitting(thing: Thing, rng: Random) -> Name:
+    return rng.choice([name for name in NAMES if name.fits(thing)])

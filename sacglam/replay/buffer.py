@@ -1,0 +1,156 @@
+"""The replay buffer: a ring of transitions, three ways to sample it, and its form on disk. Needs numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sacglam.types import Observation, Source, Transition
+
+Sampling = Literal["uniform", "ratio", "prior"]
+T = TypeVar("T")
+Indices = npt.NDArray[np.int64]
+
+_SOURCES: tuple[Source, ...] = ("real", "hindsight")
+_NUMBERS = {
+    "action": np.int32,
+    "reward_n": np.float64,
+    "discount_n": np.float64,
+    "terminated": np.bool_,
+    "version": np.int64,
+}
+
+
+class ReplayBuffer:
+    """Keeps the newest `capacity` transitions, relabelled ones beside the originals."""
+
+    def __init__(
+        self,
+        capacity: int,
+        sampling: Sampling,
+        hindsight_ratio: float,
+        goal_type: Callable[[str], str],
+        prior: Mapping[str, float],
+    ) -> None:
+        """`prior` is the environment's distribution over goal types, used by `sampling="prior"` alone."""
+        self._capacity = capacity
+        self._sampling = sampling
+        self._ratio = hindsight_ratio
+        self._goal_type = goal_type
+        self._types = sorted(prior)
+        self._prior = np.array([prior[name] for name in self._types])
+        self._ring: list[Transition] = []
+        self._next = 0
+        self._hindsight = np.zeros(capacity, dtype=bool)
+        self._type = np.zeros(capacity, dtype=np.int16)
+        self._version = np.zeros(capacity, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def add(self, transitions: Iterable[Transition]) -> None:
+        """Append, overwriting the oldest once full."""
+        for transition in transitions:
+            if len(self._ring) < self._capacity:
+                self._ring.append(transition)
+            else:
+                self._ring[self._next] = transition
+            self._hindsight[self._next] = transition.source == "hindsight"
+            self._type[self._next] = self._types.index(self._goal_type(transition.goal))
+            self._version[self._next] = transition.version
+            self._next = (self._next + 1) % self._capacity
+
+    def sample(self, rng: np.random.Generator, size: int) -> list[Transition]:
+        """`size` transitions with replacement, by the strategy; what a strategy lacks, the rest makes up for.
+
+        Raises:
+            ValueError: the buffer is empty.
+        """
+        if not self._ring:
+            raise ValueError("cannot sample from an empty replay buffer")
+        choose = {"uniform": self._uniform, "ratio": self._by_ratio, "prior": self._by_prior}[self._sampling]
+        return [self._ring[i] for i in choose(rng, size)]
+
+    def hindsight_share(self) -> float:
+        """Share of relabelled transitions in the buffer (paper, Figure 7)."""
+        return float(self._hindsight[: len(self)].mean()) if self._ring else 0.0
+
+    def oldest_version(self) -> int:
+        """The policy version (in updates) that collected the oldest transition."""
+        return int(self._version[: len(self)].min()) if self._ring else 0
+
+    def _uniform(self, rng: np.random.Generator, size: int) -> Indices:
+        return rng.integers(len(self), size=size)
+
+    def _by_ratio(self, rng: np.random.Generator, size: int) -> Indices:
+        marks = self._hindsight[: len(self)]
+        hindsight, real = np.flatnonzero(marks), np.flatnonzero(~marks)
+        wanted = round(self._ratio * size)
+        if not len(hindsight) or not len(real):
+            return self._uniform(rng, size)
+        return np.concatenate([rng.choice(hindsight, wanted), rng.choice(real, size - wanted)])
+
+    def _by_prior(self, rng: np.random.Generator, size: int) -> Indices:
+        types = self._type[: len(self)]
+        present = np.bincount(types, minlength=len(self._types)) > 0
+        weights = self._prior * present
+        if not weights.sum():
+            return self._uniform(rng, size)
+        counts = rng.multinomial(size, weights / weights.sum())
+        drawn = [rng.choice(np.flatnonzero(types == kind), count) for kind, count in enumerate(counts) if count]
+        return np.concatenate(drawn)
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """The buffer as number columns (for npz) and JSON values; texts are stored once each."""
+        goals = _Table[str]()
+        observations = _Table[Observation]()
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: np.array([getattr(t, name) for t in self._ring], dtype=dtype) for name, dtype in _NUMBERS.items()
+        }
+        columns["source"] = np.array([_SOURCES.index(t.source) for t in self._ring], dtype=np.int8)
+        columns["goal"] = np.array([goals.index(t.goal) for t in self._ring], dtype=np.int32)
+        columns["observation"] = np.array([observations.index(t.observation) for t in self._ring], dtype=np.int32)
+        columns["next_observation"] = np.array(
+            [observations.index(t.next_observation) for t in self._ring], dtype=np.int32
+        )
+        texts = {
+            "next": self._next,
+            "goals": goals.values,
+            "observations": [[o.text, *o.actions] for o in observations.values],
+        }
+        return columns, texts
+
+    def load_state(self, columns: Mapping[str, npt.NDArray[Any]], texts: Mapping[str, Any]) -> None:
+        """Take over what `state()` gave. The capacity must be the one it was taken with."""
+        observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
+        lists = {name: column.tolist() for name, column in columns.items()}
+        self._ring = []
+        self._next = 0
+        self.add(
+            Transition(
+                goal=texts["goals"][lists["goal"][i]],
+                observation=observations[lists["observation"][i]],
+                next_observation=observations[lists["next_observation"][i]],
+                source=_SOURCES[lists["source"][i]],
+                **{name: lists[name][i] for name in _NUMBERS},
+            )
+            for i in range(len(lists["goal"]))
+        )
+        self._next = int(texts["next"])
+
+
+class _Table(Generic[T]):
+    """Numbers distinct values in the order they are first seen."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[T, int] = {}
+
+    def index(self, value: T) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    @property
+    def values(self) -> list[T]:
+        return list(self._numbers)

@@ -1,0 +1,70 @@
+"""What an off-policy algorithm keeps of its episodes, and the batches it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.hindsight import hindsight_goals, transitions
+from sacglam.types import Episode, Transition
+
+
+class HindsightReplay:
+    """Stores episodes as n-step transitions, for their own goal and for each goal achieved on the way."""
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        rng: np.random.Generator,
+        *,
+        n_step: int,
+        gamma: float,
+        hindsight: bool,
+        batch_size: int,
+        batches: int,
+        min_size: int,
+    ) -> None:
+        """`batches` of `batch_size` are drawn at each interval, once `min_size` transitions are there."""
+        self.buffer = buffer
+        self.rng = rng
+        self._n_step = n_step
+        self._gamma = gamma
+        self._hindsight = hindsight
+        self._batch_size = batch_size
+        self._batches = batches
+        self._min_size = min_size
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Store whole episodes, and their relabelled prefixes beside them (paper, Section 2.3)."""
+        for episode in episodes:
+            goals = [episode.goal, *hindsight_goals(episode)] if self._hindsight else [episode.goal]
+            for goal in goals:
+                self.buffer.add(transitions(episode, goal, self._n_step, self._gamma))
+
+    def batches(self) -> Iterator[list[Transition]]:
+        """One interval's batches, drawn one at a time; none while the buffer holds too little."""
+        if len(self.buffer) >= self._min_size:
+            for _ in range(self._batches):
+                yield self.buffer.sample(self.rng, self._batch_size)
+
+    def metrics(self, version: int) -> dict[str, float]:
+        """Size, share of relabelled transitions and age (in updates) of the oldest."""
+        return {
+            "buffer_size": float(len(self.buffer)),
+            "buffer_hindsight_share": self.buffer.hindsight_share(),
+            "buffer_oldest_age": float(version - self.buffer.oldest_version()),
+        }
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """The buffer's columns and texts, and the generator's state."""
+        columns, texts = self.buffer.state()
+        return columns, {"buffer": texts, "rng": self.rng.bit_generator.state}
+
+    def load_state(self, columns: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
+        """Take over what `state()` gave."""
+        self.buffer.load_state(columns, values["buffer"])
+        self.rng.bit_generator.state = values["rng"]

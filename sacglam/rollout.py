@@ -1,0 +1,157 @@
+"""Lockstep environments: one scoring pass serves all of them, episodes come out as they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sacglam.clock import PhaseClock
+from sacglam.envs.base import TextEnv, check_actions
+from sacglam.errors import EnvironmentContractError
+from sacglam.policy import Policy
+from sacglam.prompt import query
+from sacglam.scoring.base import Scorer
+from sacglam.types import Decision, Episode, Observation, Step
+
+
+@dataclass(frozen=True)
+class Start:
+    """What fixes an episode, but for the agent's actions."""
+
+    goal: str
+    seed: int
+
+
+class RandomStarts:
+    """Endless starts with goals drawn uniformly (paper, Appendix A)."""
+
+    def __init__(self, goals: Sequence[str], rng: np.random.Generator) -> None:
+        """`rng` is part of a run's random state."""
+        self.goals = goals
+        self.rng = rng
+
+    def __iter__(self) -> Iterator[Start]:
+        return self
+
+    def __next__(self) -> Start:
+        return Start(self.goals[int(self.rng.integers(len(self.goals)))], int(self.rng.integers(2**31)))
+
+
+@dataclass
+class _Open:
+    """An episode under way in one environment."""
+
+    env: TextEnv
+    start: Start
+    first: Observation
+    decisions: list[Decision] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def observation(self) -> Observation:
+        return self.steps[-1].observation if self.steps else self.first
+
+    def take(self, decision: Decision) -> Step:
+        step = self.env.step(decision.action)
+        check_actions(step.observation)
+        self.decisions.append(decision)
+        self.steps.append(step)
+        return step
+
+    def close(self) -> Episode:
+        return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
+
+
+class Rollout:
+    """Plays episodes from `starts` in all environments at once; an environment without a start left rests."""
+
+    def __init__(
+        self, envs: Sequence[TextEnv], scorer: Scorer, policy: Policy, starts: Iterator[Start], clock: PhaseClock
+    ) -> None:
+        """Nothing starts before the first `step` or `restore`."""
+        self._envs = list(envs)
+        self._scorer = scorer
+        self._policy = policy
+        self._starts = starts
+        self._clock = clock
+        self._open: list[_Open] | None = None
+
+    def step(self) -> list[Episode]:
+        """One step in every environment; the episodes that it ended."""
+        if self._open is None:
+            with self._clock.phase("environment"):
+                self._open = [opened for env in self._envs if (opened := self._begin(env))]
+        with self._clock.phase("scoring"):
+            policies = self._scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
+            version = self._scorer.version
+        with self._clock.phase("environment"):
+            ended = []
+            still_open = []
+            for opened, log_pi in zip(self._open, policies, strict=True):
+                action = self._policy(log_pi)
+                step = opened.take(Decision(action, float(log_pi[action]), version))
+                if step.terminated or step.truncated:
+                    ended.append(opened.close())
+                    opened_next = self._begin(opened.env)
+                else:
+                    opened_next = opened
+                if opened_next:
+                    still_open.append(opened_next)
+            self._open = still_open
+        return ended
+
+    def collect(self, env_steps: int) -> list[Episode]:
+        """At least `env_steps` environment steps over all copies; the episodes that ended in them."""
+        episodes: list[Episode] = []
+        for _ in range(-(-env_steps // len(self._envs))):
+            episodes += self.step()
+        return episodes
+
+    def drain(self) -> Iterator[list[Episode]]:
+        """Play until every start has been played to its end; yields after each lockstep step."""
+        while self._open is None or self._open:
+            yield self.step()
+
+    def state(self) -> list[dict[str, Any]]:
+        """The open episodes as goal, seed and decisions: all that an environment's contract needs to replay them."""
+        return [
+            {
+                "goal": o.start.goal,
+                "seed": o.start.seed,
+                "decisions": [[d.action, d.log_prob, d.version] for d in o.decisions],
+                "text": o.observation.text,
+            }
+            for o in self._open or []
+        ]
+
+    def restore(self, state: Sequence[dict[str, Any]]) -> None:
+        """Replay the open episodes that `state()` gave.
+
+        Raises:
+            EnvironmentContractError: an environment does not repeat itself under the same goal, seed and actions.
+        """
+        if not state:  # saved before the first step
+            return
+        self._open = []
+        for env, saved in zip(self._envs, state, strict=True):
+            opened = self._reset(env, Start(saved["goal"], saved["seed"]))
+            for action, log_prob, version in saved["decisions"]:
+                opened.take(Decision(action, log_prob, version))
+            if opened.observation.text != saved["text"]:
+                raise EnvironmentContractError(
+                    f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) gave another state than "
+                    "before: the environment is not a function of goal, seed and actions, or its code has changed"
+                )
+            self._open.append(opened)
+
+    def _begin(self, env: TextEnv) -> _Open | None:
+        start = next(self._starts, None)
+        return None if start is None else self._reset(env, start)
+
+    def _reset(self, env: TextEnv, start: Start) -> _Open:
+        observation = env.reset(start.goal, start.seed)
+        check_actions(observation)
+        return _Open(env, start, observation)

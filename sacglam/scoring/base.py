@@ -1,0 +1,34 @@
+"""What the rollout needs of a scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sacglam.types import Query
+
+LogPolicy = npt.NDArray[np.float32]
+
+
+class Scorer(Protocol):
+    """Gives the policy at many states at once. Where it computes is its own affair."""
+
+    @property
+    def version(self) -> int:
+        """The version of the policy that the next scores come from, in learner updates."""
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        """log pi over each query's own actions (paper, Eq. 2), one float32 array (A,) for each."""
+
+
+class UniformScorer:
+    """The uniformly random policy, the yardstick of every evaluation."""
+
+    version = 0
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        """log (1 / |A|) for every action."""
+        return [np.full(len(q.actions), -np.log(len(q.actions)), dtype=np.float32) for q in queries]

@@ -1,0 +1,87 @@
+"""The values that travel between the parts of sacglam: frozen, plain Python, free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal["real", "hindsight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the agent sees: a text and the candidate actions of this state. Never the goal."""
+
+    text: str
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one environment step returns.
+
+    `achieved` lists *every* goal that this step accomplished and no earlier step of the episode did:
+    the social partner's description. Hindsight relabelling needs nothing else.
+    """
+
+    observation: Observation
+    reward: float
+    achieved: tuple[str, ...]
+    terminated: bool
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The action an agent took: its index, its behaviour log-probability (nats), the adapter's version."""
+
+    action: int
+    log_prob: float
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode, whole or cut off: `steps[t]` is the outcome of `decisions[t]`."""
+
+    goal: str
+    start: Observation
+    decisions: tuple[Decision, ...]
+    steps: tuple[Step, ...]
+    seed: int
+
+    def observation(self, t: int) -> Observation:
+        """The observation in which `decisions[t]` was taken; `t == len(steps)` is the last one seen."""
+        return self.start if t == 0 else self.steps[t - 1].observation
+
+    @property
+    def success(self) -> bool:
+        """Whether the episode's own goal was achieved."""
+        return any(self.goal in step.achieved for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """An n-step transition towards one goal (paper, Eq. 3).
+
+    `reward_n` is the discounted sum of the window's rewards; `discount_n` is gamma^k, k the window's own
+    length, and multiplies the bootstrap at `next_observation` unless `terminated`.
+    """
+
+    goal: str
+    observation: Observation
+    action: int
+    reward_n: float
+    discount_n: float
+    terminated: bool
+    next_observation: Observation
+    source: Source
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One state to be scored: a rendered prompt and the texts of its candidate actions."""
+
+    prompt: str
+    actions: tuple[str, ...]

@@ -1,0 +1,134 @@
+"""Bit flipping: by hand, by its known optimum, and by the exact success rate of a random policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sacglam.envs import TextEnv, make
+from sacglam.envs.bitflip import BitFlip, BitStrings
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+ENV = BitFlip(bits=4, max_steps=6)
+GOALS = st.sampled_from(ENV.goals("train"))
+
+
+def test_an_episode_by_hand() -> None:
+    env = make("bitflip", bits=2, max_steps=3)
+    start = next(seed for seed in range(99) if env.reset("a1 b0", seed).text == "Bits: a0 b1")
+    actions = ("Flip a", "Flip b")
+    assert env.reset("a1 b0", start) == Observation("Bits: a0 b1", actions)
+    assert env.optimal_length() == 2
+    assert env.step(1) == Step(Observation("Bits: a0 b0", actions), 0.0, ("a0 b0",), False, False)
+    # Back at the start: achieved now, since no step had reached it.
+    assert env.step(1) == Step(Observation("Bits: a0 b1", actions), 0.0, ("a0 b1",), False, False)
+    assert env.step(1) == Step(Observation("Bits: a0 b0", actions), 0.0, (), False, True)
+    assert env.optimal_length() == 1
+
+
+@given(GOALS, st.integers(0, 2**32), st.lists(st.integers(0, 3), max_size=10))
+@settings(deadline=None)
+def test_the_contract_holds(check_contract: Callable[..., None], goal: str, seed: int, picks: list[int]) -> None:
+    check_contract(ENV, goal, seed, picks)
+
+
+@given(GOALS, st.integers(0, 2**32))
+@settings(deadline=None)
+def test_flipping_each_wrong_bit_is_optimal(goal: str, seed: int) -> None:
+    observation = ENV.reset(goal, seed)
+    length = ENV.optimal_length()
+    wrong = [
+        i for i, (now, then) in enumerate(zip(observation.text.split()[1:], goal.split(), strict=True)) if now != then
+    ]
+    assert length == len(wrong) > 0
+    for left, bit in zip(reversed(range(len(wrong))), wrong, strict=True):
+        step = ENV.step(bit)
+        assert ENV.optimal_length() == left
+        assert step.terminated == (left == 0)
+
+
+def test_the_start_is_every_string_but_the_goal() -> None:
+    env = BitFlip(bits=3)
+    for goal in env.goals("train"):
+        starts = {env.reset(goal, seed).text.removeprefix("Bits: ") for seed in range(200)}
+        assert starts == set(env.goals("train")) - {goal}
+
+
+def success_of_a_random_policy(bits: int, max_steps: int) -> float:
+    """Exact: the distance to the goal is a Markov chain that falls with probability d / bits and rises otherwise."""
+    starts = 2**bits - 1
+    count = 1
+    at = [0.0] * (bits + 1)
+    for distance in range(1, bits + 1):
+        count = count * (bits - distance + 1) // distance
+        at[distance] = count / starts
+    for _ in range(max_steps):
+        after = [at[0]] + [0.0] * bits
+        for distance in range(1, bits + 1):
+            after[distance - 1] += at[distance] * distance / bits
+            if distance < bits:
+                after[distance + 1] += at[distance] * (1 - distance / bits)
+        at = after
+    return at[0]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_random_policy_succeeds_as_often_as_computed(
+    random_success: Callable[[TextEnv, int], float], bits: int
+) -> None:
+    expected = success_of_a_random_policy(bits, bits)
+    assert random_success(BitFlip(bits=bits), 4_000) == pytest.approx(expected, abs=0.025)
+
+
+def test_the_goals_are_a_lazy_sequence() -> None:
+    goals = BitStrings(16)
+    assert len(goals) == 65_536
+    assert goals[0] == " ".join(f"{letter}0" for letter in "abcdefghijklmnop")
+    assert goals[-1] == goals[65_535] == goals[0].replace("0", "1")
+    assert goals[1].startswith("a1 b0")
+    assert list(BitStrings(2)) == ["a0 b0", "a1 b0", "a0 b1", "a1 b1"] == list(BitStrings(2)[:])
+    assert goals[2:4] == [goals[2], goals[3]]
+    assert goals.index(goals[12_345]) == 12_345
+    assert goals[12_345] in goals
+    assert "a0 b0" not in goals
+    with pytest.raises(IndexError):
+        goals[65_536]
+    with pytest.raises(ValueError, match="not among"):
+        goals.index(goals[3], 4)
+
+
+def test_no_goal_is_held_out_and_there_is_one_type() -> None:
+    assert len(ENV.goals("heldout")) == 0
+    assert ENV.goal_type("a0 b1 c0 d1") == "bitflip"
+
+
+@pytest.mark.parametrize("bits", [0, 17])
+def test_a_number_of_bits_out_of_range_is_refused(bits: int) -> None:
+    with pytest.raises(ConfigError, match="expected 1 to 16 bits"):
+        BitFlip(bits=bits)
+
+
+@pytest.mark.parametrize("goal", ["", "a0 b1 c0", "a0 b1 c0 d2", "b0 a1 c0 d0", "a0  b1 c0 d0"])
+def test_what_is_no_goal_is_refused(goal: str) -> None:
+    with pytest.raises(ConfigError, match="expected one like 'a0 b0 c0 d0'"):
+        ENV.reset(goal, 0)
+
+
+def test_misuse_is_refused() -> None:
+    env = BitFlip(bits=1)
+    with pytest.raises(ConfigError, match="at least 1"):
+        BitFlip(max_steps=0)
+    with pytest.raises(EnvironmentContractError, match="call reset"):
+        env.step(0)
+    with pytest.raises(EnvironmentContractError, match="call reset"):
+        env.optimal_length()
+    env.reset("a0", 0)
+    with pytest.raises(EnvironmentContractError, match="from 0 to 0"):
+        env.step(1)
+    assert env.step(0).terminated
+    with pytest.raises(EnvironmentContractError, match="call reset"):
+        env.step(0)

@@ -1,0 +1,102 @@
+"""The registry, and the environment of one's own that docs/environments.md shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sacglam.envs import TextEnv, base, check_actions, make, register, registered
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation
+
+DOCS = Path(__file__).parents[3] / "docs" / "environments.md"
+
+
+def code_blocks() -> list[str]:
+    return [block.split("```")[0] for block in DOCS.read_text().split("```python\n")[1:]]
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documented example, importable as `house`, and a registry to be thrown away."""
+    (tmp_path / "house.py").write_text(code_blocks()[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "house", raising=False)
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+
+
+def test_the_shipped_environments_are_registered() -> None:
+    assert {"playground", "bitflip"} <= set(registered())
+    for name in ("playground", "bitflip"):
+        assert isinstance(make(name), TextEnv)
+
+
+def test_the_documented_environment_keeps_the_contract(house: None, check_contract: Callable[..., None]) -> None:
+    env = make("house:House", max_steps=5)
+    assert isinstance(env, TextEnv)
+    for goal in env.goals("train"):
+        for seed in range(20):
+            check_contract(env, goal, seed, [seed, seed // 3, 1, 0, 2])
+    sets = {env.reset(goal, seed).actions for goal in env.goals("train") for seed in range(20)}
+    assert len(sets) == 5, "each room offers its own actions"
+
+
+def test_the_documented_program_runs(house: None, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code_blocks()[1], str(DOCS), "exec"), {})
+    assert "house" in registered()
+    assert "->" in capsys.readouterr().out
+
+
+def test_a_name_is_registered_once(house: None) -> None:
+    register("playground", registered()["playground"])
+    with pytest.raises(ConfigError, match="registered already"):
+        register("playground", registered()["bitflip"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("playgroud", "did you mean 'playground'"),
+        ("no_such_module:Env", "cannot be imported"),
+        ("time:nothing", "cannot be imported"),
+        (":Env", "cannot be imported"),
+        ("time:tzname", "is no factory"),
+    ],
+)
+def test_what_is_no_environment_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(name)
+
+
+def test_an_unknown_option_is_refused_and_the_nearest_named() -> None:
+    with pytest.raises(ConfigError, match=r"no option 'sizes'; did you mean 'size'\? it takes: size, num_objects"):
+        make("playground", sizes="full")
+
+
+def test_a_factory_may_take_any_option(house: None) -> None:
+    register("passing", lambda **options: make("bitflip", **options))
+    assert len(make("passing", bits=3).goals("train")) == 8
+
+
+def test_action_lists_that_no_policy_can_use_are_refused() -> None:
+    check_actions(Observation("fine", ("Go", "Stay")))
+    with pytest.raises(EnvironmentContractError, match="at least one action"):
+        check_actions(Observation("none", ()))
+    with pytest.raises(EnvironmentContractError, match=r"\['Go'\] more than once"):
+        check_actions(Observation("twice", ("Go", "Stay", "Go")))
+
+
+def test_importing_is_free() -> None:
+    program = "import sys, sacglam.envs; print([m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
