@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as format_tensors
 from torch import Tensor
 
 from sacglam.errors import CheckpointError
 
 _PREFIX = "step-"
+_DIGITS = 10
 _WRITING = ".writing-"
-_MANIFEST = "manifest.json"
+_TENSORS, _ARRAYS, _VALUES, _MANIFEST = "tensors.safetensors", "arrays.npz", "values.json", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,16 @@ class Checkpoint:
 def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
     """Write the checkpoint of `step` and drop all but the newest `keep`; the folder it lies in.
 
-    A reader sees all of a checkpoint or nothing: it is written beside, synced, and renamed.
+    A reader sees all of a checkpoint or nothing: it is written beside, synced, and renamed. Checkpoints of later
+    steps are dropped, too: a run that writes this one was resumed before them, so they were damaged.
 
     Raises:
         CheckpointError: it cannot be written, e.g. on a full disk; earlier checkpoints are untouched.
+        ValueError: an array holds Python objects, which no checkpoint may.
     """
-    folder, writing = root / f"{_PREFIX}{step:010d}", root / f"{_WRITING}{step:010d}"
+    folder, writing = root / f"{_PREFIX}{step:0{_DIGITS}d}", root / f"{_WRITING}{step:0{_DIGITS}d}"
     try:
-        shutil.rmtree(writing, ignore_errors=True)
+        _drop_unfinished(root)
         writing.mkdir(parents=True)
         _write(writing, checkpoint)
         if folder.exists():
@@ -51,14 +55,15 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         writing.rename(folder)
         _sync(root)
     except OSError as error:
-        shutil.rmtree(writing, ignore_errors=True)
+        _drop_unfinished(root)
         kept = f"the newest whole checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"
         raise CheckpointError(
             f"cannot write checkpoint {folder}: {cause}; {kept}. Free some space, then go on with --resume {root.parent}"
         ) from error
-    for old in steps(root)[:-keep]:
-        shutil.rmtree(old)
+    up_to_here = [other for other in steps(root) if other <= folder]
+    for other in set(steps(root)) - set(up_to_here[-keep:]):
+        shutil.rmtree(other, ignore_errors=True)
     return folder
 
 
@@ -84,34 +89,41 @@ def load(folder: Path) -> Checkpoint:
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
-        for name, checksum in manifest.items():
-            if _checksum(folder / name) != checksum:
+        for name in (_TENSORS, _ARRAYS, _VALUES):
+            if _checksum(folder / name) != manifest[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
-        with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
+        with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
             return Checkpoint(
-                tensors=load_file(folder / "tensors.safetensors"),
+                tensors=parse_tensors((folder / _TENSORS).read_bytes()),
                 arrays=dict(arrays),
-                values=json.loads((folder / "values.json").read_text()),
+                values=json.loads((folder / _VALUES).read_text()),
             )
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"checkpoint {folder} is incomplete: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def steps(root: Path) -> list[Path]:
     """The checkpoints under `root`, oldest first; what is still being written is not among them."""
-    return sorted(root.glob(f"{_PREFIX}*"))
+    return sorted(root.glob(_PREFIX + "[0-9]" * _DIGITS))
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     # Clones, because safetensors refuses tensors that share memory, and a target may share its heads' buffers.
-    save_file({n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}, folder / "tensors.safetensors")
-    with (folder / "arrays.npz").open("wb") as file:
-        np.savez(file, **checkpoint.arrays)  # type: ignore[arg-type]
-    (folder / "values.json").write_text(json.dumps(checkpoint.values))
+    tensors = {n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}
+    # Not save_file: that reports a full disk as an error of its own kind, without errno.
+    (folder / _TENSORS).write_bytes(format_tensors(tensors))
+    with (folder / _ARRAYS).open("wb") as file:
+        np.savez(file, allow_pickle=False, **checkpoint.arrays)
+    (folder / _VALUES).write_text(json.dumps(checkpoint.values))
     manifest = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2))
-    for path in folder.iterdir():
+    for path in (*folder.iterdir(), folder):
         _sync(path)
+
+
+def _drop_unfinished(root: Path) -> None:
+    for unfinished in root.glob(f"{_WRITING}*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _checksum(path: Path) -> str:

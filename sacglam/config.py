@@ -25,7 +25,7 @@ OpenFraction = Annotated[float, Field(gt=0, le=1)]
 class Section(BaseModel):
     """A frozen part of the configuration that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class EnvConfig(Section):
@@ -225,7 +225,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
         values = yaml.safe_load(source.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} is not valid YAML: {error}") from error
     if values is None:
         values = {}
@@ -277,7 +277,7 @@ def _explain(fault: Any) -> str:
         near = get_close_matches(path[-1], known, n=1)
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {where!r}; {hint}"
-    return f"{where or 'config'}: {fault['msg']} (got {fault['input']!r})" if where else str(fault["msg"])
+    return f"{where or 'config'}: {fault['msg']} (got {fault['input']!r})" if where else str(fault["msg"]).removeprefix("Value error, ")
 
 
 def _fields_at(path: Sequence[str]) -> Mapping[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv, check_actions
-from sacglam.errors import EnvironmentContractError
+from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import query
 from sacglam.scoring.base import Scorer
@@ -54,12 +56,25 @@ class _Open:
     def observation(self) -> Observation:
         return self.steps[-1].observation if self.steps else self.first
 
-    def take(self, decision: Decision) -> Step:
+    def take(self, decision: Decision) -> None:
         step = self.env.step(decision.action)
         check_actions(step.observation)
         self.decisions.append(decision)
         self.steps.append(step)
-        return step
+
+    def retake(self, action: int, log_prob: float, version: int) -> None:
+        """Take a decision of an interrupted run again."""
+        if action < len(self.observation.actions) and not self.over:
+            self.take(Decision(action, log_prob, version))
+
+    @property
+    def over(self) -> bool:
+        return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
+
+    def transcript(self) -> str:
+        """A checksum of all that the environment has said."""
+        said = [[s.observation.text, s.observation.actions, float(s.reward), s.achieved] for s in self.steps]
+        return hashlib.sha256(json.dumps([self.first.text, self.first.actions, said]).encode()).hexdigest()
 
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
@@ -84,6 +99,8 @@ class Rollout:
         if self._open is None:
             with self._clock.phase("environment"):
                 self._open = [opened for env in self._envs if (opened := self._begin(env))]
+        if not self._open:  # every start has been played
+            return []
         with self._clock.phase("scoring"):
             policies = self._scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
             version = self._scorer.version
@@ -92,8 +109,8 @@ class Rollout:
             still_open = []
             for opened, log_pi in zip(self._open, policies, strict=True):
                 action = self._policy(log_pi)
-                step = opened.take(Decision(action, float(log_pi[action]), version))
-                if step.terminated or step.truncated:
+                opened.take(Decision(action, float(log_pi[action]), version))
+                if opened.over:
                     ended.append(opened.close())
                     opened_next = self._begin(opened.env)
                 else:
@@ -122,30 +139,39 @@ class Rollout:
                 "goal": o.start.goal,
                 "seed": o.start.seed,
                 "decisions": [[d.action, d.log_prob, d.version] for d in o.decisions],
-                "text": o.observation.text,
+                "transcript": o.transcript(),
             }
             for o in self._open or []
         ]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
-        """Replay the open episodes that `state()` gave.
+        """Replay the open episodes that `state()` gave; environments beyond these begin anew while starts are left.
 
         Raises:
+            CheckpointError: there are more open episodes than environments.
             EnvironmentContractError: an environment does not repeat itself under the same goal, seed and actions.
         """
         if not state:  # saved before the first step
             return
-        self._open = []
-        for env, saved in zip(self._envs, state, strict=True):
-            opened = self._reset(env, Start(saved["goal"], saved["seed"]))
-            for action, log_prob, version in saved["decisions"]:
-                opened.take(Decision(action, log_prob, version))
-            if opened.observation.text != saved["text"]:
-                raise EnvironmentContractError(
-                    f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) gave another state than "
-                    "before: the environment is not a function of goal, seed and actions, or its code has changed"
-                )
-            self._open.append(opened)
+        if len(state) > len(self._envs):
+            raise CheckpointError(
+                f"expected at most {len(self._envs)} open episodes, one for each environment, got {len(state)}; "
+                f"go on with env.copies={len(state)}, as before"
+            )
+        replayed = [self._replay(env, saved) for env, saved in zip(self._envs, state, strict=False)]
+        begun = [opened for env in self._envs[len(state) :] if (opened := self._begin(env))]
+        self._open = replayed + begun
+
+    def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
+        opened = self._reset(env, Start(saved["goal"], saved["seed"]))
+        for decision in saved["decisions"]:
+            opened.retake(*decision)
+        if opened.transcript() != saved["transcript"]:
+            raise EnvironmentContractError(
+                f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went another way than "
+                "before: the environment is not a function of goal, seed and actions, or its code has changed"
+            )
+        return opened
 
     def _begin(self, env: TextEnv) -> _Open | None:
         start = next(self._starts, None)

@@ -13,7 +13,8 @@ from torch import Tensor
 def expectation(log_pi_BA: Tensor, value_BA: Tensor) -> Tensor:
     """sum_a pi(a|s) value(s, a), shape (B,); padded actions count as nothing, whatever their value."""
     pi_BA = log_pi_BA.exp()
-    return torch.where(pi_BA > 0, pi_BA * value_BA, 0.0).sum(dim=-1)
+    # The value is masked before the product: after it, 0 * NaN would still reach the gradient.
+    return (pi_BA * value_BA.masked_fill(pi_BA == 0, 0.0)).sum(dim=-1)
 
 
 def entropy(log_pi_BA: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class Temperature:
         """Take over what `state()` gave."""
         with torch.no_grad():
             self._log_alpha.fill_(state["log_alpha"])
+        self._optimizer.state.clear()
         if state["adam"]:
             dtypes = {"step": torch.float32}
             self._optimizer.state[self._log_alpha] = {

@@ -1,10 +1,13 @@
-"""Text worlds: the protocol they follow, the registry that makes them by name, and two that are shipped."""
+"""Text worlds: the protocol they follow, the registry that makes them by name, and those that are shipped."""
 
-from sacglam.envs.base import Split, TextEnv, check_actions, make, register, registered
+from functools import partial
+
+from sacglam.envs.base import Description, Split, TextEnv, check_actions, describe, make, register, registered
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.playground import Playground
 
-__all__ = ["Split", "TextEnv", "check_actions", "make", "register", "registered"]
+__all__ = ["Description", "Split", "TextEnv", "check_actions", "describe", "make", "register", "registered"]
 
 register("playground", Playground)
+register("playground_simple", partial(Playground, size="simple"))
 register("bitflip", BitFlip)

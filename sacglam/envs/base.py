@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -112,3 +114,28 @@ def check_actions(observation: Observation) -> None:
             f"expected distinct actions, got {twice} more than once, in the state:\n{observation.text}\n"
             "Give each action a text of its own, or list it once."
         )
+
+
+@dataclass(frozen=True)
+class Description:
+    """An environment in figures: its goals by type, to train on and held out."""
+
+    name: str
+    goals: dict[str, int]
+    heldout: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def describe() -> list[Description]:
+    """The registered environments, made with their defaults, in figures."""
+    return [
+        Description(name, _counts(env, "train"), _counts(env, "heldout"))
+        for name, env in ((name, factory()) for name, factory in _REGISTRY.items())
+    ]
+
+
+def _counts(env: TextEnv, split: Split) -> dict[str, int]:
+    return dict(Counter(env.goal_type(goal) for goal in env.goals(split)))

@@ -57,6 +57,9 @@ class ActorCritic:
         self._detach = backbone == "frozen"
         self._target_adapter = target_of(self._critic_adapter) if target_backbone == "adapter" else None
         self._target_heads.load_state_dict(self._heads.state_dict())
+        if self._target_adapter:
+            for parameter in lm.adapter_parameters(self._target_adapter).values():
+                parameter.requires_grad_(False)
 
     def evaluate(self, packed: Any) -> PolicyValues:
         """Online policy and Q values, with gradients where they are enabled."""
@@ -109,6 +112,8 @@ class ActorCritic:
         if own.keys() != state.keys():
             raise KeyError(f"expected tensors {sorted(own.keys() - state.keys())}, got {sorted(state.keys() - own.keys())}")
         for name, tensor in own.items():
+            if tensor.shape != state[name].shape:
+                raise ValueError(f"expected {name} of shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}")
             tensor.copy_(state[name])
 
     def _target_pairs(self) -> Sequence[tuple[Tensor, Tensor]]:

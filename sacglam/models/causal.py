@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -40,8 +41,16 @@ class CausalLM:
         (W + s B A) x instead of W x + s B (A x): the same function, faster where the model is hardly wider than the
         adapter's rank, and never for a large model, since it makes each layer's sum anew in every pass.
         """
+        if merged and model.is_gradient_checkpointing:
+            raise ModelError(
+                "model.lora.merged and model.gradient_checkpointing exclude each other: a layer would be recomputed "
+                "without its adapter; set one of them to false"
+            )
         names = list(adapters)
-        peft_model = get_peft_model(model, lora, adapter_name=names[0])
+        try:
+            peft_model = get_peft_model(model, lora, adapter_name=names[0])
+        except ValueError as error:
+            raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
         for name in names[1:]:
             peft_model.add_adapter(name, lora)
         assert isinstance(peft_model, PeftModel)
@@ -52,12 +61,20 @@ class CausalLM:
         self._bucket = bucket
         self._merged = merged
         self._lora_layers = {n: m for n, m in self._decoder.named_modules() if isinstance(m, LoraLayer)}
-        self._active = ""
-        self._trainable = {name: list(self.adapter_parameters(name).values()) for name in names}
+        self._check_targets(names[0])
+        self._adapters = {name: self._find_parameters(name) for name in names}
         # Adapters share their first values, so that a target equals what it follows from the start.
         for name in names[1:]:
-            copy_parameters(self.adapter_parameters(names[0]), self.adapter_parameters(name))
-        self._select(names[0])
+            copy_parameters(self._adapters[names[0]], self._adapters[name])
+        if merged:
+            peft_model.base_model.disable_adapter_layers()  # for good: the adapters come in through the merged weights
+        if model.is_gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
+        # peft lets only the active adapter train, and none while adapters are disabled.
+        for parameters in self._adapters.values():
+            for parameter in parameters.values():
+                parameter.requires_grad_(True)
+        self._active = names[0]
 
     @property
     def hidden_size(self) -> int:
@@ -95,8 +112,7 @@ class CausalLM:
     def _hidden(self, packed: Packed, adapter: str) -> Tensor:
         inputs = decoder_inputs(self._model, packed)
         if self._merged:
-            with self._peft.disable_adapter():
-                output = functional_call(self._decoder, self._merged_weights(adapter), args=(), kwargs=inputs)
+            output = functional_call(self._decoder, self._merged_weights(adapter), args=(), kwargs=inputs)
         else:
             self._select(adapter)
             output = self._decoder(**inputs)
@@ -105,15 +121,7 @@ class CausalLM:
 
     def _merged_weights(self, adapter: str) -> dict[str, Tensor]:
         """W + s B A of every layer that has an adapter, by the name of its base weight."""
-        return {
-            f"{name}.base_layer.weight": torch.addmm(
-                layer.base_layer.weight,
-                layer.lora_B[adapter].weight,
-                layer.lora_A[adapter].weight,
-                alpha=layer.scaling[adapter],
-            )
-            for name, layer in self._lora_layers.items()
-        }
+        return {f"{name}.base_layer.weight": _merged(layer, adapter) for name, layer in self._lora_layers.items()}
 
     def module(self) -> nn.Module:
         """The peft model: base weights and adapters."""
@@ -121,25 +129,61 @@ class CausalLM:
 
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of `adapter`, by their names in a saved peft adapter."""
-        marker = f".{adapter}."
-        found = {n.replace(marker, "."): p for n, p in self._peft.named_parameters() if "lora_" in n and marker in n}
-        if not found:
-            raise ModelError(f"this model has no adapter {adapter!r}")
-        return found
+        if adapter not in self._adapters:
+            raise ModelError(f"this model has no adapter {adapter!r}; it has {', '.join(self._adapters)}")
+        return dict(self._adapters[adapter])
 
-    def save_adapter(self, folder: str, adapter: str = ACTOR) -> None:
-        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load."""
+    def _find_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
+        marker = f".{adapter}."
+        return {n.replace(marker, "."): p for n, p in self._peft.named_parameters() if "lora_" in n and marker in n}
+
+    def _check_targets(self, adapter: str) -> None:
+        """Refuse an adapter where its change would be lost: on the output layer, and merged on an embedding."""
+        if isinstance(self._output, LoraLayer):
+            raise ModelError(
+                "model.lora.targets names the output layer, whose adapter engines drop from prompt log-probabilities; "
+                "use all-linear, which leaves it out, or name other layers"
+            )
+        unmergeable = [n for n, layer in self._lora_layers.items() if adapter not in layer.lora_A] if self._merged else []
+        if unmergeable:
+            raise ModelError(f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}")
+
+    def save_adapter(self, folder: str, base_model: str, adapter: str = ACTOR) -> None:
+        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load.
+
+        `base_model` is the name under which a reader finds the base model.
+        """
+        self._peft.peft_config[adapter].base_model_name_or_path = base_model
         self._peft.save_pretrained(folder, selected_adapters=[adapter], safe_serialization=True)
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:
             return
-        self._peft.base_model.set_adapter(adapter)
         # peft lets only the active adapter train; a joint backward over two adapters needs both to keep their gradient.
-        for parameters in self._trainable.values():
-            for parameter in parameters:
-                parameter.requires_grad_(True)
+        parameters = [p for by_name in self._adapters.values() for p in by_name.values()]
+        flags = [parameter.requires_grad for parameter in parameters]
+        self._peft.base_model.set_adapter(adapter)
+        for parameter, flag in zip(parameters, flags, strict=True):
+            parameter.requires_grad_(flag)
         self._active = adapter
+
+    def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """For a checkpointed layer's first and second run: the second needs the first's adapter, active or not by then."""
+        return nullcontext(), self._selected(self._active)
+
+    @contextmanager
+    def _selected(self, adapter: str) -> Iterator[None]:
+        # Left selected afterwards: the next layer to be recomputed wants the same, and every forward selects its own.
+        self._select(adapter)
+        yield
+
+
+def _merged(layer: Any, adapter: str) -> Tensor:
+    """W + s B A, summed in the adapter's precision, in the base weight's type and orientation."""
+    down, up = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+    left, right = (down.T, up.T) if layer.fan_in_fan_out else (up, down)
+    weight = layer.base_layer.weight
+    return torch.addmm(weight.to(up.dtype), left, right, alpha=layer.scaling[adapter]).to(weight.dtype)
 
 
 def decoder_inputs(model: PreTrainedModel, packed: Packed) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _CHUNK_ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
@@ -41,6 +42,7 @@ class _SelectedLogProbs(torch.autograd.Function):
         return log_prob_N
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         weight_VH, token_row_N, token_id_N, mean_weight_RH = ctx.saved_tensors
         grad_N = grads[0].to(weight_VH.dtype)

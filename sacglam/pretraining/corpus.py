@@ -29,8 +29,8 @@ NAMES: tuple[Name, ...] = names(CATEGORIES)
 def documents(rng: Random) -> Callable[[], str]:
     """A function that draws the next document."""
     worlds: list[tuple[TextEnv, float]] = [
-        (make("playground", size="simple"), 0.3),
-        (make("playground", size="full"), 0.1),
+        (make("playground_simple"), 0.3),
+        (make("playground"), 0.1),
         (make("bitflip", bits=8), 0.05),
     ]
     kinds: list[tuple[Callable[[], str], float]] = [

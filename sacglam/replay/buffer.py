@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.types import Observation, Source, Transition
 
 Sampling = Literal["uniform", "ratio", "prior"]
@@ -40,7 +41,7 @@ class ReplayBuffer:
         self._sampling = sampling
         self._ratio = hindsight_ratio
         self._goal_type = goal_type
-        self._types = sorted(prior)
+        self._types = {name: number for number, name in enumerate(sorted(prior))}
         self._prior = np.array([prior[name] for name in self._types])
         self._ring: list[Transition] = []
         self._next = 0
@@ -52,14 +53,24 @@ class ReplayBuffer:
         return len(self._ring)
 
     def add(self, transitions: Iterable[Transition]) -> None:
-        """Append, overwriting the oldest once full."""
+        """Append, overwriting the oldest once full.
+
+        Raises:
+            EnvironmentContractError: a goal's type is none of those in `prior`.
+        """
         for transition in transitions:
+            goal_type = self._goal_type(transition.goal)
+            if goal_type not in self._types:
+                raise EnvironmentContractError(
+                    f"expected goals of the training goals' types ({', '.join(self._types)}), got {transition.goal!r} "
+                    f"of type {goal_type!r}; let the environment achieve training goals and the episode's own only"
+                )
             if len(self._ring) < self._capacity:
                 self._ring.append(transition)
             else:
                 self._ring[self._next] = transition
             self._hindsight[self._next] = transition.source == "hindsight"
-            self._type[self._next] = self._types.index(self._goal_type(transition.goal))
+            self._type[self._next] = self._types[goal_type]
             self._version[self._next] = transition.version
             self._next = (self._next + 1) % self._capacity
 
@@ -124,7 +135,17 @@ class ReplayBuffer:
         return columns, texts
 
     def load_state(self, columns: Mapping[str, npt.NDArray[Any]], texts: Mapping[str, Any]) -> None:
-        """Take over what `state()` gave. The capacity must be the one it was taken with."""
+        """Take over what `state()` gave.
+
+        Raises:
+            CheckpointError: it was taken with another capacity.
+        """
+        size, following = len(columns["goal"]), int(texts["next"])
+        if size > self._capacity or (size < self._capacity and following != size):
+            raise CheckpointError(
+                f"the saved replay buffer of {size} transitions does not fit replay.capacity {self._capacity}; "
+                "go on with the capacity it was saved with"
+            )
         observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
         lists = {name: column.tolist() for name, column in columns.items()}
         self._ring = []
@@ -137,9 +158,9 @@ class ReplayBuffer:
                 source=_SOURCES[lists["source"][i]],
                 **{name: lists[name][i] for name in _NUMBERS},
             )
-            for i in range(len(lists["goal"]))
+            for i in range(size)
         )
-        self._next = int(texts["next"])
+        self._next = following
 
 
 class _Table(Generic[T]):

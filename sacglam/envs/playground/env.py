@@ -54,7 +54,8 @@ class Playground:
     """Playground-Text (paper, Section 3 and Appendix A; docs/environments.md lists what was chosen here).
 
     Args:
-        size: `simple` is 3 objects, 10 steps, single goals; `full` is 6 objects, 30 steps, sequential goals too.
+        size: `full` is 6 objects, 30 steps, sequential goals too (the paper's game); `simple` is 3 objects, 10 steps,
+            single goals (`playground_simple`).
         num_objects: objects in a scene, instead of the size's.
         max_steps: steps until an episode is truncated, instead of the size's.
         sequential: whether `a then b` goals belong to the goal space, instead of the size's.
@@ -66,7 +67,7 @@ class Playground:
     def __init__(
         self,
         *,
-        size: Size = "simple",
+        size: Size = "full",
         num_objects: int | None = None,
         max_steps: int | None = None,
         sequential: bool | None = None,

@@ -19,13 +19,13 @@ from sacglam.types import Observation, Step
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
 PICKS = st.lists(st.integers(0, 6), max_size=60)
-SIMPLE, FULL = Playground(), Playground(size="full", max_steps=60)
+SIMPLE, FULL = Playground(size="simple"), Playground(size="full", max_steps=60)
 SIMPLE_GOALS = st.sampled_from((*SIMPLE.goals("train"), *SIMPLE.goals("heldout")))
 FULL_GOALS = st.sampled_from(FULL.goals("train")) | st.sampled_from(FULL.goals("heldout"))
 
 
 def test_a_simple_episode_by_hand() -> None:
-    env = make("playground")
+    env = make("playground_simple")
     start = env.reset("Grow any blue thing", 7)
     assert start == Observation(
         "You see: red water, red food, blue cactus seed\nYou are on: nothing\nInventory: empty",
@@ -49,7 +49,7 @@ def test_a_simple_episode_by_hand() -> None:
 
 
 def test_a_held_out_goal_is_described_only_in_its_own_episode() -> None:
-    env = make("playground")
+    env = make("playground_simple")
     start = env.reset("Grow blue cactus", 5)
     env.step(next(i for i, action in enumerate(start.actions) if action.endswith("water")))
     held = env.step(0)
@@ -216,7 +216,7 @@ def test_goal_types() -> None:
 
 
 def test_a_random_policy_succeeds_as_often_as_expected(random_success: Callable[[TextEnv, int], float]) -> None:
-    assert 0.30 < random_success(Playground(), 3_000) < 0.38
+    assert 0.30 < random_success(Playground(size="simple"), 3_000) < 0.38
     assert 0.04 < random_success(Playground(size="full"), 3_000) < 0.08
 
 
@@ -250,7 +250,7 @@ def test_a_step_after_the_end_is_refused() -> None:
     ("options", "message"),
     [
         ({"size": "large"}, "'simple' or 'full'"),
-        ({"num_objects": 1}, "from 2"),
+        ({"num_objects": 1, "sequential": False}, "from 2"),
         ({"num_objects": 2, "sequential": True}, "from 3"),
         ({"num_objects": 97}, "to 48"),
         ({"max_steps": 0}, "at least 1"),

@@ -1,0 +1,46 @@
+"""SAC-GLAM: online reinforcement learning of LLM agents that choose among candidate actions.
+
+    import sacglam
+    summary = sacglam.train(sacglam.load_config())
+    agent = sacglam.load_agent(summary["run_dir"])
+
+Importing this package is free: torch and transformers are loaded by the first call that needs them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sacglam.config import Config
+from sacglam.config import load as load_config
+
+if TYPE_CHECKING:
+    from sacglam.agent import Agent
+
+__all__ = ["Config", "load_agent", "load_config", "train"]
+__version__ = "0.1.0"
+
+
+def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
+    """Run one training in the new folder `out` (by default one under `runs/`); its summary, with `run_dir`.
+
+    Raises:
+        SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
+    """
+    from sacglam import rundir
+    from sacglam.training import train as run
+
+    folder = Path(out) if out is not None else rundir.fresh(config.seed)
+    return {**run(config, folder), "run_dir": str(folder)}
+
+
+def load_agent(run_dir: str | Path, device: str | None = None) -> Agent:
+    """The agent of a run's newest whole checkpoint: `.probabilities`, `.q_values`, `.act`.
+
+    Raises:
+        SacglamError: no run there, or none with a checkpoint.
+    """
+    from sacglam.agent import load_agent as load
+
+    return load(run_dir, device)

@@ -1,0 +1,5 @@
+"""`python -m sacglam`: the command line."""
+
+from sacglam.cli import main
+
+main()

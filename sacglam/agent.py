@@ -1,0 +1,87 @@
+"""A trained agent, ready to be asked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sacglam import checkpoint, cpu
+from sacglam.build import Brain, build_brain
+from sacglam.config import Config
+from sacglam.envs import check_actions
+from sacglam.errors import RunDirectoryError
+from sacglam.policy import SamplingPolicy, greedy
+from sacglam.prompt import query
+from sacglam.rundir import RunDirectory
+from sacglam.types import Observation
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Policy and Q function of a run at its newest checkpoint."""
+
+    config: Config
+    brain: Brain
+    env_steps: int
+
+    def probabilities(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
+        """pi(a|o,g) of each action (paper, Eq. 2); sums to 1.
+
+        Raises:
+            SacglamError: the action list is empty or repeats itself, or the texts do not fit the model.
+        """
+        log_pi = self.brain.scorer().log_policy([query(goal, _state(observation, actions))])[0]
+        return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
+
+    @torch.no_grad()
+    def q_values(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
+        """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
+
+        Raises:
+            SacglamError: as for `probabilities`.
+        """
+        tokenised = self.brain.tokenizer([query(goal, _state(observation, actions))])
+        values = self.brain.model.evaluate(self.brain.lm.pack(tokenised))
+        return dict(zip(actions, values.q_CBA.min(dim=0).values[0].tolist(), strict=True))
+
+    def act(
+        self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None
+    ) -> str:
+        """The most probable action, or with `rng` one drawn from the policy.
+
+        Raises:
+            SacglamError: as for `probabilities`.
+        """
+        log_pi = self.brain.scorer().log_policy([query(goal, _state(observation, actions))])[0]
+        return actions[greedy(log_pi) if rng is None else SamplingPolicy(rng)(log_pi)]
+
+
+def load_agent(run_dir: str | Path, device: str | None = None) -> Agent:
+    """The agent of a run's newest whole checkpoint, on the run's device unless another is given.
+
+    Raises:
+        SacglamError: no run there, or none with a checkpoint.
+    """
+    directory = RunDirectory.open(Path(run_dir))
+    if not checkpoint.steps(directory.checkpoints):
+        raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it train to its first one")
+    config = directory.config()
+    if device is not None:
+        config = config.model_copy(update={"device": device})
+    cpu.prepare(config.threads)
+    _, found = checkpoint.load_newest(directory.checkpoints, warnings.warn)
+    brain = build_brain(config)
+    prefix = "model."
+    brain.model.load_state({n.removeprefix(prefix): t for n, t in found.tensors.items() if n.startswith(prefix)})
+    return Agent(config, brain, found.values["progress"]["env_steps"])
+
+
+def _state(observation: str, actions: Sequence[str]) -> Observation:
+    state = Observation(observation, tuple(actions))
+    check_actions(state)
+    return state

@@ -1,0 +1,1 @@
+"""The learning rules: pure equations and the losses built of them."""

@@ -1,0 +1,123 @@
+"""From a configuration to collaborating objects. Everything is wired here and nowhere else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sacglam import cpu
+from sacglam.clock import PhaseClock
+from sacglam.config import Config
+from sacglam.envs import TextEnv, make
+from sacglam.learner.learner import Learner
+from sacglam.models.actor_critic import ActorCritic, adapters_needed
+from sacglam.models.causal import CausalLM
+from sacglam.models.heads import QHeads
+from sacglam.models.loading import load_model, lora_config
+from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import QueryTokenizer
+from sacglam.policy import SamplingPolicy
+from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.experience import HindsightReplay
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.scoring.packed import PackedScorer
+
+
+@dataclass(frozen=True)
+class Brain:
+    """The language model with its adapters and heads, and what is needed to ask it."""
+
+    lm: CausalLM
+    tokenizer: QueryTokenizer
+    policy: PolicyHead
+    model: ActorCritic
+
+    def scorer(self, version: Callable[[], int] = lambda: 0) -> PackedScorer:
+        """A scorer over these weights."""
+        return PackedScorer(self.lm, self.tokenizer, self.policy, version)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the training loop works with."""
+
+    brain: Brain
+    learner: Learner
+    replay: HindsightReplay
+    rollout: Rollout
+    starts: RandomStarts
+    policy: SamplingPolicy
+    clock: PhaseClock
+
+
+def resolve(config: Config) -> Config:
+    """The configuration with everything left open settled for this machine: device and threads."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return config.model_copy(update={"device": device, "threads": config.threads or cpu.default_threads()})
+
+
+def build_env(config: Config) -> TextEnv:
+    """One environment."""
+    return make(config.env.name, **config.env.options)
+
+
+def build_brain(config: Config) -> Brain:
+    """The model with fresh adapters and heads; draws from torch's global generator."""
+    loaded = load_model(config.model, torch.device(config.device))
+    critic = config.critic
+    lm = CausalLM(
+        loaded.model,
+        lora_config(config.model),
+        adapters_needed(critic.backbone, critic.target_backbone),
+        bucket=config.model.bucket,
+        merged=config.model.lora.merged,
+    )
+    heads, target_heads = (
+        QHeads(lm.hidden_size, critic.hidden, critic.num_critics, critic.input, critic.max_actions).to(config.device)
+        for _ in range(2)
+    )
+    policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
+    return Brain(
+        lm=lm,
+        tokenizer=QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos),
+        policy=policy,
+        model=ActorCritic(lm, heads, target_heads, policy, critic.backbone, critic.target_backbone),
+    )
+
+
+def build(config: Config) -> Parts:
+    """All parts of one training, seeded by `config.seed`."""
+    torch.manual_seed(config.seed)
+    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
+    clock = PhaseClock()
+    brain = build_brain(config)
+    algo = config.algo
+    intervals = -(-config.steps // algo.update_interval)
+    learner = Learner(brain.model, brain.lm, brain.tokenizer, algo, intervals * algo.updates_per_interval, clock)
+    envs = [build_env(config) for _ in range(config.env.copies)]
+    goals = envs[0].goals("train")
+    starts, policy = RandomStarts(goals, starts_rng), SamplingPolicy(policy_rng)
+    replay = HindsightReplay(
+        ReplayBuffer(
+            config.replay.capacity,
+            config.replay.sampling,
+            config.replay.hindsight_ratio,
+            envs[0].goal_type,
+            Counter(envs[0].goal_type(goal) for goal in goals),
+        ),
+        replay_rng,
+        n_step=algo.n_step,
+        gamma=algo.gamma,
+        hindsight=config.replay.hindsight,
+        batch_size=algo.batch_size,
+        batches=algo.updates_per_interval,
+        min_size=config.replay.min_size,
+    )
+    rollout = Rollout(envs, brain.scorer(lambda: learner.updates), policy, starts, clock)
+    return Parts(brain, learner, replay, rollout, starts, policy, clock)

@@ -1,0 +1,88 @@
+"""Success on fresh episodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sacglam.clock import PhaseClock
+from sacglam.envs.base import Split, TextEnv
+from sacglam.errors import ConfigError
+from sacglam.policy import Policy
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.scoring.base import Scorer
+from sacglam.types import Episode
+
+_COPIES = 64
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Success rates by goal type and `overall`, and success weighted by optimal over taken length.
+
+    `spl` is None where the environment has no planner.
+    """
+
+    success: dict[str, float]
+    spl: float | None
+    episodes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def evaluate(
+    make_env: Callable[[], TextEnv],
+    scorer: Scorer,
+    policy: Policy,
+    *,
+    split: Split = "train",
+    episodes: int,
+    rng: np.random.Generator,
+    progress: Progress = lambda done: None,
+) -> Evaluation:
+    """Play `episodes` fresh episodes, their goals drawn uniformly from `split` by `rng`.
+
+    `progress` is told how many are done.
+
+    Raises:
+        ConfigError: the environment has no goals in this split.
+    """
+    env = make_env()
+    goals = env.goals(split)
+    if not goals:
+        raise ConfigError(f"this environment has no {split} goals to evaluate on; take --goals train")
+    starts = RandomStarts(goals, rng)
+    fixed = [next(starts) for _ in range(episodes)]
+    copies = [make_env() for _ in range(min(_COPIES, episodes))]
+    played: list[Episode] = []
+    for ended in Rollout(copies, scorer, policy, iter(fixed), PhaseClock()).drain():
+        played += ended
+        progress(len(played))
+    by_type = defaultdict(list)
+    for episode in played:
+        by_type[env.goal_type(episode.goal)].append(episode.success)
+        by_type["overall"].append(episode.success)
+    efficiencies = [_efficiency(env, episode) for episode in played]
+    known = [e for e in efficiencies if e is not None]
+    return Evaluation(
+        success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
+        spl=float(np.mean(known)) if len(known) == len(played) else None,
+        episodes=len(played),
+    )
+
+
+def _efficiency(env: TextEnv, episode: Episode) -> float | None:
+    """optimal / taken length of a success, 0 of a failure; None without a planner."""
+    if not episode.success:
+        return 0.0
+    env.reset(episode.goal, episode.seed)
+    optimal = env.optimal_length()
+    return None if optimal is None else optimal / max(optimal, len(episode.steps))

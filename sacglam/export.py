@@ -1,0 +1,31 @@
+"""The learned agent as files that other tools read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from sacglam.build import Brain
+from sacglam.config import Config
+
+CRITIC_FILE = "critic.safetensors"
+CRITIC_SETTINGS = "critic.json"
+
+
+def export(brain: Brain, config: Config, folder: Path) -> None:
+    """Write the actor as a peft adapter (for peft, transformers and vLLM), and the critic beside it as safetensors.
+
+    `critic.json` says how the heads are built and what they read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    brain.lm.save_adapter(str(folder), base_model=config.model.name)
+    critic = {
+        name: tensor.contiguous().cpu()
+        for name, tensor in brain.model.state().items()
+        if name.startswith(("heads.", "lora.critic."))
+    }
+    save_file(critic, folder / CRITIC_FILE)
+    settings = {"hidden_size": brain.lm.hidden_size, **config.critic.model_dump(mode="json")}
+    (folder / CRITIC_SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")

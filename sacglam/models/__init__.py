@@ -1,0 +1,1 @@
+"""Actor and critic on one language model, behind the packed forward."""

@@ -1,0 +1,66 @@
+"""How far a training is, and the means of what it measured since the last line of metrics."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sacglam.types import Episode
+
+_RECENT_EPISODES = 200
+
+
+@dataclass
+class Progress:
+    """Counters of one training; `seconds` is training time, without evaluation and checkpoints."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+
+
+class MetricsWindow:
+    """Averages metrics between two log lines, and success over the most recent episodes."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._sums: dict[str, float] = defaultdict(float)
+        self._counts: dict[str, int] = defaultdict(int)
+        self._recent: deque[bool] = deque(maxlen=_RECENT_EPISODES)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """One update's metrics."""
+        for name, value in metrics.items():
+            self._sums[name] += value
+            self._counts[name] += 1
+
+    def add_episodes(self, episodes: Iterable[Episode]) -> None:
+        """Episodes that ended."""
+        for episode in episodes:
+            self._recent.append(episode.success)
+            self.add({"episode_length": float(len(episode.steps))})
+
+    @property
+    def success(self) -> float | None:
+        """Training success (sampled actions) over the last 200 episodes; None before the first."""
+        return sum(self._recent) / len(self._recent) if self._recent else None
+
+    def flush(self) -> dict[str, float]:
+        """The means since the last flush, and `success`; starts the next window."""
+        means = {name: self._sums[name] / self._counts[name] for name in self._sums}
+        self._sums.clear()
+        self._counts.clear()
+        return means if self.success is None else {"success": self.success, **means}
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts), "recent": list(self._recent)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state()` gave."""
+        self._sums = defaultdict(float, state["sums"])
+        self._counts = defaultdict(int, state["counts"])
+        self._recent = deque(state["recent"], maxlen=_RECENT_EPISODES)

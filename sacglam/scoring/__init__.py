@@ -1,0 +1,1 @@
+"""Where the rollout gets the policy from."""

@@ -1,0 +1,42 @@
+"""SIGINT and SIGTERM as a request to end cleanly."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopSignal:
+    """While entered, the first SIGINT or SIGTERM sets `requested`; a second one acts as it would have before.
+
+    Outside the main thread signals cannot be handled, and `requested` stays false.
+    """
+
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        """Handles nothing until entered."""
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        try:
+            self._previous = {number: signal.signal(number, self._request) for number in self._SIGNALS}
+        except ValueError:  # not the main thread
+            self._previous = {}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}

@@ -1,0 +1,63 @@
+"""What a run came to: `summary.json`."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+from sacglam.build import Parts
+from sacglam.config import Config
+from sacglam.evaluate import Evaluation
+from sacglam.progress import Progress
+
+_REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """Python's version and those of the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in _REPORTED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
+    """What is known before the first step: the random policy's success, and the untrained one's (greedy)."""
+    return {
+        "finished": False,
+        "success_random": random.success,
+        "success_before": before.success,
+        "success_after": None,
+        "spl_random": random.spl,
+        "spl_before": before.spl,
+        "evaluation_episodes": before.episodes,
+    }
+
+
+def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Evaluation | None) -> dict[str, Any]:
+    """What is known after the last step; without `after` the run has not come to its end."""
+    phases = parts.clock.seconds
+    training = sum(seconds for name, seconds in phases.items() if name not in ("evaluation", "checkpoint"))
+    return {
+        "finished": after is not None,
+        "success_after": after.success if after else None,
+        "spl_after": after.spl if after else None,
+        "env_steps": progress.env_steps,
+        "episodes": progress.episodes,
+        "updates": progress.updates,
+        "train_seconds": round(progress.seconds, 3),
+        "seconds": {
+            **{name: round(seconds, 3) for name, seconds in phases.items()},
+            "other": round(max(0.0, progress.seconds - training), 3),
+        },
+        "seed": config.seed,
+        "threads": config.threads,
+        "device": config.device,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "versions": versions(),
+    }

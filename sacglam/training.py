@@ -1,0 +1,174 @@
+"""Training: the loop on one page, and what happens before and after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sacglam import checkpoint, cpu
+from sacglam.build import build, build_env, resolve
+from sacglam.config import Config
+from sacglam.display import Display, Silent
+from sacglam.evaluate import Evaluation, evaluate
+from sacglam.export import export
+from sacglam.policy import Policy, SamplingPolicy, greedy
+from sacglam.progress import MetricsWindow, Progress
+from sacglam.reports.curves import draw_curves
+from sacglam.rundir import MetricsLog, RunDirectory
+from sacglam.scoring.base import Scorer, UniformScorer
+from sacglam.snapshot import restore, snapshot
+from sacglam.stopping import StopSignal
+from sacglam.summary import summary_of_end, summary_of_start
+
+# Streams of evaluation episodes: before and after a training play the same ones, and training none of them.
+_FINAL, _INTERIM = 0xF17A1, 0x17E21
+
+
+def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
+    """Run one training from the start in the new folder `out`; its summary, as in `summary.json`.
+
+    Sets the process's thread count. While it runs, SIGINT and SIGTERM end it cleanly with a checkpoint.
+
+    Raises:
+        SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
+    """
+    resolved = resolve(config)
+    return Training(RunDirectory.create(out, resolved), resolved, display or Silent()).run()
+
+
+def resume(root: Path, display: Display | None = None) -> dict[str, Any]:
+    """Go on with the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
+
+    On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
+
+    Raises:
+        SacglamError: no run there, no whole checkpoint among those it has, ...
+    """
+    directory = RunDirectory.open(root)
+    training = Training(directory, directory.config(), display or Silent())
+    training.restore()
+    return training.run()
+
+
+class Training:
+    """One run: its folder, its parts and how far it is."""
+
+    def __init__(self, directory: RunDirectory, config: Config, display: Display) -> None:
+        """Builds the parts, which loads the model; nothing runs yet."""
+        cpu.prepare(config.threads)
+        self._directory = directory
+        self._config = config
+        self._display = display
+        self._parts = build(config)
+        self._progress = Progress()
+        self._window = MetricsWindow()
+        self._log = MetricsLog(directory)
+
+    def run(self) -> dict[str, Any]:
+        """Evaluate, train, evaluate, and leave the results in the run's folder."""
+        start = self._evaluate_start()
+        with StopSignal() as stop:
+            self.loop(stop)
+        self._checkpoint()
+        after = None
+        if self._progress.env_steps >= self._config.steps:
+            after = self._evaluate("evaluating after", self._parts.brain.scorer(), greedy)
+            export(self._parts.brain, self._config, self._directory.adapter)
+        summary = {**start, **summary_of_end(self._config, self._parts, self._progress, after)}
+        self._directory.write_summary(summary)
+        draw_curves(self._directory)
+        return summary
+
+    def loop(self, stop: StopSignal) -> None:
+        """Collect, learn, log, until the budget is spent or `stop` is set."""
+        config, parts, progress = self._config, self._parts, self._progress
+        self._display.stage("training", config.steps)
+        while progress.env_steps < config.steps and not stop.requested:
+            started = time.perf_counter()
+            episodes = parts.rollout.collect(config.algo.update_interval)  # environment -> scorer -> policy -> environment
+            with parts.clock.phase("replay"):
+                parts.replay.add(episodes)  # real and hindsight transitions
+            for batch in parts.replay.batches():
+                self._window.add(parts.learner.update(batch))
+            self._window.add_episodes(episodes)
+            progress.env_steps += config.algo.update_interval
+            progress.episodes += len(episodes)
+            progress.updates = parts.learner.updates
+            progress.seconds += time.perf_counter() - started
+            self._at_due_times()
+
+    def restore(self) -> None:
+        """Take over the newest whole checkpoint, and drop what was logged after it."""
+        if checkpoint.steps(self._directory.checkpoints):
+            folder, found = checkpoint.load_newest(self._directory.checkpoints, self._display.note)
+            self._progress = restore(self._parts, self._window, found)
+            self._display.note(f"going on from {folder}")
+        self._log.rewind(self._progress.env_steps)
+
+    def _at_due_times(self) -> None:
+        if self._due(self._config.log_every_steps):
+            metrics = {**self._window.flush(), **self._parts.replay.metrics(self._progress.updates)}
+            self._append(metrics)
+            self._display.metrics(self._progress, metrics)
+        if self._due(self._config.evaluation.every_steps):
+            self._append(self._interim_evaluation())
+        if self._due(self._config.checkpoint.every_steps):
+            self._checkpoint()
+        self._display.advance(self._progress.env_steps)
+
+    def _due(self, every: int) -> bool:
+        """Whether the last interval reached or passed a multiple of `every` environment steps; 0 is never."""
+        now, interval = self._progress.env_steps, self._config.algo.update_interval
+        return every > 0 and now // every > (now - interval) // every
+
+    def _append(self, metrics: Mapping[str, float]) -> None:
+        progress = self._progress
+        counters = {"env_steps": progress.env_steps, "updates": progress.updates, "seconds": round(progress.seconds, 3)}
+        self._log.append({**counters, **metrics})
+
+    def _checkpoint(self) -> None:
+        with self._parts.clock.phase("checkpoint"):
+            checkpoint.save(
+                self._directory.checkpoints,
+                self._progress.env_steps,
+                snapshot(self._parts, self._progress, self._window),
+                self._config.checkpoint.keep,
+            )
+
+    def _evaluate_start(self) -> dict[str, Any]:
+        """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
+        start = self._directory.summary()
+        if start is None:
+            rng = np.random.default_rng(self._config.seed)
+            random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng))
+            before = self._evaluate("evaluating before", self._parts.brain.scorer(), greedy)
+            start = summary_of_start(random, before)
+            self._directory.write_summary(start)
+        return start
+
+    def _interim_evaluation(self) -> dict[str, float]:
+        with self._parts.clock.phase("evaluation"):
+            found = evaluate(
+                lambda: build_env(self._config),
+                self._parts.brain.scorer(),
+                greedy,
+                episodes=self._config.evaluation.every_episodes,
+                rng=np.random.default_rng([self._config.seed, _INTERIM]),
+            )
+        return {f"eval_success/{name}": value for name, value in found.success.items()}
+
+    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy) -> Evaluation:
+        episodes = self._config.evaluation.episodes
+        self._display.stage(stage, episodes)
+        return evaluate(
+            lambda: build_env(self._config),
+            scorer,
+            policy,
+            episodes=episodes,
+            rng=np.random.default_rng([self._config.seed, _FINAL]),
+            progress=self._display.advance,
+        )

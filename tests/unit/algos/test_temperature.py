@@ -1,0 +1,75 @@
+"""The entropy coefficient: which way it moves, where it rests, and that its state is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sacglam.algos.temperature import Temperature
+
+
+def test_the_first_step_by_hand() -> None:
+    # Adam's first step is lr * g / (|g| + 1e-8). Here g = 0.05 * (0.6 - 0.1) = 0.025, so log alpha falls by
+    # 0.1 * 0.025 / (0.025 + 1e-8) = 0.1 but for 4e-8.
+    temperature = Temperature(init=0.05, target_entropy=0.1, lr=0.1)
+    temperature.update(0.6)
+    assert temperature.alpha == pytest.approx(0.05 * math.exp(-0.1), rel=1e-6)
+
+
+@pytest.mark.parametrize(("entropy", "moves"), [(0.4, -1), (0.1, 1), (0.2, 0)])
+def test_it_moves_towards_the_target_entropy_and_rests_there(entropy: float, moves: int) -> None:
+    temperature = Temperature(init=0.05, target_entropy=0.2, lr=2e-3)
+    before = temperature.alpha
+    temperature.update(entropy)
+    assert (temperature.alpha > before) - (temperature.alpha < before) == moves
+
+
+def test_a_target_of_zero_makes_it_fall_steadily() -> None:
+    temperature = Temperature(init=0.005, target_entropy=0.0, lr=2e-3)
+    alphas = [temperature.alpha]
+    for _ in range(50):
+        temperature.update(0.3)
+        alphas.append(temperature.alpha)
+    assert all(later < earlier for earlier, later in zip(alphas, alphas[1:], strict=False))
+
+
+@pytest.mark.parametrize("init", [0.01, 5.0])
+def test_it_leads_a_bandit_to_the_target_entropy(init: float) -> None:
+    # SAC's optimum on a bandit with Q = (1, 0) is softmax(Q / alpha): p = 1 / (1 + exp(-1 / alpha)) of the better arm.
+    def entropy_at(alpha: float) -> float:
+        p = 1 / (1 + math.exp(-1 / alpha))
+        return -p * math.log(p) - (1 - p) * math.log1p(-p) if p < 1 else 0.0
+
+    temperature = Temperature(init, target_entropy=0.3, lr=0.05)
+    for _ in range(600):
+        temperature.update(entropy_at(temperature.alpha))
+    assert entropy_at(temperature.alpha) == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_learning_rate_of_zero_keeps_it() -> None:
+    temperature = Temperature(init=0.05, target_entropy=0.01, lr=0.0)
+    before = temperature.alpha
+    assert before == pytest.approx(0.05)
+    for entropy in (1.0, 0.0, 0.7):
+        temperature.update(entropy)
+    assert temperature.alpha == before
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.floats(0, 2), max_size=5), st.lists(st.floats(0, 2), min_size=1, max_size=5))
+def test_its_state_goes_on_bit_for_bit(before: list[float], after: list[float]) -> None:
+    original = Temperature(init=0.05, target_entropy=0.3, lr=0.01)
+    for entropy in before:
+        original.update(entropy)
+    restored = Temperature(init=7.0, target_entropy=0.3, lr=0.01)
+    restored.update(1.0)  # what it learned itself must be gone
+    restored.load_state(json.loads(json.dumps(original.state())))
+    for entropy in after:
+        original.update(entropy)
+        restored.update(entropy)
+        assert restored.alpha == original.alpha
+    assert restored.state() == original.state()
