@@ -49,9 +49,7 @@ class Agent:
         values = self.brain.model.evaluate(self.brain.lm.pack(tokenised))
         return dict(zip(actions, values.q_CBA.min(dim=0).values[0].tolist(), strict=True))
 
-    def act(
-        self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None
-    ) -> str:
+    def act(self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None) -> str:
         """The most probable action, or with `rng` one drawn from the policy.
 
         Raises:

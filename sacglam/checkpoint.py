@@ -59,7 +59,8 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         kept = f"the newest whole checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"
         raise CheckpointError(
-            f"cannot write checkpoint {folder}: {cause}; {kept}. Free some space, then go on with --resume {root.parent}"
+            f"cannot write checkpoint {folder}: {cause}; {kept}. "
+            f"Free some space, then go on with --resume {root.parent}"
         ) from error
     up_to_here = [other for other in steps(root) if other <= folder]
     for other in set(steps(root)) - set(up_to_here[-keep:]):

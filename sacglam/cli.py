@@ -51,10 +51,13 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Overrides the configuration's seed.", min=0)] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Overrides one value, e.g. --set algo.gamma=0.95; may be repeated.", metavar="KEY=VALUE"),
+        typer.Option(
+            "--set", help="Overrides one value, e.g. --set algo.gamma=0.95; may be repeated.", metavar="KEY=VALUE"
+        ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run; takes no other argument.", show_default=False, metavar="RUN")
+        Path | None,
+        typer.Option(help="Go on with this run; takes no other argument.", show_default=False, metavar="RUN"),
     ] = None,
 ) -> None:
     """Train an agent.

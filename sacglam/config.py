@@ -49,7 +49,7 @@ class LoraSettings(Section):
     targets: str | list[str] = "all-linear"
     """Layers that get an adapter: names, or `all-linear` for all but the output layer."""
     merged: bool = False
-    """Compute (W + s B A) x rather than W x + s B (A x): for models hardly wider than the rank, such as the built-in."""
+    """Compute (W + s B A) x, not W x + s B (A x): for models hardly wider than the rank, such as the built-in."""
 
 
 class ModelConfig(Section):
@@ -72,9 +72,9 @@ class CriticConfig(Section):
     """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
 
     input: Literal["observation_action", "observation"] = "observation_action"
-    """What the head reads: each action's last token (one Q value), or the prompt's last position (one for each action)."""
+    """What the head reads: an action's last token (one Q value), or the prompt's last position (one per action)."""
     backbone: Literal["shared", "frozen", "separate"] = "shared"
-    """Whether Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or an adapter of their own."""
+    """Whether Q gradients reach the actor's adapter (`shared`), the head alone (`frozen`) or an own adapter."""
     num_critics: Positive = 2
     """Independent Q functions; targets and actor use their minimum."""
     hidden: list[Positive] = [1024, 1024]
@@ -277,7 +277,8 @@ def _explain(fault: Any) -> str:
         near = get_close_matches(path[-1], known, n=1)
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {where!r}; {hint}"
-    return f"{where or 'config'}: {fault['msg']} (got {fault['input']!r})" if where else str(fault["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message} (got {fault['input']!r})" if where else message
 
 
 def _fields_at(path: Sequence[str]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much 
 
 
 def default_threads() -> int:
-    """Threads for the tensor library when the configuration leaves it open: the cores this process may use, 4 at most."""
+    """Threads for the tensor library where none are asked for: the cores this process may use, 4 at most."""
     return min(_MOST_DEFAULT_THREADS, len(os.sched_getaffinity(0)))
 
 

@@ -63,7 +63,7 @@ class _Open:
         self.steps.append(step)
 
     def retake(self, action: int, log_prob: float, version: int) -> None:
-        """Take a decision of an interrupted run again."""
+        """Take a decision of an interrupted run again; one that is not on offer any more shows in the transcript."""
         if action < len(self.observation.actions) and not self.over:
             self.take(Decision(action, log_prob, version))
 
@@ -73,8 +73,11 @@ class _Open:
 
     def transcript(self) -> str:
         """A checksum of all that the environment has said."""
-        said = [[s.observation.text, s.observation.actions, float(s.reward), s.achieved] for s in self.steps]
-        return hashlib.sha256(json.dumps([self.first.text, self.first.actions, said]).encode()).hexdigest()
+        said: list[Any] = [self.first.text, self.first.actions]
+        for s in self.steps:
+            said += [s.observation.text, s.observation.actions, s.achieved]
+            said += [float(s.reward), bool(s.terminated), bool(s.truncated)]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)

@@ -39,7 +39,7 @@ class RunDirectory:
         run = cls(root)
         if run.config_file.exists():
             raise RunDirectoryError(
-                f"{root} holds a run already. Go on with it: sacglam train --resume {root}; or start anew with another --out"
+                f"{root} holds a run already. Go on with it: sacglam train --resume {root}; or choose another --out"
             )
         try:
             root.mkdir(parents=True, exist_ok=True)

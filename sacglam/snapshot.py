@@ -43,7 +43,9 @@ def restore(parts: Parts, window: MetricsWindow, checkpoint: Checkpoint) -> Prog
     """
     values = checkpoint.values
     if values["format"] != _FORMAT:
-        raise CheckpointError(f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it")
+        raise CheckpointError(
+            f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
+        )
     tensors = dict(checkpoint.tensors)
     torch.set_rng_state(tensors.pop("torch_rng"))
     parts.learner.load_state(tensors, values["learner"])

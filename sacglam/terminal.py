@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from sacglam.build import build_env
@@ -110,15 +118,14 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
         table.add_row(name, *("" if rate is None else f"{rate:.3f}" for rate in (random, before, after)))
     console.print(table)
     console.print(
-        f"{summary['env_steps']:,} steps and {summary['updates']:,} updates in {summary['train_seconds']:.0f} s of training. "
+        f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
+        f"in {summary['train_seconds']:.0f} s of training. "
         f"Results: {folder} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
         f"Next:  [bold]sacglam play {folder}[/bold]   [bold]sacglam evaluate {folder} --goals heldout[/bold]"
     )
 
 
-def play_episode(
-    console: Console, agent: Agent, goal: str | None, seed: int, rng: np.random.Generator | None
-) -> None:
+def play_episode(console: Console, agent: Agent, goal: str | None, seed: int, rng: np.random.Generator | None) -> None:
     """Play one episode and show every decision."""
     env = build_env(agent.config)
     if goal is None:

@@ -89,7 +89,9 @@ class Training:
         self._display.stage("training", config.steps)
         while progress.env_steps < config.steps and not stop.requested:
             started = time.perf_counter()
-            episodes = parts.rollout.collect(config.algo.update_interval)  # environment -> scorer -> policy -> environment
+            episodes = parts.rollout.collect(
+                config.algo.update_interval
+            )  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
                 parts.replay.add(episodes)  # real and hindsight transitions
             for batch in parts.replay.batches():

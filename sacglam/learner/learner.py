@@ -92,10 +92,12 @@ class Learner:
         faults = {name: value for name, value in {**metrics, "grad_norm": norm}.items() if not math.isfinite(value)}
         if faults:
             raise DivergenceError(
-                f"update {self.updates + 1} expected finite losses, got {faults}. The last checkpoint is whole: resume it "
-                "with smaller algo.actor_lr and algo.critic_lr, or with algo.max_grad_norm set"
+                f"update {self.updates + 1} expected finite losses, got {faults}. The last checkpoint is whole; "
+                "train anew with smaller algo.actor_lr and algo.critic_lr, or with algo.max_grad_norm set"
             )
-        for group, rate in zip(self._optimizer.param_groups, (self._config.actor_lr, self._config.critic_lr), strict=True):
+        for group, rate in zip(
+            self._optimizer.param_groups, (self._config.actor_lr, self._config.critic_lr), strict=True
+        ):
             group["lr"] = rate * self._lr_share()
         self._optimizer.step()
         return norm
@@ -147,5 +149,3 @@ class Learner:
         self._optimizer.load_state_dict({"state": dict(moments), "param_groups": state["param_groups"]})
         self.updates = int(values["updates"])
         self.alpha.load_state(values["alpha"])
-
-

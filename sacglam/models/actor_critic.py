@@ -110,10 +110,13 @@ class ActorCritic:
         """Take over what `state()` gave, in place."""
         own = self.state()
         if own.keys() != state.keys():
-            raise KeyError(f"expected tensors {sorted(own.keys() - state.keys())}, got {sorted(state.keys() - own.keys())}")
+            raise KeyError(
+                f"expected tensors {sorted(own.keys() - state.keys())}, got {sorted(state.keys() - own.keys())}"
+            )
+        shapes = {n: (tuple(t.shape), tuple(state[n].shape)) for n, t in own.items() if t.shape != state[n].shape}
+        if shapes:
+            raise ValueError(f"expected tensors of the model's shapes, got others (expected, got): {shapes}")
         for name, tensor in own.items():
-            if tensor.shape != state[name].shape:
-                raise ValueError(f"expected {name} of shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}")
             tensor.copy_(state[name])
 
     def _target_pairs(self) -> Sequence[tuple[Tensor, Tensor]]:

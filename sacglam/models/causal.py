@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -53,11 +53,13 @@ class CausalLM:
             raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
         for name in names[1:]:
             peft_model.add_adapter(name, lora)
-        assert isinstance(peft_model, PeftModel)
+        tuner = peft_model.base_model
+        assert isinstance(peft_model, PeftModel) and isinstance(tuner, LoraModel)
         self._peft = peft_model
         self._model = model
-        self._decoder: nn.Module = model.get_decoder()
-        self._output: nn.Module = model.get_output_embeddings()
+        self._tuner = tuner
+        self._decoder = decoder_of(model)
+        self._output = output_layer_of(model)
         self._bucket = bucket
         self._merged = merged
         self._lora_layers = {n: m for n, m in self._decoder.named_modules() if isinstance(m, LoraLayer)}
@@ -67,7 +69,7 @@ class CausalLM:
         for name in names[1:]:
             copy_parameters(self._adapters[names[0]], self._adapters[name])
         if merged:
-            peft_model.base_model.disable_adapter_layers()  # for good: the adapters come in through the merged weights
+            self._tuner.disable_adapter_layers()  # for good: the adapters come in through the merged weights
         if model.is_gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
         # peft lets only the active adapter train, and none while adapters are disabled.
@@ -79,12 +81,12 @@ class CausalLM:
     @property
     def hidden_size(self) -> int:
         """H, the width of the hidden states."""
-        return int(self._output.weight.shape[1])  # type: ignore[union-attr, arg-type]
+        return int(self._output.weight.shape[1])
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self._output.weight.device  # type: ignore[return-value]
+        return self._output.weight.device
 
     def pack(self, queries: Sequence[TokenisedQuery]) -> Packed:
         """One sequence `[prompt | a1 | a2 | ...]` for each query, on the model's device."""
@@ -96,7 +98,7 @@ class CausalLM:
         hidden_XH = hidden_BSH.flatten(0, 1)  # X: all B * S positions
         log_prob_N = selected_log_probs(
             hidden_XH[packed.scored_rows_R],
-            self._output.weight,  # type: ignore[arg-type]
+            self._output.weight,
             packed.token_row_N,
             packed.token_id_N,
         )
@@ -144,7 +146,9 @@ class CausalLM:
                 "model.lora.targets names the output layer, whose adapter engines drop from prompt log-probabilities; "
                 "use all-linear, which leaves it out, or name other layers"
             )
-        unmergeable = [n for n, layer in self._lora_layers.items() if adapter not in layer.lora_A] if self._merged else []
+        unmergeable = (
+            [n for n, layer in self._lora_layers.items() if adapter not in layer.lora_A] if self._merged else []
+        )
         if unmergeable:
             raise ModelError(f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}")
 
@@ -162,13 +166,13 @@ class CausalLM:
         # peft lets only the active adapter train; a joint backward over two adapters needs both to keep their gradient.
         parameters = [p for by_name in self._adapters.values() for p in by_name.values()]
         flags = [parameter.requires_grad for parameter in parameters]
-        self._peft.base_model.set_adapter(adapter)
+        self._tuner.set_adapter(adapter)
         for parameter, flag in zip(parameters, flags, strict=True):
             parameter.requires_grad_(flag)
         self._active = adapter
 
     def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """For a checkpointed layer's first and second run: the second needs the first's adapter, active or not by then."""
+        """For a checkpointed layer's first and second run: the second needs the first's adapter, whatever is active."""
         return nullcontext(), self._selected(self._active)
 
     @contextmanager
@@ -184,6 +188,18 @@ def _merged(layer: Any, adapter: str) -> Tensor:
     left, right = (down.T, up.T) if layer.fan_in_fan_out else (up, down)
     weight = layer.base_layer.weight
     return torch.addmm(weight.to(up.dtype), left, right, alpha=layer.scaling[adapter]).to(weight.dtype)
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """The model without its output layer."""
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    return decoder
+
+
+def output_layer_of(model: PreTrainedModel) -> nn.Linear:
+    """The layer from hidden states to logits."""
+    layer: nn.Linear = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return layer
 
 
 def decoder_inputs(model: PreTrainedModel, packed: Packed) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -18,7 +19,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
     """Linear layers with ReLU between them (paper, Appendix C: two hidden layers of 1,024)."""
     widths = [inputs, *hidden]
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+    for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 

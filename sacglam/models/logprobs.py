@@ -42,7 +42,7 @@ class _SelectedLogProbs(torch.autograd.Function):
         return log_prob_N
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         weight_VH, token_row_N, token_id_N, mean_weight_RH = ctx.saved_tensors
         grad_N = grads[0].to(weight_VH.dtype)

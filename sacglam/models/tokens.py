@@ -41,7 +41,9 @@ class QueryTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, score_eos: bool = False) -> None:
         """`max_tokens` bounds prompt + action; with `score_eos` each action ends in the end-of-sequence token."""
         if score_eos and tokenizer.eos_token_id is None:
-            raise ModelError("policy.score_eos needs an end-of-sequence token, and this tokenizer has none; set it to false")
+            raise ModelError(
+                "policy.score_eos needs an end-of-sequence token, and this tokenizer has none; set it to false"
+            )
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._suffix = [tokenizer.eos_token_id] if score_eos else []
@@ -72,10 +74,14 @@ class QueryTokenizer:
         prompt = self._cache[query.prompt]
         actions = tuple(self._cache[action] for action in query.actions)
         if not len(prompt):
-            raise ModelError(f"expected a prompt of at least one token, but this one tokenises to nothing: {query.prompt!r}")
+            raise ModelError(
+                f"expected a prompt of at least one token, but this one tokenises to nothing: {query.prompt!r}"
+            )
         for text, ids in zip(query.actions, actions, strict=True):
             if not len(ids):
-                raise ModelError(f"expected an action of at least one token, but this one tokenises to nothing: {text!r}")
+                raise ModelError(
+                    f"expected an action of at least one token, but this one tokenises to nothing: {text!r}"
+                )
         if self._suffix:
             actions = tuple(np.append(ids, self._suffix) for ids in actions)
         tokenised = TokenisedQuery(prompt, actions)

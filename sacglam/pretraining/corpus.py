@@ -34,7 +34,7 @@ def documents(rng: Random) -> Callable[[], str]:
         (make("bitflip", bits=8), 0.05),
     ]
     kinds: list[tuple[Callable[[], str], float]] = [
-        *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),  # type: ignore[misc]
+        *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),
         (lambda: words(rng), 0.1),
         (lambda: reading(rng), 0.45),
     ]
@@ -47,7 +47,7 @@ def transcript(env: TextEnv, rng: Random) -> str:
     goals = env.goals("train")
     goal = goals[rng.randrange(len(goals))]
     observation = env.reset(goal, rng.randrange(2**31))
-    lines = []
+    lines: list[str] = []
     first = rng.randrange(6)
     for t in range(first + 3):
         action = rng.randrange(len(observation.actions))

@@ -28,9 +28,7 @@ ALPHA = 0.1
 # Row 0 has pi = (1/2, 1/4, 1/4). Row 1 has two actions, pi = (1/2, 1/2), and a padded third.
 LOG_PI_BA = torch.tensor([[-LN2, -2 * LN2, -2 * LN2], [-LN2, -LN2, -torch.inf]], dtype=torch.float64)
 # min over critics, row 0: (1, 0, 4); row 1: (2, 5), and -7 on padding.
-Q_CBA = torch.tensor(
-    [[[1.0, 2.0, 4.0], [2.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]], dtype=torch.float64
-)
+Q_CBA = torch.tensor([[[1.0, 2.0, 4.0], [2.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]], dtype=torch.float64)
 
 
 def test_expectation_by_hand() -> None:
@@ -63,9 +61,7 @@ def test_soft_value_by_hand() -> None:
 
 def test_soft_value_of_one_critic_and_no_entropy_is_the_mean_q() -> None:
     # 1/2 * 1 + 1/4 * 2 + 1/4 * 4 = 2; 1/2 * 2 + 1/2 * 6 = 4.
-    torch.testing.assert_close(
-        soft_value(LOG_PI_BA, Q_CBA[:1], 0.0), torch.tensor([2.0, 4.0], dtype=torch.float64)
-    )
+    torch.testing.assert_close(soft_value(LOG_PI_BA, Q_CBA[:1], 0.0), torch.tensor([2.0, 4.0], dtype=torch.float64))
 
 
 def test_td_target_by_hand() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,7 @@ def test_a_target_of_zero_makes_it_fall_steadily() -> None:
     for _ in range(50):
         temperature.update(0.3)
         alphas.append(temperature.alpha)
-    assert all(later < earlier for earlier, later in zip(alphas, alphas[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(alphas))
 
 
 @pytest.mark.parametrize("init", [0.01, 5.0])

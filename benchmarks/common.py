@@ -1,0 +1,249 @@
+"""What the benchmarks share: a model of known shape, states of known length, clocks, memory, and the form of a row."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import peft
+import torch
+import transformers
+from peft import LoraConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from benchmarks.separate import SeparateLM
+from sacglam import cpu
+from sacglam.models.causal import CausalLM
+from sacglam.prompt import query
+from sacglam.types import Observation
+
+ROOT = Path(__file__).resolve().parent.parent
+VARIANTS = ("packed", "separate")
+SHAPES: dict[str, dict[str, Any]] = {
+    # The shape of SmolLM-135M, weights random.
+    "smollm": {
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    # The shape of the built-in model.
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+    },
+}
+LORA_RANK = 16
+FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that scoring and update have in common."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    options.add_argument("--model-shape", choices=sorted(SHAPES), default="smollm")
+    options.add_argument("--layers", type=int, help="layers instead of the shape's own number")
+    options.add_argument("--actions", type=int, nargs="+", default=[10, 50], help="candidate actions of each state")
+    options.add_argument("--prompt-tokens", type=int, default=200)
+    options.add_argument("--action-tokens", type=int, default=4)
+    options.add_argument("--rows", type=int, default=2, help="states in one batch")
+    options.add_argument("--repeats", type=int, default=3, help="timed runs of each variant, interleaved")
+    options.add_argument("--threads", type=int, default=1, help="CPU threads")
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    options.add_argument("--bucket", type=int, default=32, help="packed lengths are multiples of this (model.bucket)")
+    options.add_argument(
+        "--reference",
+        choices=("plain", "lean"),
+        default="plain",
+        help="separate sequences with the logits of every position, as transformers gives them, or of those scored",
+    )
+    options.add_argument("--no-memory", dest="memory", action="store_false", help="leave peak memory out")
+    options.add_argument("--peak-of", choices=VARIANTS, help=argparse.SUPPRESS)  # used for the fresh subprocess
+    return options
+
+
+def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> CausalLM:
+    """The language model of one variant: the same weights whichever it is."""
+    torch.manual_seed(0)
+    shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
+    config = LlamaConfig(**shape, max_position_embeddings=2048, tie_word_embeddings=True, attn_implementation="sdpa")
+    model = LlamaForCausalLM(config).to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
+    lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    if variant == "packed":
+        return CausalLM(model, lora, adapters, bucket=options.bucket)
+    return SeparateLM(model, lora, adapters, lean=options.reference == "lean")
+
+
+def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """One token for each word `w0`, `w1`, ...; and for the words of sacglam's prompt."""
+    words = ["Goal:", "Action:", "[UNK]", *(f"w{i}" for i in range(vocabulary - 3))]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def observation(seed: int, options: argparse.Namespace, actions: int) -> Observation:
+    """A state whose prompt has `prompt_tokens` tokens and whose `actions` have `action_tokens` each."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def text(words: int) -> str:
+        ids = torch.randint(SHAPES[options.model_shape]["vocab_size"] - 3, (words,), generator=generator)
+        return " ".join(f"w{i}" for i in ids.tolist())
+
+    return Observation(
+        text=text(options.prompt_tokens - FRAME_TOKENS),
+        actions=tuple(text(options.action_tokens) for _ in range(actions)),
+    )
+
+
+def check_lengths(tokenizer: PreTrainedTokenizerFast, state: Observation, options: argparse.Namespace) -> None:
+    """The lengths that a row will claim are those that the model sees."""
+    shown = query("w0", state)
+    prompt, *actions = tokenizer([shown.prompt, *shown.actions], add_special_tokens=False)["input_ids"]
+    assert len(prompt) == options.prompt_tokens, len(prompt)
+    assert {len(ids) for ids in actions} == {options.action_tokens}
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Threads and allocator as sacglam sets them."""
+    cpu.prepare(options.threads)
+
+
+def interleaved(runs: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
+    """Seconds of each run, by turns, after one run of each to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        for name, run in runs.items():
+            _synchronise(device)
+            start = time.perf_counter()
+            run()
+            _synchronise(device)
+            took = time.perf_counter() - start
+            log(f"  {name} {'warm-up' if repeat == 0 else repeat}: {took:.3f} s")
+            if repeat:
+                seconds[name].append(took)
+    return seconds
+
+
+def peak_bytes(run: Callable[[], object], device: str) -> int:
+    """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process (Linux)."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return torch.cuda.max_memory_allocated()
+    before = _status_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # lets the high-water mark begin anew
+    run()
+    return _status_bytes("VmHWM") - before
+
+
+def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, int]:
+    """Peak bytes of both variants, each in a process of its own, so that one does not hide the other."""
+    found = {}
+    for variant in VARIANTS:
+        given = {k: v for k, v in vars(options).items() if k not in ("actions", "memory", "peak_of") and v is not None}
+        arguments = [text for k, v in given.items() for text in (f"--{k.replace('_', '-')}", str(v))]
+        command = [sys.executable, "-m", module, *arguments, "--actions", str(actions), "--peak-of", variant]
+        found[variant] = int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        log(f"  {variant} peak: {found[variant] / 2**20:.0f} MiB")
+    return found
+
+
+def comparison(
+    name: str, options: argparse.Namespace, actions: int, seconds: dict[str, list[float]], peak: dict[str, int] | None
+) -> dict[str, Any]:
+    """One row of the benchmarks that hold the packed forward against separate sequences."""
+    medians = {variant: median(times) for variant, times in seconds.items()}
+    pairs = [separate / packed for packed, separate in zip(*(seconds[v] for v in VARIANTS), strict=True)]
+    return {
+        "name": name,
+        "actions": actions,
+        "prompt_tokens": options.prompt_tokens,
+        "action_tokens": options.action_tokens,
+        "speedup": round(medians["separate"] / medians["packed"], 2),
+        "speedup_range": [round(min(pairs), 2), round(max(pairs), 2)],
+        "memory_ratio": round(peak["packed"] / peak["separate"], 3) if peak else None,
+        "seconds": {variant: round(value, 4) for variant, value in medians.items()},
+        "peak_mib": {variant: round(value / 2**20) for variant, value in peak.items()} if peak else None,
+        "rows": options.rows,
+        "layers": options.layers or SHAPES[options.model_shape]["num_hidden_layers"],
+        "model_shape": options.model_shape,
+        "dtype": options.dtype,
+        "reference": options.reference,
+        "repeats": options.repeats,
+        **machine(options.device, options.threads),
+    }
+
+
+def machine(device: str, threads: int) -> dict[str, Any]:
+    """Where and with what a row was measured."""
+    return {
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else f"{_cpu_name()}, {threads} thread(s)",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "peft": peft.__version__,
+        },
+        "commit": _commit(),
+    }
+
+
+def emit(rows: Sequence[dict[str, Any]]) -> None:
+    """The result, on stdout."""
+    print(json.dumps(rows, indent=2))
+
+
+def log(message: str) -> None:
+    """Progress, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field}; run with --no-memory")
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str:
+    """The commit, with a mark where tracked files of the package differ from it; `unknown` outside of git."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return described.stdout.strip()

@@ -1,0 +1,58 @@
+"""The forward pass alone, as a rollout step needs it: the policy at a batch of states, packed against separate.
+
+    python -m benchmarks.scoring --actions 10 50 --rows 2
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+from benchmarks import common
+from sacglam.models.base import ACTOR
+from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import QueryTokenizer
+from sacglam.prompt import query
+from sacglam.scoring.packed import PackedScorer
+
+
+def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], object]:
+    """One scoring pass of `variant` over the same states."""
+    lm = common.build_lm(variant, options, [ACTOR])
+    words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
+    states = [common.observation(row, options, actions) for row in range(options.rows)]
+    common.check_lengths(words, states[0], options)
+    scorer = PackedScorer(lm, QueryTokenizer(words, max_tokens=2048), PolicyHead())
+    queries = [query("w0", state) for state in states]
+    return lambda: scorer.log_policy(queries)
+
+
+def check_equal(runs: dict[str, Callable[[], object]], dtype: str) -> None:
+    """Both variants compute the same policy."""
+    packed, separate = (torch.tensor(run()) for run in runs.values())
+    gap = (packed - separate).abs().max().item()
+    common.log(f"  largest difference of log pi: {gap:.2g}")
+    assert dtype != "float32" or gap < 1e-4, gap
+
+
+def main() -> None:
+    options = common.parser(__doc__ or "").parse_args()
+    common.prepare(options)
+    if options.peak_of:
+        print(common.peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
+        return
+    rows = []
+    for actions in options.actions:
+        common.log(f"scoring, {actions} actions")
+        peak = common.peaks("benchmarks.scoring", options, actions) if options.memory else None
+        runs = {variant: build(variant, options, actions) for variant in common.VARIANTS}
+        seconds = common.interleaved(runs, options.repeats, options.device)
+        check_equal(runs, options.dtype)
+        rows.append(common.comparison("scoring", options, actions, seconds, peak))
+    common.emit(rows)
+
+
+if __name__ == "__main__":
+    main()

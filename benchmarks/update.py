@@ -1,0 +1,84 @@
+"""One SAC update by the real learner, packed against separate sequences (benchmarks/separate.py).
+
+    python -m benchmarks.update --actions 10 --rows 2
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks import common
+from sacglam.clock import PhaseClock
+from sacglam.config import SacConfig
+from sacglam.learner.learner import Learner
+from sacglam.models.actor_critic import ActorCritic, adapters_needed
+from sacglam.models.heads import QHeads
+from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import QueryTokenizer
+from sacglam.types import Transition
+
+TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap
+
+
+def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], dict[str, float]]:
+    """One update of `variant` on the same transitions, with the same initial weights."""
+    lm = common.build_lm(variant, options, adapters_needed("shared", "adapter"))
+    heads, target_heads = (
+        QHeads(lm.hidden_size, [1024, 1024], 2, "observation_action", actions).to(options.device) for _ in range(2)
+    )
+    model = ActorCritic(lm, heads, target_heads, PolicyHead(), "shared", "adapter")
+    words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
+    config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
+    learner = Learner(model, lm, QueryTokenizer(words, max_tokens=2048), config, 1, PhaseClock())
+    batch = [transition(row, options, actions) for row in range(options.rows)]
+    common.check_lengths(words, batch[0].observation, options)
+    return partial(learner.update, batch)
+
+
+def transition(row: int, options: argparse.Namespace, actions: int) -> Transition:
+    """A transition between two states of the lengths asked for."""
+    return Transition(
+        goal="w0",
+        observation=common.observation(2 * row, options, actions),
+        action=row % actions,
+        reward_n=float(row % 2),
+        discount_n=0.97,
+        terminated=row % TERMINAL_EVERY == TERMINAL_EVERY - 1,
+        next_observation=common.observation(2 * row + 1, options, actions),
+        source="real",
+        version=0,
+    )
+
+
+def check_equal(runs: dict[str, Callable[[], dict[str, float]]], dtype: str) -> None:
+    """Both variants, run equally often from the same weights, are at the same losses and gradient."""
+    packed, separate = (run() for run in runs.values())
+    common.log(f"  packed   {packed}\n  separate {separate}")
+    for name in ("critic_loss", "entropy", "grad_norm"):
+        gap = abs(packed[name] - separate[name]) / abs(separate[name])
+        assert dtype != "float32" or gap < 1e-2, (name, gap)
+
+
+def main() -> None:
+    parser = common.parser(__doc__ or "")
+    parser.add_argument("--micro-batch", type=int, help="rows in one forward and backward, for both; default: all")
+    options = parser.parse_args()
+    common.prepare(options)
+    if options.peak_of:
+        print(common.peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
+        return
+    rows = []
+    for actions in options.actions:
+        common.log(f"update, {actions} actions")
+        peak = common.peaks("benchmarks.update", options, actions) if options.memory else None
+        runs = {variant: build(variant, options, actions) for variant in common.VARIANTS}
+        seconds = common.interleaved(runs, options.repeats, options.device)
+        check_equal(runs, options.dtype)
+        rows.append(common.comparison("update", options, actions, seconds, peak))
+    common.emit(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes an environment of its own, installs what the tests need, and runs every check.
+#   launch/test.sh              all of it
+#   launch/test.sh -m "not slow"   arguments go to pytest
+# SACGLAM_VENV names another place for the environment; PYTHON another interpreter (3.11 or 3.12).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${SACGLAM_VENV:-.venv}
+python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3)}
+
+"$python" -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else
+  f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+echo "== installing into $venv"
+"$venv/bin/python" -m pip install --quiet --editable '.[dev]'
+
+# Two processes that each take all cores slow each other down tenfold, so every process is told how many it has.
+threads=$(( $(nproc) < 4 ? $(nproc) : 4 ))
+export OMP_NUM_THREADS=$threads HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
+echo "== ruff";        "$venv/bin/ruff" check . && "$venv/bin/ruff" format --check .
+echo "== mypy";        "$venv/bin/mypy"
+echo "== import-linter"; "$venv/bin/lint-imports" --no-cache
+echo "== pytest";      "$venv/bin/python" -m pytest "$@"

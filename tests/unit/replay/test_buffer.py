@@ -1,0 +1,253 @@
+"""The replay buffer against a simple model of it: what it keeps, how it samples, and its form on disk."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sacglam import checkpoint
+from sacglam.checkpoint import Checkpoint
+from sacglam.errors import CheckpointError, EnvironmentContractError
+from sacglam.replay.buffer import ReplayBuffer, Sampling
+from sacglam.types import Observation, Source, Transition
+
+PRIOR = {"grasp": 1.0, "grow": 2.0, "wait": 5.0}
+STRATEGIES: tuple[Sampling, ...] = ("uniform", "ratio", "prior")
+# The probability of a larger chi-square is 0.001 under the distribution tested for; the seeds are fixed.
+CHI_SQUARE_2, CHI_SQUARE_9 = 13.82, 27.88
+
+
+def _goal_type(goal: str) -> str:
+    return goal.split()[0]
+
+
+def _transition(number: int, goal: str = "grasp cow", source: Source = "real") -> Transition:
+    return Transition(
+        goal=goal,
+        observation=Observation(f"state {number % 7}", ("a", "b", "c")[: 1 + number % 3]),
+        action=number % 3,
+        reward_n=number / 3,  # no short decimal: the round trip must be exact
+        discount_n=0.99**number,
+        terminated=number % 4 == 0,
+        next_observation=Observation(f"state {(number + 1) % 7}", ("a", "b")),
+        source=source,
+        version=number,
+    )
+
+
+def _mixed(count: int) -> list[Transition]:
+    goals = ("grasp cow", "grow bush", "wait", "grasp dog")
+    return [_transition(i, goals[i % 4], "hindsight" if i % 3 else "real") for i in range(count)]
+
+
+def _buffer(capacity: int = 100, sampling: Sampling = "uniform", ratio: float = 0.5) -> ReplayBuffer:
+    return ReplayBuffer(capacity, sampling, ratio, _goal_type, PRIOR)
+
+
+def _filled(transitions: Sequence[Transition], sampling: Sampling = "uniform", ratio: float = 0.5) -> ReplayBuffer:
+    buffer = _buffer(max(1, len(transitions)), sampling, ratio)
+    buffer.add(transitions)
+    return buffer
+
+
+def _contents(buffer: ReplayBuffer) -> list[int]:
+    return sorted(buffer.state()[0]["version"].tolist())
+
+
+def _chi_square(counts: Sequence[int], expected: Sequence[float]) -> float:
+    return float(sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 8), st.lists(st.integers(0, 6), max_size=6))
+def test_it_keeps_the_newest(capacity: int, chunks: list[int]) -> None:
+    buffer = _buffer(capacity)
+    kept: deque[Transition] = deque(maxlen=capacity)
+    stream = iter(_mixed(sum(chunks)))
+    for chunk in chunks:
+        added = [next(stream) for _ in range(chunk)]
+        buffer.add(added)
+        kept.extend(added)
+        assert len(buffer) == len(kept)
+        assert _contents(buffer) == [t.version for t in kept]
+        assert buffer.oldest_version() == (kept[0].version if kept else 0)
+        share = sum(t.source == "hindsight" for t in kept) / len(kept) if kept else 0.0
+        assert buffer.hindsight_share() == pytest.approx(share)
+
+
+def test_by_hand_the_fourth_of_three_replaces_the_first() -> None:
+    buffer = _buffer(capacity=3)
+    buffer.add(_mixed(4))
+    assert _contents(buffer) == [1, 2, 3]
+    # Sources by number: 0 real, 1 2 relabelled, 3 real.
+    assert buffer.hindsight_share() == pytest.approx(2 / 3)
+    assert set(buffer.sample(np.random.default_rng(0), 50)) == set(_mixed(4)[1:])
+
+
+@pytest.mark.parametrize("sampling", STRATEGIES)
+def test_an_empty_buffer_cannot_be_sampled(sampling: Sampling) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        _buffer(sampling=sampling).sample(np.random.default_rng(0), 4)
+
+
+@pytest.mark.parametrize("sampling", STRATEGIES)
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_a_batch_has_its_size_and_holds_stored_transitions(sampling: Sampling, size: int) -> None:
+    stored = _mixed(10)
+    batch = _filled(stored, sampling).sample(np.random.default_rng(0), size)
+    assert len(batch) == size
+    assert set(batch) <= set(stored)
+
+
+@pytest.mark.parametrize("sampling", STRATEGIES)
+def test_sampling_is_a_function_of_the_generator(sampling: Sampling) -> None:
+    buffer = _filled(_mixed(10), sampling)
+    first, again = (buffer.sample(np.random.default_rng(5), 16) for _ in range(2))
+    assert first == again
+    assert buffer.sample(np.random.default_rng(6), 16) != first
+
+
+def test_uniform_sampling_is_uniform() -> None:
+    drawn = Counter(t.version for t in _filled(_mixed(10)).sample(np.random.default_rng(0), 10_000))
+    assert _chi_square([drawn[i] for i in range(10)], [1000.0] * 10) < CHI_SQUARE_9
+
+
+@pytest.mark.parametrize(
+    ("ratio", "size", "relabelled"), [(0.5, 64, 32), (0.25, 64, 16), (0.8, 10, 8), (0.0, 9, 0), (1.0, 9, 9)]
+)
+def test_ratio_sampling_counts_exactly(ratio: float, size: int, relabelled: int) -> None:
+    # 2 relabelled among 40: the share in the buffer does not matter.
+    stored = [_transition(i, source="hindsight" if i < 2 else "real") for i in range(40)]
+    buffer = _filled(stored, "ratio", ratio)
+    for seed in range(3):
+        batch = buffer.sample(np.random.default_rng(seed), size)
+        assert sum(t.source == "hindsight" for t in batch) == relabelled
+
+
+def test_ratio_sampling_is_uniform_within_each_half() -> None:
+    stored = [_transition(i, source="hindsight" if i < 3 else "real") for i in range(6)]
+    drawn = Counter(t.version for t in _filled(stored, "ratio").sample(np.random.default_rng(0), 6_000))
+    for half in (range(3), range(3, 6)):
+        assert _chi_square([drawn[i] for i in half], [1000.0] * 3) < CHI_SQUARE_2
+
+
+@pytest.mark.parametrize("source", ["real", "hindsight"])
+def test_ratio_sampling_takes_what_there_is(source: Source) -> None:
+    stored = [_transition(i, source=source) for i in range(5)]
+    batch = _filled(stored, "ratio").sample(np.random.default_rng(0), 200)
+    assert set(batch) == set(stored)
+
+
+def test_prior_sampling_follows_the_environment_s_goal_types() -> None:
+    # The buffer holds 30 : 8 : 2, the environment has 1 : 2 : 5.
+    goals = ["grasp cow"] * 30 + ["grow bush"] * 8 + ["wait"] * 2
+    stored = [_transition(i, goal) for i, goal in enumerate(goals)]
+    drawn = Counter(_goal_type(t.goal) for t in _filled(stored, "prior").sample(np.random.default_rng(0), 8_000))
+    assert _chi_square([drawn[name] for name in PRIOR], [1000.0, 2000.0, 5000.0]) < CHI_SQUARE_2
+
+
+def test_prior_sampling_is_uniform_within_a_type() -> None:
+    stored = [_transition(i, "grow bush") for i in range(10)]
+    drawn = Counter(t.version for t in _filled(stored, "prior").sample(np.random.default_rng(1), 10_000))
+    assert _chi_square([drawn[i] for i in range(10)], [1000.0] * 10) < CHI_SQUARE_9
+
+
+def test_prior_sampling_makes_up_for_a_type_it_lacks() -> None:
+    # No `grow`: what remains is 1 : 5.
+    stored = [_transition(i, "grasp cow" if i < 9 else "wait") for i in range(10)]
+    drawn = Counter(_goal_type(t.goal) for t in _filled(stored, "prior").sample(np.random.default_rng(0), 6_000))
+    assert drawn.keys() == {"grasp", "wait"}
+    assert drawn["grasp"] == pytest.approx(1000, abs=100)
+
+
+def test_prior_sampling_of_types_without_weight_is_uniform() -> None:
+    buffer = ReplayBuffer(4, "prior", 0.5, _goal_type, {"grasp": 0.0, "grow": 1.0})
+    stored = [_transition(i, "grasp cow") for i in range(4)]
+    buffer.add(stored)
+    assert set(buffer.sample(np.random.default_rng(0), 100)) == set(stored)
+
+
+def test_a_goal_of_an_unknown_type_is_refused_and_leaves_the_buffer_as_it_was() -> None:
+    buffer = _filled(_mixed(3))
+    with pytest.raises(EnvironmentContractError, match="'jump over dog'"):
+        buffer.add([_transition(9, "jump over dog")])
+    assert _contents(buffer) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sampling", STRATEGIES)
+@settings(deadline=None, max_examples=12)
+@given(capacity=st.integers(1, 9), before=st.integers(1, 30), after=st.integers(0, 12))
+def test_it_goes_on_from_disk_as_if_nothing_had_happened(
+    tmp_path_factory: pytest.TempPathFactory, sampling: Sampling, capacity: int, before: int, after: int
+) -> None:
+    stream = _mixed(before + after)
+    original = _buffer(capacity, sampling)
+    original.add(stream[:before])
+    columns, texts = original.state()
+    folder = checkpoint.save(
+        tmp_path_factory.mktemp("checkpoints"), 1, Checkpoint({}, columns, {"replay": texts}), keep=2
+    )
+    found = checkpoint.load(folder)
+    restored = _buffer(capacity, sampling)
+    restored.load_state(found.arrays, found.values["replay"])
+    rng, again = np.random.default_rng(3), np.random.default_rng(3)
+    assert restored.sample(again, 20) == original.sample(rng, 20)
+    # Going on overwrites the same places, in a ring that has wrapped around, too.
+    for transition in stream[before:]:
+        for buffer in (original, restored):
+            buffer.add([transition])
+        assert restored.sample(again, 5) == original.sample(rng, 5)
+    assert restored.oldest_version() == original.oldest_version()
+    assert restored.hindsight_share() == original.hindsight_share()
+    assert len(restored) == len(original)
+
+
+def test_loading_replaces_what_a_buffer_held() -> None:
+    buffer = _buffer(capacity=5)
+    buffer.add(_mixed(5))
+    other = _buffer(capacity=5)
+    other.add([_transition(70, "wait"), _transition(71, "wait")])
+    buffer.load_state(*other.state())
+    assert _contents(buffer) == [70, 71]
+    assert buffer.hindsight_share() == 0.0
+
+
+def test_an_empty_buffer_survives_the_disk(tmp_path: Path) -> None:
+    columns, texts = _buffer().state()
+    found = checkpoint.load(checkpoint.save(tmp_path, 1, Checkpoint({}, columns, texts), keep=2))
+    restored = _buffer()
+    restored.load_state(found.arrays, found.values)
+    assert len(restored) == 0
+    restored.add(_mixed(2))
+    assert _contents(restored) == [0, 1]
+
+
+def test_its_columns_are_numbers_and_its_texts_are_stored_once() -> None:
+    columns, texts = _filled(_mixed(30)).state()
+    assert all(column.dtype.kind in "biuf" for column in columns.values())
+    assert sorted(texts["goals"]) == ["grasp cow", "grasp dog", "grow bush", "wait"]
+    observed = {t.observation for t in _mixed(30)} | {t.next_observation for t in _mixed(30)}
+    assert len(texts["observations"]) == len(observed)
+
+
+@pytest.mark.parametrize(("saved_with", "capacity"), [(6, 5), (6, 9), (9, 5)])
+def test_another_capacity_is_refused(saved_with: int, capacity: int) -> None:
+    original = _buffer(saved_with)
+    original.add(_mixed(8))
+    with pytest.raises(CheckpointError, match=f"capacity {capacity}"):
+        _buffer(capacity).load_state(*original.state())
+
+
+def test_a_larger_capacity_is_taken_while_the_ring_has_not_filled() -> None:
+    original = _buffer(6)
+    original.add(_mixed(4))
+    restored = _buffer(9)
+    restored.load_state(*original.state())
+    restored.add([_transition(4)])
+    assert _contents(restored) == [0, 1, 2, 3, 4]

@@ -1,0 +1,108 @@
+"""HindsightReplay: what it stores of an episode, when it gives batches, what it reports, and its state."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.experience import HindsightReplay
+from sacglam.replay.hindsight import transitions
+from sacglam.types import Decision, Episode, Observation, Step
+
+
+def _episode(version: int = 0) -> Episode:
+    """Three steps; the first achieves `a`, the second `b` and `c`, the third nothing: out of time."""
+    achieved: list[tuple[str, ...]] = [("a",), ("b", "c"), ()]
+    return Episode(
+        goal="goal",
+        start=Observation("state 0", ("x", "y")),
+        decisions=tuple(Decision(t % 2, -0.7, version) for t in range(3)),
+        steps=tuple(
+            Step(Observation(f"state {t + 1}", ("x", "y")), 0.0, done, False, t == 2) for t, done in enumerate(achieved)
+        ),
+        seed=1,
+    )
+
+
+def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed: int = 0) -> HindsightReplay:
+    return HindsightReplay(
+        ReplayBuffer(100, "uniform", 0.5, lambda goal: "any", {"any": 1.0}),
+        np.random.default_rng(seed),
+        n_step=2,
+        gamma=0.5,
+        hindsight=hindsight,
+        batch_size=4,
+        batches=batches,
+        min_size=min_size,
+    )
+
+
+def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> None:
+    replay = _replay()
+    replay.add([_episode()])
+    # 3 for the goal, 1 for `a`, 2 each for `b` and `c`.
+    assert len(replay.buffer) == 8
+    expected = {t for goal in ("goal", "a", "b", "c") for t in transitions(_episode(), goal, 2, 0.5)}
+    assert set(replay.buffer.sample(np.random.default_rng(0), 300)) == expected
+    assert replay.buffer.hindsight_share() == pytest.approx(5 / 8)
+
+
+def test_without_hindsight_it_is_stored_once() -> None:
+    replay = _replay(hindsight=False)
+    replay.add([_episode(), _episode()])
+    assert len(replay.buffer) == 6
+    assert replay.buffer.hindsight_share() == 0.0
+
+
+def test_there_are_no_batches_before_the_least_size() -> None:
+    replay = _replay(min_size=9)
+    assert list(replay.batches()) == []
+    replay.add([_episode()])  # 8 transitions
+    assert list(replay.batches()) == []
+    replay.add([_episode()])
+    assert [len(batch) for batch in replay.batches()] == [4, 4]
+
+
+def test_waiting_draws_no_random_numbers() -> None:
+    replay = _replay(min_size=9)
+    list(replay.batches())
+    assert replay.rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
+
+
+def test_batches_differ_and_are_drawn_one_at_a_time() -> None:
+    replay = _replay()
+    replay.add([_episode()])
+    drawn = replay.batches()
+    first = next(drawn)
+    reference = np.random.default_rng(0)
+    assert first == replay.buffer.sample(reference, 4)
+    assert replay.rng.bit_generator.state == reference.bit_generator.state, "the second batch was drawn ahead"
+    assert next(drawn) != first
+
+
+def test_metrics_by_hand() -> None:
+    replay = _replay()
+    assert replay.metrics(3) == {"buffer_size": 0.0, "buffer_hindsight_share": 0.0, "buffer_oldest_age": 3.0}
+    replay.add([_episode(version=4), _episode(version=6)])
+    assert replay.metrics(10) == {
+        "buffer_size": 16.0,
+        "buffer_hindsight_share": pytest.approx(5 / 8),
+        "buffer_oldest_age": 6.0,
+    }
+
+
+def test_its_state_goes_on_with_the_same_batches() -> None:
+    original = _replay()
+    original.add([_episode(1), _episode(2)])
+    list(original.batches())
+    columns, values = original.state()
+    restored = _replay(seed=99)
+    restored.load_state(columns, json.loads(json.dumps(values)))
+    for _ in range(3):
+        assert list(restored.batches()) == list(original.batches())
+        for replay in (original, restored):
+            replay.add([_episode(3)])
+    assert restored.metrics(7) == original.metrics(7)

@@ -1,0 +1,358 @@
+"""Checkpoints on disk: exact, whole or not there, checked against damage, and free of pickles."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import pickle
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sacglam import checkpoint
+from sacglam.checkpoint import Checkpoint, load, load_newest, save, steps
+from sacglam.errors import CheckpointError
+
+FILES = ("tensors.safetensors", "arrays.npz", "values.json", "manifest.json")
+
+
+def _small(mark: int = 0) -> Checkpoint:
+    return Checkpoint({"w": torch.full((3,), float(mark))}, {"column": np.arange(mark)}, {"mark": mark})
+
+
+def _mark(found: Checkpoint) -> int:
+    mark = int(found.values["mark"])
+    assert found.tensors["w"].tolist() == [float(mark)] * 3
+    assert found.arrays["column"].tolist() == list(range(mark))
+    return mark
+
+
+def _newest(root: Path) -> tuple[int, list[str]]:
+    """The mark of the newest whole checkpoint, and the warnings on the way to it."""
+    warnings: list[str] = []
+    return _mark(load_newest(root, warnings.append)[1]), warnings
+
+
+def _names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_round_trip_is_exact(tmp_path: Path) -> None:
+    shared = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    original = Checkpoint(
+        tensors={
+            "plain": shared,
+            "transposed": shared.T,
+            "shared": shared[1:],
+            "parameter": torch.nn.Parameter(shared * 2),
+            "half": shared.bfloat16(),
+            "double": shared.double() / 3,
+            "scalar": torch.tensor(0.1),
+            "empty": torch.zeros(0, 5),
+            "odd": torch.tensor([torch.nan, -torch.inf, -0.0]),
+            "rng": torch.get_rng_state(),
+            "step": torch.tensor(7, dtype=torch.int64),
+            "mask": torch.tensor([True, False]),
+        },
+        arrays={
+            "float": np.array([0.1, np.nan, -0.0]),
+            "int": np.array([[2**62, -1]], dtype=np.int64),
+            "bool": np.array([True, False]),
+            "small": np.zeros(0, dtype=np.int8),
+        },
+        values={
+            "rng": np.random.default_rng(3).bit_generator.state,  # integers of 128 bits
+            "float": 0.1 + 0.2,
+            "none": None,
+            "texts": ["über", "\n", ""],
+        },
+    )
+    found = load(save(tmp_path, 5, original, keep=2))
+    assert found.tensors.keys() == original.tensors.keys()
+    for name, tensor in original.tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        torch.testing.assert_close(found.tensors[name], tensor.detach(), rtol=0, atol=0, equal_nan=True)
+    assert torch.signbit(found.tensors["odd"]).tolist()[2], "-0.0 became 0.0"
+    assert found.arrays.keys() == original.arrays.keys()
+    for name, array in original.arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        assert found.arrays[name].tobytes() == array.tobytes()
+    assert found.values == original.values
+
+
+def test_an_empty_checkpoint_survives(tmp_path: Path) -> None:
+    assert load(save(tmp_path, 0, Checkpoint({}, {}, {}), keep=2)) == Checkpoint({}, {}, {})
+
+
+def test_what_was_loaded_can_be_written_to(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1, _small(2), keep=2)
+    found = load(folder)
+    found.tensors["w"].add_(1)
+    found.arrays["column"][0] = 9
+    assert _mark(load(folder)) == 2
+
+
+def test_steps_are_in_order_and_strangers_are_none(tmp_path: Path) -> None:
+    for step in (900, 1000, 20_000):
+        save(tmp_path, step, _small(), keep=9)
+    for stranger in ("step-0000000950.bak", "step-x", ".writing-0000030000", "notes"):
+        (tmp_path / stranger).mkdir()
+    assert [folder.name for folder in steps(tmp_path)] == ["step-0000000900", "step-0000001000", "step-0000020000"]
+    assert steps(tmp_path / "missing") == []
+
+
+@pytest.mark.parametrize("keep", [2, 3])
+def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
+    for step in range(1, 6):
+        folder = save(tmp_path, step, _small(step), keep=keep)
+        assert folder == steps(tmp_path)[-1]
+    assert _names(tmp_path) == [f"step-{step:010d}" for step in range(6 - keep, 6)]
+    assert _newest(tmp_path) == (5, [])
+
+
+def test_the_same_step_is_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 1, _small(1), keep=2)
+    save(tmp_path, 1, _small(2), keep=2)
+    assert _newest(tmp_path) == (2, [])
+
+
+# Interrupted while writing
+
+
+def test_a_half_written_folder_is_ignored_and_cleared_away(tmp_path: Path) -> None:
+    save(tmp_path, 1, _small(1), keep=2)
+    left = tmp_path / ".writing-0000000002"
+    shutil.copytree(steps(tmp_path)[0], left)
+    (left / "manifest.json").unlink()
+    assert _newest(tmp_path) == (1, [])
+    save(tmp_path, 3, _small(3), keep=2)
+    assert not left.exists()
+    assert _newest(tmp_path) == (3, [])
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_crash_while_writing_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    save(tmp_path, 1, _small(1), keep=2)
+    synced: list[Path] = []
+
+    def crash(path: Path) -> None:
+        if len(synced) == moment:
+            raise KeyboardInterrupt
+        synced.append(path)
+
+    monkeypatch.setattr(checkpoint, "_sync", crash)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 2, _small(2), keep=2)
+    monkeypatch.undo()
+    assert [folder.name for folder in steps(tmp_path)] == ["step-0000000001"]
+    assert _newest(tmp_path) == (1, [])
+
+
+def test_everything_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def note(path: Path) -> None:
+        assert (path == tmp_path) == bool(steps(tmp_path))
+        synced.append(path.name)
+
+    monkeypatch.setattr(checkpoint, "_sync", note)
+    save(tmp_path, 1, _small(), keep=2)
+    assert sorted(synced) == sorted([*FILES, ".writing-0000000001", tmp_path.name])
+    assert synced[-1] == tmp_path.name
+
+
+# Damage
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES: list[Callable[[Path], None]] = [_flip, _truncate, _empty, Path.unlink]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=["flip", "truncate", "empty", "delete"])
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    tmp_path: Path, file: str, damage: Callable[[Path], None]
+) -> None:
+    save(tmp_path, 1, _small(1), keep=2)
+    folder = save(tmp_path, 2, _small(2), keep=2)
+    damage(folder / file)
+    with pytest.raises(CheckpointError, match=folder.name):
+        load(folder)
+    mark, warnings = _newest(tmp_path)
+    assert mark == 1
+    assert len(warnings) == 1
+    assert str(folder) in warnings[0]
+    assert "falling back" in warnings[0]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(FILES), st.integers(0, 10**6), st.integers(1, 255))
+def test_no_changed_byte_goes_unnoticed(
+    tmp_path_factory: pytest.TempPathFactory, file: str, place: int, change: int
+) -> None:
+    folder = save(tmp_path_factory.mktemp("damage"), 1, _small(3), keep=2)
+    content = bytearray((folder / file).read_bytes())
+    content[place % len(content)] ^= change
+    (folder / file).write_bytes(content)
+    try:
+        found = load(folder)
+    except CheckpointError:
+        return
+    assert file == "manifest.json", "only white space of the manifest does not matter"
+    assert _mark(found) == 3
+
+
+@pytest.mark.parametrize("manifest", ["{}", "[]", "null", "3", '"text"', '{"tensors.safetensors": null}'])
+def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest: str) -> None:
+    folder = save(tmp_path, 1, _small(), keep=2)
+    (folder / "manifest.json").write_text(manifest)
+    with pytest.raises(CheckpointError, match=folder.name):
+        load(folder)
+
+
+def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
+    for step in (1, 2):
+        _flip(save(tmp_path, step, _small(step), keep=2) / "values.json")
+    warnings: list[str] = []
+    with pytest.raises(CheckpointError, match=f"whole checkpoint in {tmp_path}"):
+        load_newest(tmp_path, warnings.append)
+    assert [("0000000002" in w, "0000000001" in w) for w in warnings] == [(True, False), (False, True)]
+
+
+def test_where_there_is_none_it_says_so(tmp_path: Path) -> None:
+    for root in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(CheckpointError, match="found none"):
+            load_newest(root, lambda warning: None)
+
+
+def test_going_on_before_damaged_checkpoints_keeps_the_new_ones(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        folder = save(tmp_path, step, _small(step), keep=3)
+        if step > 10:
+            _flip(folder / "arrays.npz")
+    assert _newest(tmp_path)[0] == 10
+    save(tmp_path, 12, _small(12), keep=2)
+    assert _names(tmp_path) == ["step-0000000010", "step-0000000012"]
+    assert _newest(tmp_path) == (12, [])
+
+
+# Cannot be written
+
+TOO_LARGE = {
+    "tensors": Checkpoint({"w": torch.zeros(600_000)}, {}, {}),
+    "arrays": Checkpoint({}, {"column": np.zeros(300_000)}, {}),
+    "values": Checkpoint({}, {}, {"text": "x" * 2_400_000}),
+}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one mebibyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a small disk here; the file size limit below tests the rest")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("part", TOO_LARGE)
+def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(small_disk: Path, part: str) -> None:
+    root = small_disk / "run" / "checkpoints"
+    earlier = save(root, 1, _small(1), keep=2)
+    with pytest.raises(CheckpointError, match="the disk is full") as caught:
+        save(root, 2, TOO_LARGE[part], keep=2)
+    assert str(earlier) in str(caught.value)
+    assert f"--resume {small_disk / 'run'}" in str(caught.value)
+    assert _names(root) == ["step-0000000001"], "the half-written folder takes up space"
+    assert _newest(root) == (1, [])
+    save(root, 3, _small(3), keep=2)
+    assert _newest(root) == (3, [])
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("part", TOO_LARGE)
+def test_a_write_that_fails_leaves_the_earlier_checkpoint(tmp_path: Path, part: str) -> None:
+    earlier = save(tmp_path, 1, _small(1), keep=2)
+    with pytest.raises(CheckpointError, match="File too large") as caught, _files_of_at_most(1_000_000):
+        save(tmp_path, 2, TOO_LARGE[part], keep=2)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EFBIG
+    assert str(earlier) in str(caught.value)
+    assert _names(tmp_path) == ["step-0000000001"]
+    assert _newest(tmp_path) == (1, [])
+
+
+def test_the_first_write_that_fails_says_that_there_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="there is no earlier one"):
+        save(tmp_path / "file", 1, _small(), keep=2)
+
+
+# No pickles
+
+
+class Bomb:
+    """Leaves a trace when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return pytest.fail, ("a pickle was run",)
+
+
+def test_an_array_of_objects_is_refused_when_writing(tmp_path: Path) -> None:
+    save(tmp_path, 1, _small(1), keep=2)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        save(tmp_path, 2, Checkpoint({}, {"column": np.array([{}, None])}, {}), keep=2)
+    assert _newest(tmp_path) == (1, [])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["npz-of-objects", "bare-pickle"])
+def test_a_pickle_is_refused_when_reading(tmp_path: Path, whole: bool) -> None:
+    folder = save(tmp_path, 1, _small(), keep=2)
+    with (folder / "arrays.npz").open("wb") as file:
+        if whole:
+            np.savez(file, column=np.array([Bomb()]))
+        else:
+            pickle.dump(Bomb(), file)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["arrays.npz"] = hashlib.sha256((folder / "arrays.npz").read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="allow_pickle"):
+        load(folder)

@@ -1,0 +1,65 @@
+"""Seconds by phase, on a clock that the test winds itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sacglam.clock import PhaseClock
+
+Wind = Callable[[float], None]
+
+
+@pytest.fixture
+def wind(monkeypatch: pytest.MonkeyPatch) -> Wind:
+    """Lets time pass."""
+    now = [100.0]
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return pass_time
+
+
+def test_phases_add_up_and_the_time_between_them_does_not_count(wind: Wind) -> None:
+    phases = PhaseClock()
+    assert phases.seconds == {}
+    for seconds in (1.0, 2.5):
+        with phases.phase("scoring"):
+            wind(seconds)
+        wind(10.0)
+    with phases.phase("environment"):
+        wind(0.25)
+    assert phases.seconds == {"scoring": 3.5, "environment": 0.25}
+
+
+def test_a_phase_that_fails_is_counted(wind: Wind) -> None:
+    phases = PhaseClock()
+
+    @phases.phase("scoring")
+    def fail() -> None:
+        wind(2.0)
+        raise KeyError("scorer")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert phases.seconds == {"scoring": 2.0}
+
+
+def test_it_goes_on_from_restored_seconds(wind: Wind) -> None:
+    phases = PhaseClock()
+    saved = {"scoring": 5.0}
+    phases.restore(saved)
+    with phases.phase("scoring"):
+        wind(1.0)
+    assert phases.seconds == {"scoring": 6.0}
+    assert saved == {"scoring": 5.0}, "the caller's dictionary was changed"
+
+
+def test_what_it_tells_is_a_copy(wind: Wind) -> None:
+    phases = PhaseClock()
+    phases.seconds["scoring"] = 1.0
+    assert phases.seconds == {}

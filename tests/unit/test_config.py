@@ -1,0 +1,307 @@
+"""The configuration: what it refuses and how it says so, overrides, and that it survives the way to disk and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sacglam.config import Config, Section, load, parse, quickstart_path
+from sacglam.errors import ConfigError
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "experiment.yaml"
+    path.write_text(text)
+    return path
+
+
+def _fault(values: dict[Any, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(values)
+    return str(caught.value)
+
+
+def test_the_defaults_are_the_paper_s() -> None:
+    # Tables 2 and 3 and Appendix C of the paper.
+    config = parse({})
+    assert (config.algo.gamma, config.algo.n_step, config.algo.batch_size) == (0.99, 3, 256)
+    assert (config.algo.actor_lr, config.algo.critic_lr) == (1e-4, 1e-4)
+    assert (config.algo.update_interval, config.algo.updates_per_interval, config.env.copies) == (32, 2, 32)
+    assert (config.algo.alpha.init, config.algo.alpha.target_entropy, config.algo.alpha.lr) == (0.05, 0.01, 2e-3)
+    assert (config.replay.capacity, config.replay.sampling, config.replay.hindsight_ratio) == (100_000, "ratio", 0.5)
+    assert config.critic.hidden == [1024, 1024]
+
+
+def test_no_path_is_the_quickstart() -> None:
+    assert load() == load(quickstart_path())
+    assert load(overrides=["seed=5"]).seed == 5
+
+
+@pytest.mark.parametrize(
+    ("values", "unknown", "nearest"),
+    [
+        ({"sed": 1}, "sed", "seed"),
+        ({"algo": {"gama": 0.9}}, "algo.gama", "algo.gamma"),
+        ({"algo": {"alpha": {"innit": 0.1}}}, "algo.alpha.innit", "algo.alpha.init"),
+        ({"model": {"lora": {"rang": 4}}}, "model.lora.rang", "model.lora.rank"),
+        ({"evaluation": {"episode": 3}}, "evaluation.episode", "evaluation.episodes"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, nearest: str) -> None:
+    assert _fault(values) == f"unknown setting {unknown!r}; did you mean {nearest!r}?"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "nearest"),
+    [
+        (["algo.gama=0.9"], "algo.gamma"),
+        (["seed=1", "replay.capasity=10"], "replay.capacity"),
+        (["algo.alpha.lrr=0", "seed=1"], "algo.alpha.lr"),
+        (["envs.copies=4"], "env"),
+    ],
+)
+def test_an_unknown_key_in_an_override_names_the_nearest(tmp_path: Path, overrides: list[str], nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{nearest}'"):
+        load(_write(tmp_path, "seed: 3"), overrides)
+
+
+def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
+    fault = _fault({"checkpoint": {"zzz": 1}})
+    assert fault == "unknown setting 'checkpoint.zzz'; known here: every_steps, keep"
+
+
+def test_every_fault_gets_a_line() -> None:
+    lines = _fault({"sed": 1, "algo": {"gamma": 2, "n_step": 0}}).splitlines()
+    assert len(lines) == 3
+    assert sorted(line.split(":")[0].split(";")[0] for line in lines) == [
+        "algo.gamma",
+        "algo.n_step",
+        "unknown setting 'sed'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", 0),
+        ("seed", -1),
+        ("env.copies", 0),
+        ("algo.gamma", 0),
+        ("algo.gamma", 1.01),
+        ("algo.n_step", 0),
+        ("algo.tau", 0),
+        ("algo.tau", 1.5),
+        ("algo.actor_lr", 0),
+        ("algo.actor_lr", float("inf")),
+        ("algo.critic_lr", float("nan")),
+        ("algo.max_grad_norm", -1),
+        ("algo.warmup_updates", -1),
+        ("algo.alpha.init", 0),
+        ("algo.alpha.lr", -1e-3),
+        ("algo.alpha.target_entropy", float("nan")),
+        ("critic.hidden", [64, 0]),
+        ("critic.num_critics", 0),
+        ("policy.temperature", 0),
+        ("replay.hindsight_ratio", 1.5),
+        ("replay.hindsight_ratio", -0.5),
+        ("replay.sampling", "all"),
+        ("checkpoint.keep", 1),
+        ("critic.backbone", "none"),
+        ("model.dtype", "float16"),
+        ("algo.type", "dqn"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(key: str, value: object) -> None:
+    fault = _fault(_nested(key, value))
+    assert fault.startswith(key)
+    assert len(fault.splitlines()) == 1
+    shown = value[-1] if isinstance(value, list) else value
+    assert f"(got {shown!r})" in fault
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", "many"),
+        ("steps", 1.5),
+        ("algo", 3),
+        ("algo.gamma", [0.9]),
+        ("algo.alpha", None),
+        ("env.options", "size"),
+        ("replay.hindsight", "perhaps"),
+        ("critic.hidden", 64),
+        ("device", 0),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_name(key: str, value: object) -> None:
+    fault = _fault(_nested(key, value))
+    assert fault.startswith(f"{key}: ")
+    assert f"(got {value!r})" in fault
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    assert "algo.1" in _fault({"algo": {1: 2}})
+
+
+def _nested(key: str, value: object) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize("key", ["algo.max_grad_norm", "algo.micro_batch_size"])
+def test_none_is_a_value_where_it_means_something(key: str) -> None:
+    section, name = key.split(".")
+    assert parse(_nested(key, None)).model_dump()[section][name] is None
+
+
+def test_copies_that_do_not_divide_the_interval_are_refused() -> None:
+    fault = _fault({"env": {"copies": 5}, "algo": {"update_interval": 32}})
+    assert fault.startswith("algo.update_interval (32) must be a multiple of env.copies (5)")
+    assert parse({"env": {"copies": 8}, "algo": {"update_interval": 32}}).env.copies == 8
+
+
+def test_a_buffer_too_small_ever_to_learn_from_is_refused() -> None:
+    assert _fault({"replay": {"capacity": 10, "min_size": 11}}).startswith("replay.min_size (11) exceeds")
+    assert parse({"replay": {"capacity": 10, "min_size": 10}}).replay.capacity == 10
+
+
+def test_overrides_win_in_their_order_and_are_read_as_yaml(tmp_path: Path) -> None:
+    config = load(
+        _write(tmp_path, "seed: 1\nalgo: {gamma: 0.5, n_step: 2}"),
+        [
+            "algo.gamma=0.8",
+            "algo.gamma=0.9",
+            "algo.alpha.lr=1e-4",  # YAML takes this for a text
+            "env.options.size=simple",
+            "env.options={num_objects: 4}",
+            "env.options.note=a=b",
+            "critic.hidden=[8, 9]",
+            "algo.max_grad_norm=null",
+            "replay.hindsight=false",
+            "device=cpu",
+        ],
+    )
+    assert (config.seed, config.algo.n_step, config.algo.gamma) == (1, 2, 0.9)
+    assert config.algo.alpha.lr == 1e-4
+    assert config.env.options == {"num_objects": 4, "note": "a=b"}
+    assert config.critic.hidden == [8, 9]
+    assert config.algo.max_grad_norm is None
+    assert config.replay.hindsight is False
+    assert config.device == "cpu"
+
+
+@pytest.mark.parametrize("override", ["algo.gamma", "=0.9", "algo", ""])
+def test_an_override_without_key_or_value_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match="key=value"):
+        load(_write(tmp_path, ""), [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        ("seed.deeper=1", "'seed' is a value, not a section"),
+        ("algo.gamma=[1", "not valid YAML"),
+        ("algo.gamma=", "algo.gamma"),
+        ("algo..gamma=1", "unknown setting 'algo.'"),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(tmp_path: Path, override: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        load(_write(tmp_path, "seed: 1"), [override])
+
+
+def test_it_is_frozen() -> None:
+    config = parse({})
+    with pytest.raises(ValidationError, match="frozen"):
+        config.seed = 1
+    with pytest.raises(ValidationError, match="frozen"):
+        config.algo.alpha.init = 1.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 2**40),
+    gamma=st.floats(1e-12, 1),
+    lr=st.floats(1e-300, 1e300),
+    options=st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5)),
+    hidden=st.lists(st.integers(1, 5000), max_size=3),
+)
+def test_yaml_round_trip(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    gamma: float,
+    lr: float,
+    options: dict[str, Any],
+    hidden: list[int],
+) -> None:
+    config = parse(
+        {
+            "seed": seed,
+            "env": {"options": options},
+            "critic": {"hidden": hidden},
+            "algo": {"gamma": gamma, "actor_lr": lr, "max_grad_norm": lr, "alpha": {"init": lr}},
+        }
+    )
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(config.to_yaml())
+    assert load(path) == config
+
+
+def test_yaml_holds_every_setting_resolved(tmp_path: Path) -> None:
+    text = load(_write(tmp_path, "")).to_yaml()
+    for section, fields in parse({}).model_dump().items():
+        assert f"{section}:" in text
+        for name in fields if isinstance(fields, dict) else ():
+            assert f"  {name}:" in text
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    assert load(_write(tmp_path, "")) == Config()
+    assert load(_write(tmp_path, "# nothing\n")) == Config()
+
+
+@pytest.mark.parametrize(("text", "kind"), [("- a\n- b", "list"), ("seed", "str"), ("3", "int")])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"mapping of settings, got {kind}"):
+        load(_write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["algo: {gamma: 0.9", "a: b: c", "\tseed: 1", "seed: !!python/object:os.system {}"])
+def test_yaml_that_is_none_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)experiment.yaml is not valid YAML: .*line 1"):
+        load(_write(tmp_path, text))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_bytes(b"\x80\x81seed: 1")
+    with pytest.raises(ConfigError, match=r"experiment.yaml is not valid YAML"):
+        load(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing.yaml: No such file"):
+        load(tmp_path / "missing.yaml")
+    with pytest.raises(ConfigError, match="directory"):
+        load(tmp_path)
+
+
+def test_every_setting_explains_itself() -> None:
+    missing = []
+    sections: list[tuple[str, type[Any]]] = [("", Config)]
+    while sections:
+        prefix, section = sections.pop()
+        for name, field in section.model_fields.items():
+            annotation = field.annotation
+            if isinstance(annotation, type) and issubclass(annotation, Section):
+                sections.append((f"{prefix}{name}.", annotation))
+            elif field.description is None and name != "type":  # which tells one section's kinds apart
+                missing.append(f"{prefix}{name}")
+    assert missing == []

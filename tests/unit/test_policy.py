@@ -1,0 +1,87 @@
+"""From log-probabilities to an action: frequencies, the edges of the unit interval, and one draw a decision."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sacglam.policy import SamplingPolicy, greedy
+from sacglam.scoring.base import LogPolicy
+
+LARGEST_BELOW_ONE = 1.0 - 2.0**-53  # the largest number that Generator.random() gives
+
+
+def _log_policy(*probabilities: float) -> LogPolicy:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(probabilities), dtype=np.float32)
+
+
+class Drawn:
+    """Stands for a generator that draws one known number."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def random(self) -> float:
+        return self.number
+
+
+def _sample_at(number: float, log_pi: LogPolicy) -> int:
+    return SamplingPolicy(cast(np.random.Generator, Drawn(number)))(log_pi)
+
+
+def test_greedy_takes_the_most_probable() -> None:
+    assert greedy(_log_policy(0.2, 0.5, 0.3)) == 1
+    assert greedy(_log_policy(1.0)) == 0
+
+
+def test_greedy_takes_the_first_of_equals() -> None:
+    assert greedy(_log_policy(0.2, 0.4, 0.4)) == 1
+    assert greedy(_log_policy(0.25, 0.25, 0.25, 0.25)) == 0
+
+
+def test_actions_are_indices_as_plain_integers() -> None:
+    assert type(greedy(_log_policy(0.5, 0.5))) is int
+    assert type(_sample_at(0.3, _log_policy(0.5, 0.5))) is int
+
+
+@pytest.mark.parametrize(
+    ("number", "action"), [(0.0, 0), (0.249, 0), (0.251, 1), (0.749, 1), (0.751, 2), (LARGEST_BELOW_ONE, 2)]
+)
+def test_sampling_by_hand(number: float, action: int) -> None:
+    # Cumulative probabilities 1/4, 3/4, 1.
+    assert _sample_at(number, _log_policy(0.25, 0.5, 0.25)) == action
+
+
+def test_frequencies_are_the_probabilities() -> None:
+    probabilities = (0.5, 0.1, 0.0, 0.4)
+    policy = SamplingPolicy(np.random.default_rng(0))
+    log_pi = _log_policy(*probabilities)
+    counts = np.bincount([policy(log_pi) for _ in range(20_000)], minlength=4)
+    # Four standard deviations of the most variable count: 4 sqrt(20000 * 0.25) = 283.
+    assert counts.tolist() == pytest.approx([20_000 * p for p in probabilities], abs=283)
+    assert counts[2] == 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.floats(-120, 0) | st.just(-np.inf), min_size=1, max_size=8), st.floats(0, LARGEST_BELOW_ONE))
+def test_it_never_takes_an_action_of_probability_zero(logits: list[float], number: float) -> None:
+    logits[len(logits) // 2] = 0.0  # at least one is possible
+    raw = np.array(logits)
+    log_pi = (raw - np.log(np.exp(raw).sum())).astype(np.float32)
+    for drawn in (number, 0.0, LARGEST_BELOW_ONE):
+        assert log_pi[_sample_at(drawn, log_pi)] > -np.inf
+
+
+@pytest.mark.parametrize("actions", [1, 2, 9])
+def test_each_decision_draws_one_number(actions: int) -> None:
+    policy = SamplingPolicy(np.random.default_rng(3))
+    reference = np.random.default_rng(3)
+    for _ in range(5):
+        policy(_log_policy(*[1 / actions] * actions))
+        reference.random()
+        assert policy.rng.bit_generator.state == reference.bit_generator.state

@@ -1,0 +1,59 @@
+"""The values that travel: frozen, comparable, picklable; and what an episode says of itself."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from sacglam.types import Decision, Episode, Observation, Query, Step, Transition
+
+S = [Observation(f"state {t}", ("left", "right")) for t in range(3)]
+EPISODE = Episode(
+    goal="b",
+    start=S[0],
+    decisions=(Decision(0, -0.5, 3), Decision(1, -0.25, 4)),
+    steps=(Step(S[1], 0.0, ("a",), False, False), Step(S[2], 1.0, ("c", "b"), True, False)),
+    seed=7,
+)
+TRANSITION = Transition("b", S[0], 1, 0.5, 0.25, False, S[2], "hindsight", 3)
+VALUES = [S[0], EPISODE.steps[1], EPISODE.decisions[0], EPISODE, TRANSITION, Query("prompt", (" left",))]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_are_frozen_hashable_and_survive_a_pickle(value: Any) -> None:
+    again = pickle.loads(pickle.dumps(value))
+    assert again == value
+    assert hash(again) == hash(value)
+    with pytest.raises(FrozenInstanceError):
+        setattr(value, next(iter(type(value).__dataclass_fields__)), "other")
+
+
+def test_the_observation_of_a_step_is_the_one_it_was_taken_in() -> None:
+    assert [EPISODE.observation(t) for t in range(3)] == S
+
+
+@pytest.mark.parametrize(("goal", "success"), [("a", True), ("b", True), ("c", True), ("d", False), ("", False)])
+def test_success_is_having_achieved_the_own_goal_at_any_step(goal: str, success: bool) -> None:
+    assert replace(EPISODE, goal=goal).success is success
+
+
+def test_an_episode_without_steps_has_no_success() -> None:
+    assert not replace(EPISODE, decisions=(), steps=()).success
+
+
+@pytest.mark.parametrize(
+    "module", ["sacglam", "sacglam.config", "sacglam.types", "sacglam.envs", "sacglam.replay.buffer"]
+)
+def test_importing_loads_no_torch(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'transformers', 'safetensors') if m in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"
