@@ -1,0 +1,49 @@
+"""What tests of whole runs share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TINY = [
+    "steps=640",
+    "threads=1",
+    "log_every_steps=32",
+    "env.copies=8",
+    "algo.update_interval=32",
+    "algo.batch_size=16",
+    "algo.warmup_updates=4",
+    "critic.hidden=[16]",
+    "replay.min_size=64",
+    "evaluation.episodes=8",
+    "checkpoint.every_steps=160",
+]
+"""Overrides that make the quickstart a run of a few seconds."""
+
+
+def sacglam(*arguments: str | Path, **options: str) -> list[str]:
+    """The command line that runs sacglam in a process of its own."""
+    extra = [word for key, value in options.items() for word in (f"--{key}", value)]
+    return [sys.executable, "-m", "sacglam", *map(str, arguments), *extra]
+
+
+def tiny_train(out: Path, *overrides: str) -> list[str]:
+    """The command that trains the tiny run into `out`."""
+    return sacglam("train", "--out", out, *(word for o in [*TINY, *overrides] for word in ("--set", o)))
+
+
+def call(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its output is text."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished tiny run. Tests read it and leave it as it is."""
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    done = call(tiny_train(out))
+    assert done.returncode == 0, done.stderr
+    return out

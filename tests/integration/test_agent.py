@@ -1,0 +1,61 @@
+"""A trained agent through the Python API, and exported to other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import sacglam
+from sacglam.errors import EnvironmentContractError, RunDirectoryError
+from sacglam.models.loading import BUILTIN
+from tests.conftest import call
+from tests.conftest import sacglam as command
+
+OBSERVATION = "You see: baby red cat, blue water, green door\nYou are on: nothing\nInventory: empty"
+ACTIONS = ["Grasp", "Go to baby red cat", "Go to blue water", "Go to green door"]
+GOAL = "Grasp any cat"
+
+
+def test_probabilities_q_values_and_acts(tiny_run: Path) -> None:
+    agent = sacglam.load_agent(tiny_run)
+    probabilities = agent.probabilities(OBSERVATION, GOAL, ACTIONS)
+    assert list(probabilities) == ACTIONS
+    assert sum(probabilities.values()) == pytest.approx(1.0, abs=1e-6)
+    assert list(agent.q_values(OBSERVATION, GOAL, ACTIONS)) == ACTIONS
+    assert agent.act(OBSERVATION, GOAL, ACTIONS) == max(probabilities, key=lambda a: probabilities[a])
+    drawn = [agent.act(OBSERVATION, GOAL, ACTIONS, np.random.default_rng(i)) for i in range(60)]
+    assert len(set(drawn)) > 1
+
+
+def test_bad_states_are_refused(tiny_run: Path, tmp_path: Path) -> None:
+    agent = sacglam.load_agent(tiny_run)
+    with pytest.raises(EnvironmentContractError, match="at least one action"):
+        agent.act(OBSERVATION, GOAL, [])
+    with pytest.raises(EnvironmentContractError, match="more than once"):
+        agent.act(OBSERVATION, GOAL, ["Grasp", "Grasp"])
+    with pytest.raises(RunDirectoryError):
+        sacglam.load_agent(tmp_path)
+
+
+def test_an_exported_adapter_gives_the_same_policy_in_plain_peft(tiny_run: Path, tmp_path: Path) -> None:
+    assert call(command("export", tiny_run, tmp_path / "out")).returncode == 0
+    tokenizer = AutoTokenizer.from_pretrained(BUILTIN)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BUILTIN), tmp_path / "out").eval()
+    prompt = tokenizer(f"Goal: {GOAL}\n{OBSERVATION}\nAction:", add_special_tokens=False)["input_ids"]
+    scores = []
+    for action in ACTIONS:
+        ids = tokenizer(f" {action}", add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            log_probs = model(input_ids=torch.tensor([prompt + ids])).logits[0].log_softmax(-1)
+        scores.append(sum(log_probs[len(prompt) - 1 + i, token].item() for i, token in enumerate(ids)))
+    expected = torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
+    found = sacglam.load_agent(tiny_run).probabilities(OBSERVATION, GOAL, ACTIONS)
+    assert list(found.values()) == pytest.approx(expected, abs=1e-5)
+    critic = load_file(tmp_path / "out" / "critic.safetensors")
+    assert critic["heads.critics.0.0.weight"].shape == (16, model.config.hidden_size)

@@ -1,0 +1,103 @@
+"""The command line, as a person and a script use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import call, sacglam, tiny_train
+
+
+def test_help_and_configuration_load_no_torch() -> None:
+    code = (
+        "import sys, sacglam, sacglam.config, sacglam.cli; sacglam.load_config();"
+        "from typer.testing import CliRunner;"
+        "assert CliRunner().invoke(sacglam.cli.app, ['train', '--help']).exit_code == 0;"
+        "assert CliRunner().invoke(sacglam.cli.app, ['envs', '--json']).exit_code == 0;"
+        "sys.exit(sum(name in sys.modules for name in ('torch', 'transformers', 'peft', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_envs_counts_the_papers_goals() -> None:
+    done = call(sacglam("envs", "--json"))
+    found = {entry["name"]: entry for entry in json.loads(done.stdout)}
+    full = found["playground"]["goals"]
+    assert full == {"grasp": 136, "grow": 46, "grow_then_grasp": 6218, "grow_then_grow": 2070}
+    assert sum(full.values()) == 8470
+    assert found["playground_simple"]["goals"] == {"grasp": 136, "grow": 46}
+    assert found["bitflip"] == {"name": "bitflip", "goals": {"bitflip": 256}, "heldout": {}}
+
+
+def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
+    summary = json.loads((tiny_run / "summary.json").read_text())
+    assert summary["finished"]
+    assert summary["env_steps"] == 640
+    for name in ("success_before", "success_after", "success_random"):
+        assert set(summary[name]) == {"overall", "grasp", "grow"}
+        assert all(0 <= rate <= 1 for rate in summary[name].values())
+    assert summary["updates"] > 20
+    assert summary["seed"] == 0
+    assert summary["versions"]["torch"].startswith("2.")
+    phases = summary["seconds"]
+    training = sum(v for k, v in phases.items() if k not in ("evaluation", "checkpoint"))
+    assert training == pytest.approx(summary["train_seconds"], rel=0.03)
+    lines = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == list(range(32, 641, 32))
+    assert all({"env_steps", "updates", "seconds"} <= line.keys() for line in lines)
+    assert {"success", "entropy", "alpha", "q", "critic_loss", "buffer_hindsight_share"} <= lines[-1].keys()
+    assert lines[-1]["batch_hindsight_share"] == 0.5
+    assert (tiny_run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list((tiny_run / "checkpoints").iterdir())) == 2
+
+
+def test_evaluate_prints_json(tiny_run: Path) -> None:
+    for goals in ("train", "heldout"):
+        done = call(sacglam("evaluate", tiny_run, "--json", goals=goals, episodes="12"))
+        found = json.loads(done.stdout)
+        assert set(found) == {"success", "episodes", "spl"}
+        assert found["episodes"] == 12
+        assert set(found["success"]) == {"overall", "grasp", "grow"}
+        assert 0 <= found["spl"] <= found["success"]["overall"]
+
+
+def test_play_shows_actions_with_probability_and_q(tiny_run: Path) -> None:
+    done = call(sacglam("play", tiny_run, goal="Grow any cat"))
+    assert done.returncode == 0, done.stderr
+    assert "Goal: Grow any cat" in done.stdout
+    for word in ("You see:", "Go to", "probability", "Q", "success"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train", "--set", "algo.gama=0.9"], "did you mean 'algo.gamma'"),
+        (["train", "--set", "algo.gamma=1.5"], "less than or equal to 1"),
+        (["train", "--set", "env.name=playgroud"], "did you mean 'playground'"),
+        (["train", "--set", "env.options={bits: 3}"], "has no option 'bits'"),
+        (["train", "--set", "model.name=/no/such/model"], "cannot be loaded"),
+        (["train", "no_such_file.yaml"], "no_such_file.yaml"),
+        (["evaluate", "no_such_run"], "config.yaml"),
+    ],
+)
+def test_bad_input_gets_a_message_and_no_traceback(command: list[str], said: str, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "run")] if command[0] == "train" else []
+    done = call(sacglam(*command, *out))
+    assert done.returncode == 1
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:
+    before = (tiny_run / "metrics.jsonl").read_bytes()
+    done = call(tiny_train(tiny_run))
+    assert done.returncode == 1
+    assert "holds a run already" in " ".join(done.stderr.split())
+    assert "--resume" in done.stderr
+    assert (tiny_run / "metrics.jsonl").read_bytes() == before

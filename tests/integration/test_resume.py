@@ -1,0 +1,122 @@
+"""Interrupted runs go on as if nothing had happened: the same weights and metrics, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sacglam import checkpoint
+from tests.conftest import call, sacglam, tiny_train
+
+
+def assert_same_end(run: Path, reference: Path) -> None:
+    """Weights, optimizer, targets, replay, random state and metrics of two finished runs agree to the last bit."""
+    ends = [checkpoint.load(checkpoint.steps(folder / "checkpoints")[-1]) for folder in (run, reference)]
+    assert ends[0].tensors.keys() == ends[1].tensors.keys()
+    for name, tensor in ends[1].tensors.items():
+        assert torch.equal(ends[0].tensors[name], tensor), name
+    for name, array in ends[1].arrays.items():
+        assert np.array_equal(ends[0].arrays[name], array), name
+    timeless = [{k: v for k, v in end.values.items() if k not in ("clock", "progress")} for end in ends]
+    assert timeless[0] == timeless[1]
+    assert metrics(run) == metrics(reference)
+    assert len(metrics(run)) == 20
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Until `metrics.jsonl` has `count` lines."""
+    file = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not file.exists() or file.read_text().count("\n") < count:
+        assert process.poll() is None, "the run ended before it could be interrupted"
+        assert time.monotonic() < deadline, f"waited 120 s for {count} lines of metrics"
+        time.sleep(0.005)
+
+
+def interrupt(command: list[str], run: Path, lines: int, number: signal.Signals) -> int:
+    """Start `command`, send it a signal once it has logged `lines` lines and a random moment more; its exit code."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_lines(run, lines, process)
+        time.sleep(random.random() * 0.1)  # a truly random moment: any must do
+        process.send_signal(number)
+        return process.wait(timeout=60)
+    finally:
+        process.kill()
+
+
+def test_same_seed_same_run(tiny_run: Path, tmp_path: Path) -> None:
+    assert call(tiny_train(tmp_path / "again")).returncode == 0
+    assert_same_end(tmp_path / "again", tiny_run)
+
+
+def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:
+    assert call(tiny_train(tmp_path / "other", "seed=1")).returncode == 0
+    assert metrics(tmp_path / "other") != metrics(tiny_run)
+
+
+def test_sigkill_at_random_moments(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "killed"
+    assert interrupt(tiny_train(run), run, 3, signal.SIGKILL) == -signal.SIGKILL  # before its first checkpoint
+    assert interrupt(sacglam("train", resume=str(run)), run, 7, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(sacglam("train", resume=str(run)), run, 13, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_cleanly_with_a_checkpoint(number: signal.Signals, tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "stopped"
+    assert interrupt(tiny_train(run), run, 7, number) == 0
+    steps = json.loads((run / "summary.json").read_text())["env_steps"]
+    assert checkpoint.steps(run / "checkpoints")[-1].name == f"step-{steps:010d}"
+    assert not json.loads((run / "summary.json").read_text())["finished"]
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "damaged"
+    shutil.copytree(tiny_run, run)
+    newest, before = checkpoint.steps(run / "checkpoints")[::-1][:2]
+    tensors = newest / "tensors.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[len(content) // 2] ^= 1
+    tensors.write_bytes(content)
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "does not match its checksum" in said
+    assert f"going on from {before}".replace(" ", "") in said.replace(" ", "")
+    assert_same_end(run, tiny_run)
+
+
+def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "diverged"
+    assert call(tiny_train(run, "steps=160")).returncode == 0
+    config = run / "config.yaml"
+    config.write_text(
+        config.read_text().replace("steps: 160\n", "steps: 640\n", 1).replace("actor_lr: 0.001", "actor_lr: 1.0e+30")
+    )
+    kept = checkpoint.steps(run / "checkpoints")[-1]
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 1
+    assert "expected finite losses" in done.stderr
+    assert checkpoint.steps(run / "checkpoints") == [kept]
+    tensors = checkpoint.load(kept).tensors
+    assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
