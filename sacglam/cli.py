@@ -184,7 +184,9 @@ def pretrain(
     folder: Annotated[Path, typer.Argument(help="Where to write the model; it must not exist yet.", metavar="DIR")],
     steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,
     seed: SeedOption = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads; 0: all cores, at most 4.", min=0)] = 0,
+    threads: Annotated[
+        int, typer.Option(help="CPU threads. The shipped model took 1; the last bits depend on it.", min=1)
+    ] = 1,
 ) -> None:
     """Make the built-in tiny language model anew, from word knowledge and random play.
 
@@ -198,7 +200,7 @@ def pretrain(
     from sacglam.pretraining.train import pretrain as make
     from sacglam.terminal import RichDisplay
 
-    cpu.prepare(threads or cpu.default_threads())
+    cpu.prepare(threads)
     settings = replace(PretrainSettings(), seed=seed, **({} if steps is None else {"steps": steps}))
     with RichDisplay(console) as display:
         display.stage("pre-training", settings.steps)

@@ -66,6 +66,12 @@ def test_there_are_no_batches_before_the_least_size() -> None:
     assert [len(batch) for batch in replay.batches()] == [4, 4]
 
 
+def test_the_least_size_itself_is_enough() -> None:
+    replay = _replay(min_size=8)
+    replay.add([_episode()])  # 8 transitions
+    assert len(list(replay.batches())) == 2
+
+
 def test_waiting_draws_no_random_numbers() -> None:
     replay = _replay(min_size=9)
     list(replay.batches())
