@@ -1,6 +1,6 @@
 """The forward pass alone, as a rollout step needs it: the policy at a batch of states, packed against separate.
 
-    python -m benchmarks.scoring --actions 10 50 --rows 2
+python -m benchmarks.scoring --actions 10 50 --rows 2
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One SAC update by the real learner, packed against separate sequences (benchmarks/separate.py).
 
-    python -m benchmarks.update --actions 10 --rows 2
+python -m benchmarks.update --actions 10 --rows 2
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
-    from sacglam import rundir
+    from sacglam.runs import directory
     from sacglam.training import train as run
 
-    folder = Path(out) if out is not None else rundir.fresh(config.seed)
+    folder = Path(out) if out is not None else directory.fresh(config.seed)
     return {**run(config, folder), "run_dir": str(folder)}
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sacglam import checkpoint, cpu
+from sacglam import cpu
 from sacglam.build import Brain, build_brain
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import RunDirectoryError
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
-from sacglam.rundir import RunDirectory
+from sacglam.runs import checkpoint
+from sacglam.runs.directory import RunDirectory
 from sacglam.types import Observation
 
 

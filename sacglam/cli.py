@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sacglam import config as configuration
-from sacglam import rundir
 from sacglam.errors import SacglamError
+from sacglam.runs import directory
 
 app = typer.Typer(
     name="sacglam",
@@ -85,7 +85,7 @@ def train(
             assert resume is not None
             folder, summary = resume, training.resume(resume, display)
         else:
-            folder = out or rundir.fresh(settings.seed)
+            folder = out or directory.fresh(settings.seed)
             summary = training.train(settings, folder, display)
     print_summary(console, folder, summary)
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 import torch
 
 from sacglam.build import Parts
-from sacglam.checkpoint import Checkpoint
 from sacglam.errors import CheckpointError
-from sacglam.progress import MetricsWindow, Progress
+from sacglam.runs.checkpoint import Checkpoint
+from sacglam.runs.progress import MetricsWindow, Progress
 
 _FORMAT = 1
 

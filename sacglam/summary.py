@@ -10,7 +10,7 @@ from typing import Any
 from sacglam.build import Parts
 from sacglam.config import Config
 from sacglam.evaluate import Evaluation
-from sacglam.progress import Progress
+from sacglam.runs.progress import Progress
 
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
 

@@ -22,8 +22,8 @@ from rich.progress import (
 from rich.table import Table
 
 from sacglam.build import build_env
-from sacglam.progress import Progress as TrainingProgress
 from sacglam.rollout import RandomStarts
+from sacglam.runs.progress import Progress as TrainingProgress
 
 if TYPE_CHECKING:
     from sacglam.agent import Agent

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from sacglam import checkpoint, cpu
+from sacglam import cpu
 from sacglam.build import build, build_env, resolve
 from sacglam.config import Config
-from sacglam.display import Display, Silent
 from sacglam.evaluate import Evaluation, evaluate
 from sacglam.export import export
 from sacglam.policy import Policy, SamplingPolicy, greedy
-from sacglam.progress import MetricsWindow, Progress
 from sacglam.reports.curves import draw_curves
-from sacglam.rundir import MetricsLog, RunDirectory
+from sacglam.runs import checkpoint
+from sacglam.runs.directory import MetricsLog, RunDirectory
+from sacglam.runs.display import Display, Silent
+from sacglam.runs.progress import MetricsWindow, Progress
+from sacglam.runs.stopping import StopSignal
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.snapshot import restore, snapshot
-from sacglam.stopping import StopSignal
 from sacglam.summary import summary_of_end, summary_of_start
 
 # Streams of evaluation episodes: before and after a training play the same ones, and training none of them.

@@ -54,7 +54,8 @@ class CausalLM:
         for name in names[1:]:
             peft_model.add_adapter(name, lora)
         tuner = peft_model.base_model
-        assert isinstance(peft_model, PeftModel) and isinstance(tuner, LoraModel)
+        assert isinstance(peft_model, PeftModel)
+        assert isinstance(tuner, LoraModel)
         self._peft = peft_model
         self._model = model
         self._tuner = tuner

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sacglam.rundir import RunDirectory
+from sacglam.runs.directory import RunDirectory
 
 _PANELS: Sequence[tuple[str, Sequence[str]]] = (
     ("success", ("success", "eval_success/overall")),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from sacglam import checkpoint
+from sacglam.runs import checkpoint
 from tests.conftest import call, sacglam, tiny_train
 
 

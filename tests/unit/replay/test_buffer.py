@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam import checkpoint
-from sacglam.checkpoint import Checkpoint
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import ReplayBuffer, Sampling
+from sacglam.runs import checkpoint
+from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Observation, Source, Transition
 
 PRIOR = {"grasp": 1.0, "grow": 2.0, "wait": 5.0}

@@ -19,9 +19,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam import checkpoint
-from sacglam.checkpoint import Checkpoint, load, load_newest, save, steps
 from sacglam.errors import CheckpointError
+from sacglam.runs import checkpoint
+from sacglam.runs.checkpoint import Checkpoint, load, load_newest, save, steps
 
 FILES = ("tensors.safetensors", "arrays.npz", "values.json", "manifest.json")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from sacglam.progress import Progress
+from sacglam.runs.progress import Progress
 
 
 class Display(Protocol):
