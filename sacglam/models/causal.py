@@ -153,13 +153,10 @@ class CausalLM:
         if unmergeable:
             raise ModelError(f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}")
 
-    def save_adapter(self, folder: str, base_model: str, adapter: str = ACTOR) -> None:
-        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load.
-
-        `base_model` is the name under which a reader finds the base model.
-        """
-        self._peft.peft_config[adapter].base_model_name_or_path = base_model
-        self._peft.save_pretrained(folder, selected_adapters=[adapter], safe_serialization=True)
+    def save_adapter(self, folder: str, adapter: str = ACTOR) -> None:
+        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load."""
+        # Embeddings never have an adapter; peft's "auto" would ask the hub whether the vocabulary has grown.
+        self._peft.save_pretrained(folder, selected_adapters=[adapter], save_embedding_layers=False)
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:

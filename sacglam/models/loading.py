@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import logging
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
@@ -52,6 +53,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
         ModelError: not found, not decoder-only, or its packed scores differ from those of separate sequences.
     """
     source = str(BUILTIN) if settings.name == "builtin" else settings.name
+    logging.disable_progress_bar()  # of reading the files; downloads still show theirs
     try:
         config = AutoConfig.from_pretrained(source)
         if config.is_encoder_decoder:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
+from sacglam.errors import DivergenceError
 from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
@@ -38,10 +40,18 @@ class PackedScorer:
 
     @torch.no_grad()
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, float32."""
+        """log pi over each query's actions, float32.
+
+        Raises:
+            DivergenceError: the weights give no number.
+        """
         found: list[LogPolicy] = []
         for start in range(0, len(queries), self._batch_size):
             tokenised = self._tokenizer(queries[start : start + self._batch_size])
             log_pi_BA = self._policy(self._lm.forward(self._lm.pack(tokenised), ACTOR)).float().cpu().numpy()
+            if np.isnan(log_pi_BA).any():
+                raise DivergenceError(
+                    "the policy is not a number: the weights have diverged; resume an earlier checkpoint"
+                )
             found += [row[: len(q.actions)] for row, q in zip(log_pi_BA, tokenised, strict=True)]
         return found

@@ -1,0 +1,37 @@
+"""That it learns: thresholds well below what it reaches, well above chance. Minutes, not seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sacglam import config
+from sacglam.training import train
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(out: Path, name: str | None, *overrides: str) -> dict[str, Any]:
+    file = None if name is None else ROOT / "configs" / name
+    return train(config.load(file, [*overrides, "checkpoint.every_steps=100000"]), out)
+
+
+def test_the_quickstart_learns_the_simple_game(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run", None, "evaluation.episodes=300")
+    assert summary["success_before"]["overall"] <= 0.4
+    assert 0.25 < summary["success_random"]["overall"] < 0.45
+    assert summary["success_after"]["overall"] >= 0.85
+    assert summary["spl_after"] >= 0.75
+    making = sum(summary["seconds"][phase] for phase in ("environment", "replay", "batch"))
+    assert making < 0.1 * summary["train_seconds"]
+
+
+def test_bitflip_needs_hindsight(tmp_path: Path) -> None:
+    with_hindsight = run(tmp_path / "with", "bitflip.yaml", "evaluation.episodes=200")
+    without = run(tmp_path / "without", "bitflip.yaml", "evaluation.episodes=200", "replay.hindsight=false")
+    assert with_hindsight["success_after"]["overall"] >= 0.9
+    assert without["success_after"]["overall"] <= 0.2

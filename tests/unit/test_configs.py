@@ -1,0 +1,72 @@
+"""The shipped experiments: every one parses, and those named after the paper's tables hold the tables' values."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sacglam.config import load
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+
+BOTH = {
+    # Appendix A, Appendix B, Appendix C, Section 3.
+    "steps": 400_000,
+    "env.name": "playground",
+    "env.options.size": "full",
+    "env.copies": 32,
+    "critic.input": "observation_action",
+    "critic.backbone": "shared",
+    "critic.hidden": [1024, 1024],
+    # Tables 2 and 3. Their optimizer, Adam, is not a setting.
+    "algo.update_interval": 32,
+    "algo.updates_per_interval": 2,
+    "algo.batch_size": 256,
+    "algo.gamma": 0.99,
+    "algo.critic_lr": 1e-4,
+    "algo.actor_lr": 1e-4,
+    "algo.alpha.lr": 2e-3,  # above 0: the entropy coefficient is "auto"
+    "algo.n_step": 3,
+    "replay.capacity": 100_000,
+}
+TABLE_2 = BOTH | {
+    "algo.alpha.init": 0.005,
+    "algo.alpha.target_entropy": 0.0,
+    "replay.hindsight": False,
+}
+TABLE_3 = BOTH | {
+    "algo.alpha.init": 0.05,
+    "algo.alpha.target_entropy": 0.01,
+    "replay.hindsight": True,
+    "replay.sampling": "ratio",
+    "replay.hindsight_ratio": 0.5,
+}
+
+
+def _rows(file: str, table: dict[str, Any]) -> list[Any]:
+    return [pytest.param(file, key, value, id=f"{file}-{key}") for key, value in table.items()]
+
+
+def test_there_are_configurations() -> None:
+    assert len(FILES) >= 4
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(file.relative_to(CONFIGS)) for file in FILES])
+def test_every_configuration_parses(path: Path) -> None:
+    load(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "expected"), _rows("playground_sac.yaml", TABLE_2) + _rows("playground_sac_her.yaml", TABLE_3)
+)
+def test_the_paper_s_value_stands_in_the_file(file: str, key: str, expected: Any) -> None:
+    # In the file itself, so that no change of a default can change the experiment.
+    written = yaml.safe_load((CONFIGS / file).read_text())
+    assert reduce(lambda section, part: section[part], key.split("."), written) == expected
+    parsed = load(CONFIGS / file).model_dump()
+    assert reduce(lambda section, part: section[part], key.split("."), parsed) == expected
