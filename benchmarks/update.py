@@ -31,7 +31,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     model = ActorCritic(lm, heads, target_heads, PolicyHead(), "shared", "adapter")
     words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
-    learner = Learner(model, lm, QueryTokenizer(words, max_tokens=2048), config, 1, PhaseClock())
+    learner = Learner(model, QueryTokenizer(words, max_tokens=2048), config, 1, PhaseClock())
     batch = [transition(row, options, actions) for row in range(options.rows)]
     common.check_lengths(words, batch[0].observation, options)
     return partial(learner.update, batch)

@@ -35,7 +35,7 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
     return {**run(config, folder), "run_dir": str(folder)}
 
 
-def load_agent(run_dir: str | Path, device: str | None = None) -> Agent:
+def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
     """The agent of a run's newest whole checkpoint: `.probabilities`, `.q_values`, `.act`.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import Brain, build_brain
+from sacglam.build import Brain, build_brain, resolve
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import RunDirectoryError
@@ -47,7 +47,7 @@ class Agent:
             SacglamError: as for `probabilities`.
         """
         tokenised = self.brain.tokenizer([query(goal, _state(observation, actions))])
-        values = self.brain.model.evaluate(self.brain.lm.pack(tokenised))
+        values = self.brain.model.evaluate(self.brain.model.pack(tokenised))
         return dict(zip(actions, values.q_CBA.min(dim=0).values[0].tolist(), strict=True))
 
     def act(self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None) -> str:
@@ -60,8 +60,8 @@ class Agent:
         return actions[greedy(log_pi) if rng is None else SamplingPolicy(rng)(log_pi)]
 
 
-def load_agent(run_dir: str | Path, device: str | None = None) -> Agent:
-    """The agent of a run's newest whole checkpoint, on the run's device unless another is given.
+def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
+    """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
     Raises:
         SacglamError: no run there, or none with a checkpoint.
@@ -69,9 +69,7 @@ def load_agent(run_dir: str | Path, device: str | None = None) -> Agent:
     directory = RunDirectory.open(Path(run_dir))
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it train to its first one")
-    config = directory.config()
-    if device is not None:
-        config = config.model_copy(update={"device": device})
+    config = resolve(directory.config().model_copy(update={"device": device}))
     cpu.prepare(config.threads)
     _, found = checkpoint.load_newest(directory.checkpoints, warnings.warn)
     brain = build_brain(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
+from sacglam.models.base import PackedLM
 from sacglam.models.causal import CausalLM
 from sacglam.models.heads import QHeads
 from sacglam.models.loading import load_model, lora_config
@@ -31,7 +33,7 @@ from sacglam.scoring.packed import PackedScorer
 class Brain:
     """The language model with its adapters and heads, and what is needed to ask it."""
 
-    lm: CausalLM
+    lm: PackedLM
     tokenizer: QueryTokenizer
     policy: PolicyHead
     model: ActorCritic
@@ -55,11 +57,15 @@ class Parts:
 
 
 def resolve(config: Config) -> Config:
-    """The configuration with everything left open settled for this machine: device and threads."""
+    """The configuration with everything left open settled for this machine: device, threads, a local model's folder."""
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return config.model_copy(update={"device": device, "threads": config.threads or cpu.default_threads()})
+    model = config.model
+    if Path(model.name).is_dir():
+        model = model.model_copy(update={"name": str(Path(model.name).resolve())})
+    threads = config.threads or cpu.default_threads()
+    return config.model_copy(update={"device": device, "threads": threads, "model": model})
 
 
 def build_env(config: Config) -> TextEnv:
@@ -99,7 +105,7 @@ def build(config: Config) -> Parts:
     brain = build_brain(config)
     algo = config.algo
     intervals = -(-config.steps // algo.update_interval)
-    learner = Learner(brain.model, brain.lm, brain.tokenizer, algo, intervals * algo.updates_per_interval, clock)
+    learner = Learner(brain.model, brain.tokenizer, algo, intervals * algo.updates_per_interval, clock)
     envs = [build_env(config) for _ in range(config.env.copies)]
     goals = envs[0].goals("train")
     starts, policy = RandomStarts(goals, starts_rng), SamplingPolicy(policy_rng)

@@ -27,6 +27,7 @@ console = Console()
 errors = Console(stderr=True)
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `sacglam train` leaves one.", metavar="RUN")]
+DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seeds the episodes.", min=0)]
 
 
@@ -97,6 +98,7 @@ def evaluate(
     episodes: Annotated[int, typer.Option(help="Fresh episodes.", min=1)] = 500,
     seed: SeedOption = 1_000_000,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")] = False,
+    device: DeviceOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
 ) -> None:
     """Measure a run's success on fresh episodes, by goal type.
@@ -111,7 +113,7 @@ def evaluate(
     from sacglam.policy import SamplingPolicy, greedy
     from sacglam.terminal import RichDisplay
 
-    agent = load_agent(run)
+    agent = load_agent(run, device)
     rng = np.random.default_rng(seed)
     with RichDisplay(errors) as display:
         display.stage(f"evaluating {goals} goals", episodes)
@@ -140,6 +142,7 @@ def play(
     goal: Annotated[str | None, typer.Option(help="A goal; none: one at random.", show_default=False)] = None,
     seed: SeedOption = 0,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")] = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """Watch one episode: each observation, and every action with its probability and Q value."""
     import numpy as np
@@ -147,7 +150,7 @@ def play(
     from sacglam.agent import load_agent
     from sacglam.terminal import play_episode
 
-    play_episode(console, load_agent(run), goal, seed, np.random.default_rng(seed) if sample else None)
+    play_episode(console, load_agent(run, device), goal, seed, np.random.default_rng(seed) if sample else None)
 
 
 @app.command()
@@ -174,7 +177,7 @@ def export(run: RunArgument, folder: Annotated[Path, typer.Argument(help="Where 
     from sacglam.agent import load_agent
     from sacglam.export import export as write
 
-    agent = load_agent(run)
+    agent = load_agent(run, "cpu")
     write(agent.brain, agent.config, folder)
     console.print(f"adapter and critic of step {agent.env_steps:,} are in {folder}")
 
@@ -183,7 +186,7 @@ def export(run: RunArgument, folder: Annotated[Path, typer.Argument(help="Where 
 def pretrain(
     folder: Annotated[Path, typer.Argument(help="Where to write the model; it must not exist yet.", metavar="DIR")],
     steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,
-    seed: SeedOption = 0,
+    seed: Annotated[int, typer.Option(help="Seeds the corpus and the first weights.", min=0)] = 0,
     threads: Annotated[
         int, typer.Option(help="CPU threads. The shipped model took 1; the last bits depend on it.", min=1)
     ] = 1,

@@ -20,7 +20,7 @@ def export(brain: Brain, config: Config, folder: Path) -> None:
     `critic.json` says how the heads are built and what they read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    brain.lm.save_adapter(str(folder))
+    brain.lm.save_adapter(folder)
     critic = {
         name: tensor.contiguous().cpu()
         for name, tensor in brain.model.state().items()

@@ -121,7 +121,7 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
         f"Results: {folder} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
-        f"Next:  [bold]sacglam play {folder}[/bold]   [bold]sacglam evaluate {folder} --goals heldout[/bold]"
+        f"Next:  [bold]sacglam play {folder}[/bold]   [bold]sacglam evaluate {folder}[/bold]"
     )
 
 

@@ -86,19 +86,17 @@ class Training:
 
     def loop(self, stop: StopSignal) -> None:
         """Collect, learn, log, until the budget is spent or `stop` is set."""
-        config, parts, progress = self._config, self._parts, self._progress
-        self._display.stage("training", config.steps)
-        while progress.env_steps < config.steps and not stop.requested:
+        parts, progress, interval = self._parts, self._progress, self._config.algo.update_interval
+        self._display.stage("training", self._config.steps)
+        while progress.env_steps < self._config.steps and not stop.requested:
             started = time.perf_counter()
-            episodes = parts.rollout.collect(
-                config.algo.update_interval
-            )  # environment -> scorer -> policy -> environment
+            episodes = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
                 parts.replay.add(episodes)  # real and hindsight transitions
             for batch in parts.replay.batches():
                 self._window.add(parts.learner.update(batch))
             self._window.add_episodes(episodes)
-            progress.env_steps += config.algo.update_interval
+            progress.env_steps += interval
             progress.episodes += len(episodes)
             progress.updates = parts.learner.updates
             progress.seconds += time.perf_counter() - started

@@ -16,7 +16,6 @@ from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.errors import DivergenceError
 from sacglam.models.actor_critic import ActorCritic
-from sacglam.models.base import PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
 from sacglam.types import Transition
@@ -30,7 +29,6 @@ class Learner:
     def __init__(
         self,
         model: ActorCritic,
-        lm: PackedLM,
         tokenizer: QueryTokenizer,
         config: SacConfig,
         total_updates: int,
@@ -40,19 +38,14 @@ class Learner:
         self.model = model
         self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
         self.updates = 0
-        self._lm = lm
         self._tokenizer = tokenizer
         self._config = config
         self._total_updates = total_updates
         self._clock = clock
-        adapters = model.trained_adapters()
         self._optimizer = torch.optim.Adam(
             [
-                {
-                    "params": [p for adapter in adapters.values() for p in adapter.values()],
-                    "lr": config.actor_lr,
-                },
-                {"params": model.head_parameters(), "lr": config.critic_lr},
+                {"params": model.actor_parameters(), "lr": config.actor_lr},
+                {"params": model.critic_parameters(), "lr": config.critic_lr},
             ]
         )
 
@@ -113,11 +106,11 @@ class Learner:
         return [transitions[i : i + size] for i in range(0, len(transitions), size)]
 
     def _batch(self, transitions: Sequence[Transition]) -> SacBatch:
-        device = self.model.head_parameters()[0].device
+        device = self.model.critic_parameters()[0].device
         following = [t for t in transitions if not t.terminated]
         return SacBatch(
-            packed=self._lm.pack(self._tokenise([(t.goal, t.observation) for t in transitions])),
-            next_packed=self._lm.pack(self._tokenise([(t.goal, t.next_observation) for t in following]))
+            packed=self.model.pack(self._tokenise([(t.goal, t.observation) for t in transitions])),
+            next_packed=self.model.pack(self._tokenise([(t.goal, t.next_observation) for t in following]))
             if following
             else None,
             action_B=torch.tensor([t.action for t in transitions], device=device),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM, target_of
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import TokenisedQuery
 
 Backbone = Literal["shared", "frozen", "separate"]
 TargetBackbone = Literal["adapter", "online"]
@@ -54,6 +55,7 @@ class ActorCritic:
         self._target_heads = target_heads.requires_grad_(False)
         self._policy = policy
         self._critic_adapter = CRITIC if backbone == "separate" else ACTOR
+        self._adapters = adapters_needed(backbone, target_backbone)
         self._detach = backbone == "frozen"
         self._target_adapter = target_of(self._critic_adapter) if target_backbone == "adapter" else None
         self._target_heads.load_state_dict(self._heads.state_dict())
@@ -84,21 +86,24 @@ class ActorCritic:
         for target, online in self._target_pairs():
             target.lerp_(online, tau)
 
-    def trained_adapters(self) -> dict[str, dict[str, nn.Parameter]]:
-        """The LoRA weights that learn, by adapter."""
-        names = [ACTOR] if self._critic_adapter == ACTOR else [ACTOR, CRITIC]
-        return {name: self._lm.adapter_parameters(name) for name in names}
+    def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
+        """Queries as the language model takes them."""
+        return self._lm.pack(queries)
 
-    def head_parameters(self) -> list[nn.Parameter]:
-        """The critics' own weights."""
-        return list(self._heads.parameters())
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """The actor's LoRA weights; with a shared backbone the critic learns through them, too."""
+        return list(self._lm.adapter_parameters(ACTOR).values())
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """The critic's own weights: heads, and with a separate backbone its LoRA weights."""
+        own = [] if self._critic_adapter == ACTOR else list(self._lm.adapter_parameters(CRITIC).values())
+        return [*self._heads.parameters(), *own]
 
     def state(self) -> dict[str, Tensor]:
         """Everything that learns or follows, by a flat name; the frozen base model is not part of it."""
-        adapters = [*self.trained_adapters()] + ([self._target_adapter] if self._target_adapter else [])
         tensors = {
             f"lora.{adapter}.{name}": parameter
-            for adapter in adapters
+            for adapter in self._adapters
             for name, parameter in self._lm.adapter_parameters(adapter).items()
         }
         tensors |= {f"heads.{name}": tensor for name, tensor in self._heads.state_dict().items()}

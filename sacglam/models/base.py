@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -48,8 +49,8 @@ class PackedLM(Protocol):
     def forward(self, packed: Any, adapter: str) -> LMOutput:
         """Score the packed states with the named adapter."""
 
-    def module(self) -> nn.Module:
-        """The module that holds base weights and adapters."""
-
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of one adapter by a name that does not contain the adapter's."""
+
+    def save_adapter(self, folder: Path, adapter: str = ACTOR) -> None:
+        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -126,10 +127,6 @@ class CausalLM:
         """W + s B A of every layer that has an adapter, by the name of its base weight."""
         return {f"{name}.base_layer.weight": _merged(layer, adapter) for name, layer in self._lora_layers.items()}
 
-    def module(self) -> nn.Module:
-        """The peft model: base weights and adapters."""
-        return self._peft
-
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of `adapter`, by their names in a saved peft adapter."""
         if adapter not in self._adapters:
@@ -153,10 +150,11 @@ class CausalLM:
         if unmergeable:
             raise ModelError(f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}")
 
-    def save_adapter(self, folder: str, adapter: str = ACTOR) -> None:
+    def save_adapter(self, folder: Path, adapter: str = ACTOR) -> None:
         """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load."""
         # Embeddings never have an adapter; peft's "auto" would ask the hub whether the vocabulary has grown.
-        self._peft.save_pretrained(folder, selected_adapters=[adapter], save_embedding_layers=False)
+        self._peft.save_pretrained(str(folder), selected_adapters=[adapter], save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # an empty model card
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:

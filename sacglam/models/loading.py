@@ -53,7 +53,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
         ModelError: not found, not decoder-only, or its packed scores differ from those of separate sequences.
     """
     source = str(BUILTIN) if settings.name == "builtin" else settings.name
-    logging.disable_progress_bar()  # of reading the files; downloads still show theirs
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the files; downloads still show theirs
     try:
         config = AutoConfig.from_pretrained(source)
         if config.is_encoder_decoder:

@@ -25,11 +25,6 @@ class TokenisedQuery:
     actions: tuple[Ids, ...]
 
     @property
-    def packed_length(self) -> int:
-        """Tokens of the packed sequence: P + sum of L_a."""
-        return len(self.prompt) + sum(len(action) for action in self.actions)
-
-    @property
     def longest(self) -> int:
         """Tokens of the longest single sequence prompt + action, the one the model's length bounds."""
         return len(self.prompt) + max(len(action) for action in self.actions)

@@ -51,7 +51,7 @@ class PackedScorer:
             log_pi_BA = self._policy(self._lm.forward(self._lm.pack(tokenised), ACTOR)).float().cpu().numpy()
             if np.isnan(log_pi_BA).any():
                 raise DivergenceError(
-                    "the policy is not a number: the weights have diverged; resume an earlier checkpoint"
+                    "the policy is not a number: the weights have diverged; train anew with smaller learning rates"
                 )
             found += [row[: len(q.actions)] for row, q in zip(log_pi_BA, tokenised, strict=True)]
         return found

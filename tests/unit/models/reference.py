@@ -1,0 +1,206 @@
+"""Tiny models, and what the packed forward must equal: plain transformers and peft, one sequence at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from sacglam.algos.sac import SacBatch
+from sacglam.models.actor_critic import ActorCritic, Backbone, TargetBackbone, adapters_needed
+from sacglam.models.base import ACTOR
+from sacglam.models.causal import CausalLM
+from sacglam.models.heads import CriticInput, QHeads
+from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import TokenisedQuery
+
+VOCABULARY = 61
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.08,
+}
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "qwen2": lambda: Qwen2Config(**_SHAPE),
+    "qwen3": lambda: Qwen3Config(**_SHAPE, head_dim=8),
+    "llama": lambda: LlamaConfig(**_SHAPE, tie_word_embeddings=True),
+    "gemma": lambda: GemmaConfig(**_SHAPE, head_dim=8),
+    "mistral": lambda: MistralConfig(**_SHAPE),
+    "gemma2": lambda: Gemma2Config(**_SHAPE, head_dim=8),
+    # Its linear layers keep their weights transposed.
+    "gpt2": lambda: GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=96),
+}
+PACKED = ("qwen2", "qwen3", "llama", "gemma", "mistral")
+
+
+def tiny_model(name: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A model of two layers with random weights, frozen; the same at every call."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation=attention, dtype=dtype)
+    frozen: PreTrainedModel = model.requires_grad_(False).eval()
+    return frozen
+
+
+def lora() -> LoraConfig:
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+@torch.no_grad()
+def shake(lm: CausalLM, adapters: Sequence[str]) -> None:
+    """Give every adapter weights of its own; B, which begins at zero, among them."""
+    generator = torch.Generator().manual_seed(1)
+    for adapter in adapters:
+        for parameter in lm.adapter_parameters(adapter).values():
+            parameter.copy_(0.15 * torch.randn(parameter.shape, generator=generator))
+
+
+def tiny_lm(
+    name: str = "llama",
+    adapters: Sequence[str] = (ACTOR,),
+    *,
+    attention: str = "sdpa",
+    bucket: int = 1,
+    merged: bool = False,
+) -> CausalLM:
+    """A tiny model behind the packed forward, its adapters shaken."""
+    lm = CausalLM(tiny_model(name, attention), lora(), adapters, bucket=bucket, merged=merged)
+    shake(lm, adapters)
+    return lm
+
+
+def ragged(seed: int = 0, counts: Sequence[int] = (3, 1, 5)) -> list[TokenisedQuery]:
+    """Queries of different prompt lengths, numbers of actions and lengths of actions."""
+    rng = np.random.default_rng(seed)
+
+    def ids(length: int) -> np.ndarray:
+        return rng.integers(0, VOCABULARY, length)
+
+    return [
+        TokenisedQuery(ids(int(rng.integers(1, 12))), tuple(ids(int(rng.integers(1, 6))) for _ in range(count)))
+        for count in counts
+    ]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One state, its actions scored one at a time."""
+
+    log_prob_A: Tensor
+    action_hidden_AH: Tensor
+    prompt_hidden_H: Tensor
+
+
+class Reference:
+    """The same weights in a model of its own, asked the plain way: `prompt + action` alone, no mask, no positions."""
+
+    def __init__(self, name: str, lm: CausalLM, adapters: Sequence[str] = (ACTOR,)) -> None:
+        model = get_peft_model(tiny_model(name), lora(), adapter_name=adapters[0])
+        for adapter in adapters[1:]:
+            model.add_adapter(adapter, lora())
+        assert isinstance(model, PeftModel)
+        own = dict(model.named_parameters())
+        with torch.no_grad():
+            for adapter in adapters:
+                for parameter, value in lm.adapter_parameters(adapter).items():
+                    prefix, matrix, end = parameter.rpartition(".")
+                    own[f"{prefix}.{adapter}{matrix}{end}"].copy_(value)
+        self._model = model
+
+    def __call__(self, query: TokenisedQuery, adapter: str = ACTOR) -> Alone:
+        self._model.set_adapter(adapter)
+        for name, parameter in self._model.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+        found = [self._score(query.prompt, action) for action in query.actions]
+        log_probs, hidden, prompt_hidden = zip(*found, strict=True)
+        return Alone(torch.stack(log_probs), torch.stack(hidden), prompt_hidden[0])
+
+    def _score(self, prompt: np.ndarray, action: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        ids = torch.from_numpy(np.concatenate([prompt, action]))
+        output = self._model(input_ids=ids[None], output_hidden_states=True)
+        log_prob_TV = torch.log_softmax(output.logits[0], dim=-1)
+        score = torch.zeros(())
+        for place in range(len(prompt), len(ids)):
+            score = score + log_prob_TV[place - 1, ids[place]]
+        hidden_TH = output.hidden_states[-1][0]
+        return score, hidden_TH[-1], hidden_TH[len(prompt) - 1]
+
+    def gradients(self, adapter: str = ACTOR) -> dict[str, Tensor]:
+        """The LoRA gradients, by the names that `CausalLM.adapter_parameters` uses."""
+        marker = f".{adapter}."
+        return {
+            n.replace(marker, "."): p.grad
+            for n, p in self._model.named_parameters()
+            if marker in n and "lora_" in n and p.grad is not None
+        }
+
+
+def gradients(lm: CausalLM, adapter: str = ACTOR) -> dict[str, Tensor]:
+    """The LoRA gradients of the packed model; parameters without one are left out."""
+    return {n: p.grad for n, p in lm.adapter_parameters(adapter).items() if p.grad is not None}
+
+
+def assert_same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-4) -> None:
+    """Every gradient is there, none of them is zero, and each is right relative to its own norm."""
+    assert got.keys() == expected.keys()
+    assert got
+    for name, value in expected.items():
+        size = value.norm().item()
+        assert size > 0, name
+        assert (got[name] - value).norm().item() <= tolerance * size, name
+
+
+def tiny_actor_critic(
+    lm: CausalLM,
+    backbone: Backbone,
+    target_backbone: TargetBackbone = "adapter",
+    critic_input: CriticInput = "observation_action",
+) -> tuple[ActorCritic, QHeads, QHeads]:
+    """Actor and critic on `lm`, and the online and target heads; the target heads differ from the online ones."""
+    torch.manual_seed(2)
+    heads, target_heads = (QHeads(lm.hidden_size, [16], 2, critic_input, 6) for _ in range(2))
+    model = ActorCritic(lm, heads, target_heads, PolicyHead(), backbone, target_backbone)
+    with torch.no_grad():
+        for parameter in target_heads.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    return model, heads, target_heads
+
+
+def adapters_of(backbone: Backbone, target_backbone: TargetBackbone = "adapter") -> list[str]:
+    return adapters_needed(backbone, target_backbone)
+
+
+def sac_batch(lm: CausalLM) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
+    """Three transitions, the second of them terminal; with their states and next states as queries."""
+    states = ragged(3, (3, 1, 5))
+    following = ragged(4, (2, 4))
+    batch = SacBatch(
+        packed=lm.pack(states),
+        action_B=torch.tensor([2, 0, 3]),
+        reward_B=torch.tensor([0.5, 1.0, 0.0]),
+        discount_B=torch.tensor([0.9, 0.8, 0.7]),
+        bootstraps_B=torch.tensor([True, False, True]),
+        next_packed=lm.pack(following),
+    )
+    return batch, states, [following[0], None, following[1]]

@@ -1,0 +1,115 @@
+"""Log-probabilities of chosen tokens: against a plain log-softmax, value and gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sacglam.models import logprobs
+from sacglam.models.logprobs import selected_log_probs
+from sacglam.models.tokens import TokenisedQuery
+from tests.unit.models.reference import VOCABULARY, tiny_lm
+
+V, H, R = 11, 5, 7
+TOKEN_ROW_N = torch.tensor([3, 0, 6, 0, 5, 1, 1, 3, 6, 0])  # row 2 and 4 are not asked for
+TOKEN_ID_N = torch.tensor([10, 0, 3, 7, 1, 1, 9, 10, 2, 0])  # twice the same token of rows 3 and 0
+CHUNK_ROWS = (1, 2, 3, 6, 7, 100)
+
+
+@pytest.fixture
+def tensors() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden_RH = torch.randn(R, H, dtype=torch.float64, generator=generator)
+    weight_VH = 2 * torch.randn(V, H, dtype=torch.float64, generator=generator)
+    return hidden_RH.requires_grad_(True), weight_VH
+
+
+def _plain(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
+    return torch.log_softmax(hidden_RH @ weight_VH.T, dim=-1)[TOKEN_ROW_N, TOKEN_ID_N]
+
+
+@pytest.mark.parametrize("rows", CHUNK_ROWS)
+def test_value_and_gradient(rows: int, tensors: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs, "_CHUNK_ELEMENTS", rows * V)
+    hidden_RH, weight_VH = tensors
+    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    expected_N = _plain(hidden_RH, weight_VH)
+    assert got_N.dtype == torch.float64
+    torch.testing.assert_close(got_N, expected_N, atol=1e-12, rtol=0)
+    upstream_N = torch.linspace(-1, 2, len(TOKEN_ROW_N), dtype=torch.float64)
+    [got_RH], [expected_RH] = (torch.autograd.grad(value, hidden_RH, upstream_N) for value in (got_N, expected_N))
+    torch.testing.assert_close(got_RH, expected_RH, atol=1e-12, rtol=0)
+    assert (got_RH[[2, 4]] == 0).all()
+    assert (got_RH[[0, 1, 3, 5, 6]].norm(dim=-1) > 0).all()
+
+
+@pytest.mark.parametrize("rows", CHUNK_ROWS)
+def test_gradcheck(rows: int, tensors: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs, "_CHUNK_ELEMENTS", rows * V)
+    hidden_RH, weight_VH = tensors
+    assert torch.autograd.gradcheck(lambda h: selected_log_probs(h, weight_VH, TOKEN_ROW_N, TOKEN_ID_N), (hidden_RH,))
+
+
+def test_a_chunk_smaller_than_the_vocabulary_is_one_row(
+    tensors: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "_CHUNK_ELEMENTS", 1)
+    hidden_RH, weight_VH = tensors
+    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    torch.testing.assert_close(got_N, _plain(hidden_RH, weight_VH), atol=1e-12, rtol=0)
+
+
+def test_the_output_layer_gets_no_gradient(tensors: tuple[Tensor, Tensor]) -> None:
+    hidden_RH, weight_VH = tensors
+    weight_VH.requires_grad_(True)
+    selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N).sum().backward()
+    assert weight_VH.grad is None
+    assert hidden_RH.grad is not None
+
+
+def test_it_cannot_be_differentiated_twice_by_mistake(tensors: tuple[Tensor, Tensor]) -> None:
+    hidden_RH, weight_VH = tensors
+    score = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N).square().sum()
+    [first_RH] = torch.autograd.grad(score, hidden_RH, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first_RH.sum().backward()
+
+
+def test_without_gradient(tensors: tuple[Tensor, Tensor]) -> None:
+    hidden_RH, weight_VH = tensors
+    got_N = selected_log_probs(hidden_RH.detach(), weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    assert not got_N.requires_grad
+    torch.testing.assert_close(got_N, _plain(hidden_RH, weight_VH).detach(), atol=1e-12, rtol=0)
+
+
+def test_bfloat16_weights_give_float32_log_probabilities(tensors: tuple[Tensor, Tensor]) -> None:
+    hidden_RH, weight_VH = (t.detach().bfloat16() for t in tensors)
+    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    assert got_N.dtype == torch.float32
+    # The product is rounded to bfloat16, the log-softmax is not.
+    expected_N = torch.log_softmax((hidden_RH @ weight_VH.T).float(), dim=-1)[TOKEN_ROW_N, TOKEN_ID_N]
+    torch.testing.assert_close(got_N, expected_N, atol=1e-6, rtol=0)
+
+
+def test_it_is_a_probability_over_the_vocabulary(tensors: tuple[Tensor, Tensor]) -> None:
+    hidden_RH, weight_VH = tensors
+    row_N = torch.full((V,), 4)
+    got_V = selected_log_probs(hidden_RH, weight_VH, row_N, torch.arange(V))
+    assert got_V.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+    assert ((hidden_RH @ weight_VH.T)[4].exp().sum() - 1).abs() > 1  # raw logits are none
+
+
+def test_the_scores_of_all_one_token_actions_sum_to_one() -> None:
+    lm = tiny_lm("qwen3")
+    every_token = tuple(np.array([token]) for token in range(VOCABULARY))
+    log_probs_BA = lm.forward(lm.pack([TokenisedQuery(np.array([5, 6, 7]), every_token)])).log_probs_BA
+    assert log_probs_BA.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_scores_of_all_two_token_actions_with_one_beginning_sum_to_its_score() -> None:
+    lm = tiny_lm("llama")
+    actions = (np.array([9]), *(np.array([9, token]) for token in range(VOCABULARY)))
+    score_A = lm.forward(lm.pack([TokenisedQuery(np.array([5, 6, 7]), actions)])).log_probs_BA[0]
+    assert score_A[1:].logsumexp(dim=0).item() == pytest.approx(score_A[0].item(), abs=1e-5)

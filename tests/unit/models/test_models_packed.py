@@ -1,0 +1,180 @@
+"""The packed forward equals separate sequences: scores, hidden states, gradients, and the whole SAC loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sacglam.algos.sac import sac_losses
+from sacglam.models.actor_critic import Backbone
+from sacglam.models.base import ACTOR, CRITIC, target_of
+from sacglam.models.heads import QHeads
+from sacglam.models.tokens import TokenisedQuery
+from tests.unit.models.reference import (
+    PACKED,
+    Reference,
+    adapters_of,
+    assert_same_gradients,
+    gradients,
+    ragged,
+    sac_batch,
+    tiny_actor_critic,
+    tiny_lm,
+)
+
+ALPHA = 0.3
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", PACKED)
+def test_scores_hidden_states_and_lora_gradients(name: str, attention: str, merged: bool) -> None:
+    lm = tiny_lm(name, attention=attention, merged=merged, bucket=16)
+    reference = Reference(name, lm)
+    queries = ragged()
+    output = lm.forward(lm.pack(queries))
+    got = torch.zeros(())
+    expected = torch.zeros(())
+    for row, query in enumerate(queries):
+        alone = reference(query)
+        count = len(query.actions)
+        assert output.actions_BA[row].tolist() == [True] * count + [False] * (5 - count)
+        assert output.lengths_BA[row, :count].tolist() == [len(action) for action in query.actions]
+        assert output.log_probs_BA.dtype == torch.float32
+        torch.testing.assert_close(output.log_probs_BA[row, :count], alone.log_prob_A, atol=1e-5, rtol=0)
+        torch.testing.assert_close(output.action_hidden_BAH[row, :count], alone.action_hidden_AH, atol=2e-5, rtol=0)
+        torch.testing.assert_close(output.prompt_hidden_BH[row], alone.prompt_hidden_H, atol=2e-5, rtol=0)
+        # Another weight for each action, so that no two gradients can make up for one another.
+        weights_A = torch.arange(1.0, count + 1) + row
+        got = got + (weights_A * output.log_probs_BA[row, :count]).sum()
+        expected = expected + (weights_A * alone.log_prob_A).sum()
+    got.backward()
+    expected.backward()
+    assert_same_gradients(gradients(lm), reference.gradients())
+
+
+def test_merged_in_a_model_with_transposed_weights() -> None:
+    lm = tiny_lm("gpt2", merged=True)
+    reference = Reference("gpt2", lm)
+    query = ragged(counts=[4])[0]
+    got_A, expected_A = lm.forward(lm.pack([query])).log_probs_BA[0], reference(query).log_prob_A
+    torch.testing.assert_close(got_A, expected_A, atol=1e-5, rtol=0)
+    got_A.square().sum().backward()
+    expected_A.square().sum().backward()
+    assert_same_gradients(gradients(lm), reference.gradients())
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("backbone", ["shared", "frozen", "separate"])
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bool) -> None:
+    adapters = adapters_of(backbone)
+    lm = tiny_lm(name, adapters, merged=merged, bucket=32)
+    model, heads, target_heads = tiny_actor_critic(lm, backbone)
+    batch, states, following = sac_batch(lm)
+    reference = Reference(name, lm, adapters)
+
+    losses = sac_losses(model, batch, ALPHA, train_actor=True)
+    losses.loss.backward()
+    got_heads = [p.grad for p in heads.parameters()]
+    heads.zero_grad(set_to_none=True)
+
+    expected = torch.zeros(())
+    for row, (state, next_state) in enumerate(zip(states, following, strict=True)):
+        y = float(batch.reward_B[row])
+        if next_state is not None:
+            y += float(batch.discount_B[row]) * _value(reference, target_heads, next_state, adapters[-1])
+        alone = reference(state)
+        log_pi_A = torch.log_softmax(alone.log_prob_A, dim=0)
+        hidden_AH = alone.action_hidden_AH
+        if backbone == "separate":
+            hidden_AH = reference(state, CRITIC).action_hidden_AH
+        if backbone == "frozen":
+            hidden_AH = hidden_AH.detach()
+        q_CA = _q(heads, hidden_AH)
+        expected = expected + (q_CA[:, batch.action_B[row]] - y).square().sum()
+        expected = expected + (log_pi_A.exp() * (ALPHA * log_pi_A - q_CA.detach().min(dim=0).values)).sum()
+    expected = expected / len(states)
+    expected.backward()
+
+    assert losses.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    trained = [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
+    for adapter in trained:
+        assert_same_gradients(gradients(lm, adapter), reference.gradients(adapter))
+    for got, parameter in zip(got_heads, heads.parameters(), strict=True):
+        assert got is not None
+        assert parameter.grad is not None
+        torch.testing.assert_close(got, parameter.grad, rtol=1e-4, atol=1e-6)
+    assert adapters[-1] == target_of(trained[-1])
+    assert gradients(lm, adapters[-1]) == {}
+
+
+@torch.no_grad()
+def _value(reference: Reference, target_heads: QHeads, state: TokenisedQuery, target_adapter: str) -> float:
+    """The expectation in Eq. 3: policy of the actor, Q of the target."""
+    log_pi_A = torch.log_softmax(reference(state).log_prob_A, dim=0)
+    q_A = _q(target_heads, reference(state, target_adapter).action_hidden_AH).min(dim=0).values
+    return float((log_pi_A.exp() * (q_A - ALPHA * log_pi_A)).sum())
+
+
+def _q(heads: QHeads, hidden_AH: Tensor) -> Tensor:
+    return torch.stack([critic(hidden_AH)[:, 0] for critic in heads.critics])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_bucket_changes_nothing(attention: str) -> None:
+    adapters = adapters_of("shared")
+    outcomes = []
+    for bucket in (1, 64):
+        lm = tiny_lm("qwen2", adapters, attention=attention, bucket=bucket)
+        model, heads, _ = tiny_actor_critic(lm, "shared")
+        batch, states, _ = sac_batch(lm)
+        assert (batch.packed.ids_BS.shape[1] % 64 == 0) == (bucket == 64)
+        log_probs_BA = lm.forward(lm.pack(states)).log_probs_BA
+        values = model.evaluate(batch.packed)
+        losses = sac_losses(model, batch, ALPHA, train_actor=True)
+        losses.loss.backward()
+        head_gradients = [p.grad for p in heads.parameters()]
+        outcomes.append(([log_probs_BA, values.log_pi_BA, values.q_CBA, losses.loss], gradients(lm), head_gradients))
+    (got, got_lora, got_heads), (expected, expected_lora, expected_heads) = outcomes
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert_same_gradients(got_lora, expected_lora, 1e-5)
+    torch.testing.assert_close(got_heads, expected_heads, atol=1e-6, rtol=1e-5)
+
+
+def test_a_longer_row_does_not_change_the_others() -> None:
+    lm = tiny_lm("mistral", adapters_of("shared"))
+    model, _, _ = tiny_actor_critic(lm, "shared")
+    short = ragged(counts=[2, 3])
+    [long] = ragged(seed=7, counts=[6])
+    long = TokenisedQuery(torch.arange(40).numpy() % 61, (*long.actions[:5], torch.arange(9).numpy()))
+    alone, beside = (model.evaluate(lm.pack(queries)) for queries in (short, [short[0], long, short[1]]))
+    assert beside.log_pi_BA.shape == (3, 6)
+    torch.testing.assert_close(beside.log_pi_BA[[0, 2], :3], alone.log_pi_BA, atol=1e-5, rtol=0)
+    torch.testing.assert_close(beside.q_CBA[:, [0, 2], :3], alone.q_CBA, atol=1e-5, rtol=0)
+    assert torch.isneginf(beside.log_pi_BA[[0, 2], 3:]).all()
+    assert (beside.q_CBA[:, [0, 2], 3:] == 0).all()
+
+
+def test_permuted_rows_and_actions_give_permuted_results() -> None:
+    lm = tiny_lm("gemma", adapters_of("shared"))
+    model, _, _ = tiny_actor_critic(lm, "shared")
+    queries = ragged(counts=[4, 4, 4])
+    rows, actions = [2, 0, 1], [3, 1, 0, 2]
+    permuted = [TokenisedQuery(queries[b].prompt, tuple(queries[b].actions[a] for a in actions)) for b in rows]
+    before, after = (model.evaluate(lm.pack(q)) for q in (queries, permuted))
+    torch.testing.assert_close(after.log_pi_BA, before.log_pi_BA[rows][:, actions], atol=1e-5, rtol=0)
+    torch.testing.assert_close(after.q_CBA, before.q_CBA[:, rows][:, :, actions], atol=1e-5, rtol=0)
+    assert before.log_pi_BA.std() > 0.1  # or there would be nothing to permute
+    assert before.q_CBA.std() > 0.01
+
+
+def test_an_action_does_not_see_its_siblings() -> None:
+    lm = tiny_lm("llama")
+    [query] = ragged(counts=[3])
+    other = TokenisedQuery(query.prompt, (query.actions[0][::-1] + 1, *query.actions[1:]))
+    before, after = (lm.forward(lm.pack([q])) for q in (query, other))
+    assert (before.log_probs_BA[0, 0] - after.log_probs_BA[0, 0]).abs() > 1e-2
+    torch.testing.assert_close(before.log_probs_BA[0, 1:], after.log_probs_BA[0, 1:], atol=1e-6, rtol=0)
+    torch.testing.assert_close(before.action_hidden_BAH[0, 1:], after.action_hidden_BAH[0, 1:], atol=1e-6, rtol=0)
