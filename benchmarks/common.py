@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 import transformers
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from benchmarks.separate import SeparateLM
 from sacglam import cpu
@@ -81,8 +81,9 @@ def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str])
     """The language model of one variant: the same weights whichever it is."""
     torch.manual_seed(0)
     shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
-    config = LlamaConfig(**shape, max_position_embeddings=2048, tie_word_embeddings=True, attn_implementation="sdpa")
-    model = LlamaForCausalLM(config).to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
+    config = LlamaConfig(**shape, max_position_embeddings=2048, tie_word_embeddings=True)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = model.to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
     lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     if variant == "packed":
         return CausalLM(model, lora, adapters, bucket=options.bucket)
@@ -124,7 +125,7 @@ def prepare(options: argparse.Namespace) -> None:
     cpu.prepare(options.threads)
 
 
-def interleaved(runs: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
+def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
     """Seconds of each run, by turns, after one run of each to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):

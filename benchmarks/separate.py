@@ -55,7 +55,10 @@ class SeparateLM(CausalLM):
         """One sequence for each action."""
         actions = [(b, a, q.prompt, ids) for b, q in enumerate(queries) for a, ids in enumerate(q.actions)]
         shape = (len(queries), max(len(q.actions) for q in queries))
-        sequences, sequence, predicting, token = [], [], [], []
+        sequences: list[Tensor] = []
+        sequence: list[int] = []
+        predicting: list[int] = []
+        token: list[int] = []
         longest = max(len(ids) for _, _, _, ids in actions)
         total = sum(len(ids) for _, _, _, ids in actions)
         token_index = torch.full((*shape, longest), total)

@@ -188,8 +188,8 @@ def pretrain(
     steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seeds the corpus and the first weights.", min=0)] = 0,
     threads: Annotated[
-        int, typer.Option(help="CPU threads. The shipped model took 1; the last bits depend on it.", min=1)
-    ] = 1,
+        int, typer.Option(help="CPU threads. The shipped model took 2; the last bits depend on it.", min=1)
+    ] = 2,
 ) -> None:
     """Make the built-in tiny language model anew, from word knowledge and random play.
 

@@ -28,7 +28,8 @@ from sacglam.runs.progress import Progress as TrainingProgress
 if TYPE_CHECKING:
     from sacglam.agent import Agent
 
-_LINES_WITHOUT_TERMINAL = 20  # log lines of one training when the output is a file
+# Where the output is a file, a stage is shown by so many lines.
+_LINES_WITH_FIGURES, _LINES_WITHOUT_FIGURES = 20, 4
 
 
 class RichDisplay:
@@ -51,6 +52,7 @@ class RichDisplay:
         self._total = 0
         self._first: tuple[int, float] | None = None
         self._next_line = 0
+        self._figures = False
 
     def __enter__(self) -> RichDisplay:
         self._bar.__enter__()
@@ -67,7 +69,8 @@ class RichDisplay:
             self._bar.stop_task(self._task)
         self._task = self._bar.add_task(name, total=total, figures="")
         self._total = total
-        self._next_line = 0
+        self._figures = False
+        self._next_line = max(1, total // _LINES_WITHOUT_FIGURES)
         if not self._console.is_terminal:
             self._console.print(f"{name} ...")
 
@@ -75,6 +78,9 @@ class RichDisplay:
         """Move the bar."""
         if self._task is not None:
             self._bar.update(self._task, completed=min(done, self._total))
+        if not self._console.is_terminal and not self._figures and done >= self._next_line:
+            self._next_line += max(1, self._total // _LINES_WITHOUT_FIGURES)
+            self._console.print(f"{done:>8,} of {self._total:,}")
 
     def metrics(self, progress: TrainingProgress, metrics: Mapping[str, float]) -> None:
         """Show the figures that matter beside the bar."""
@@ -87,14 +93,15 @@ class RichDisplay:
         figures = "  ".join([*shown, f"{rate:.0f} steps/s"])
         if self._task is not None:
             self._bar.update(self._task, figures=figures)
+        self._figures = True
         if not self._console.is_terminal and progress.env_steps >= self._next_line:
-            self._next_line += self._total // _LINES_WITHOUT_TERMINAL
+            self._next_line = progress.env_steps + self._total // _LINES_WITH_FIGURES
             left = (self._total - progress.env_steps) / rate if rate else float("nan")
-            self._console.print(f"{progress.env_steps:>8,} steps  {figures}  {left:.0f} s left")
+            self._console.print(f"{progress.env_steps:>8,} steps  {figures}  {left:.0f} s left", soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 _FIGURES = (
@@ -109,7 +116,8 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
     """Where the results are and what to run next."""
     if not summary["finished"]:
         console.print(
-            f"stopped at {summary['env_steps']:,} steps with a checkpoint; go on: [bold]sacglam train --resume {folder}"
+            f"stopped at {summary['env_steps']:,} steps with a checkpoint; go on: [bold]sacglam train --resume {folder}",
+            soft_wrap=True,
         )
         return
     table = Table("success", "random policy", "before (greedy)", "after (greedy)")
@@ -121,7 +129,8 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
         f"Results: {folder} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
-        f"Next:  [bold]sacglam play {folder}[/bold]   [bold]sacglam evaluate {folder}[/bold]"
+        f"Next:  [bold]sacglam play {folder}[/bold]   [bold]sacglam evaluate {folder}[/bold]",
+        soft_wrap=True,
     )
 
 

@@ -69,11 +69,20 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
             f"model {settings.name!r} cannot be loaded; expected 'builtin', a Hugging Face name or a local folder with "
             f"config.json, *.safetensors and tokenizer files. The loader says: {error}"
         ) from error
+    _check_tokenizer(tokenizer, settings.name)
     model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
     if settings.gradient_checkpointing:
         _checkpoint_layers(model)
     check_packing(model, settings.name)
     return LoadedModel(model, tokenizer, _max_tokens(config))
+
+
+def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Where a model's folder has no tokenizer files, transformers makes a tokenizer that knows no words."""
+    if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
+        raise ModelError(
+            f"model {name!r} cannot be loaded: its tokenizer reads nothing in a plain word; is tokenizer.json missing?"
+        )
 
 
 def lora_config(settings: ModelConfig) -> LoraConfig:

@@ -1,12 +1,13 @@
 """The built-in model's corpus: what any language model knows of these words, and never what to do.
 
-Three kinds of document:
+Four kinds of document:
 
 * *transcripts* of a uniformly random policy under a goal drawn apart from it, in the prompt format: the text's form,
   which actions a state offers, what an action changes. As the actions do not depend on the goal, a model of these
   documents starts as a policy that does not either.
 * *words*: which names an object answers to (a red door is furniture and a red thing).
 * *reading*: which of the objects in a scene answer to a name.
+* *comparing*: in which letters two bit strings agree.
 
 No document says what a goal asks for, which supply grows what, or that anything was achieved.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from random import Random
 
 from sacglam.envs import TextEnv, make
+from sacglam.envs.bitflip import BitStrings
 from sacglam.envs.playground.scene import draw
 from sacglam.envs.playground.text import describe
 from sacglam.envs.playground.vocabulary import CATEGORIES, Name, Thing, names
@@ -30,13 +32,14 @@ def documents(rng: Random) -> Callable[[], str]:
     """A function that draws the next document."""
     worlds: list[tuple[TextEnv, float]] = [
         (make("playground_simple"), 0.3),
-        (make("playground"), 0.1),
-        (make("bitflip", bits=8), 0.05),
+        (make("playground"), 0.08),
+        (make("bitflip"), 0.04),
     ]
     kinds: list[tuple[Callable[[], str], float]] = [
         *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),
-        (lambda: words(rng), 0.1),
-        (lambda: reading(rng), 0.45),
+        (lambda: words(rng), 0.08),
+        (lambda: reading(rng), 0.40),
+        (lambda: comparing(rng), 0.10),
     ]
     draws, weights = zip(*kinds, strict=True)
     return lambda: rng.choices(draws, weights)[0]()
@@ -83,6 +86,16 @@ def reading(rng: Random) -> str:
     found = [text for text, thing in zip(texts, things, strict=True) if name.fits(thing)]
     rng.shuffle(found)
     return f"Which: {name.text}\n{scene.text}\nAnswer: {', '.join(found)}"
+
+
+def comparing(rng: Random) -> str:
+    """Two bit strings, and for each letter whether they agree in it."""
+    strings = BitStrings(rng.choice((6, 8, 8, 10)))
+    first, second = (strings[rng.randrange(len(strings))] for _ in range(2))
+    same = {one[0]: one == other for one, other in zip(first.split(), second.split(), strict=True)}
+    letters = rng.sample(sorted(same), len(same))
+    answer = ", ".join(f"{letter} {'yes' if same[letter] else 'no'}" for letter in letters)
+    return f"Same: {first}\nBits: {second}\nAnswer: {answer}"
 
 
 def _fitting(thing: Thing, rng: Random) -> Name:

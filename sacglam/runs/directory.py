@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` whole or not at all."""
-        writing = self.summary_file.with_suffix(".writing")
-        writing.write_text(json.dumps(summary, indent=2) + "\n")
-        writing.replace(self.summary_file)
+        _replace(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
 class MetricsLog:
@@ -106,15 +105,32 @@ class MetricsLog:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line."""
-        with self._run.metrics_file.open("a") as file:
+        with _explained(self._run.metrics_file), self._run.metrics_file.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def rewind(self, env_steps: int) -> None:
         """Drop the lines after `env_steps`: what an interrupted run logged past its last checkpoint comes again."""
         kept = [line for line in self._run.metrics() if line["env_steps"] <= env_steps]
-        writing = self._run.metrics_file.with_suffix(".writing")
-        writing.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        writing.replace(self._run.metrics_file)
+        _replace(self._run.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def _replace(file: Path, content: str) -> None:
+    """Write `file` whole or not at all."""
+    writing = file.with_suffix(".writing")
+    with _explained(file):
+        writing.write_text(content)
+        writing.replace(file)
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """Turn a failure to write `file`, e.g. on a full disk, into an error that says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot write {file}: {error.strerror}. Mend that, then go on with --resume {file.parent}"
+        ) from error
 
 
 def fresh(seed: int, parent: Path = Path("runs")) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -120,3 +121,19 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.steps(run / "checkpoints") == [kept]
     tensors = checkpoint.load(kept).tensors
     assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
+
+
+def test_a_full_disk_stops_the_run_with_a_message_and_it_goes_on_once_there_is_room(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    """A file size limit stands in for the disk, since mounting a small one takes privileges: the same failing write."""
+    run = tmp_path / "full"
+    limited = shlex.join(tiny_train(run))
+    done = call(["bash", "-c", f"ulimit -f 300; trap '' XFSZ; exec {limited}"])  # 300 KiB for each file
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert "cannot write checkpoint" in said
+    assert "--resume" in said
+    assert "Traceback" not in done.stderr
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)

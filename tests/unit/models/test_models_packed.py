@@ -54,6 +54,7 @@ def test_scores_hidden_states_and_lora_gradients(name: str, attention: str, merg
     assert_same_gradients(gradients(lm), reference.gradients())
 
 
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 def test_merged_in_a_model_with_transposed_weights() -> None:
     lm = tiny_lm("gpt2", merged=True)
     reference = Reference("gpt2", lm)

@@ -1,0 +1,131 @@
+"""Everything that is not the language model: environment steps a second, and its share of a training's time.
+
+    python -m benchmarks.environment --config configs/quickstart.yaml
+
+One row for the lockstep environments alone, under the uniformly random policy, and one for whole intervals of training
+(collect, relabel and store, sample, make batches, update) after the buffer has been filled under that policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import common
+from sacglam import cpu
+from sacglam.build import Parts, build, build_env, resolve
+from sacglam.clock import PhaseClock
+from sacglam.config import Config, load
+from sacglam.policy import SamplingPolicy
+from sacglam.prompt import query
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.scoring.base import UniformScorer
+from sacglam.types import Episode
+
+OUTSIDE_THE_MODEL = ("environment", "replay", "batch")
+
+
+def random_rollout(config: Config) -> Rollout:
+    """The environments in lockstep under the uniformly random policy."""
+    envs = [build_env(config) for _ in range(config.env.copies)]
+    starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
+    return Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(1)), starts, PhaseClock())
+
+
+def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
+    """Steps a second of all copies together: world, texts, candidate actions, achieved goals, prompt, decision."""
+    rollout = random_rollout(config)
+    rollout.collect(steps // 10)
+    rates = []
+    for repeat in range(repeats):
+        start = time.perf_counter()
+        rollout.collect(steps)
+        rates.append(steps / (time.perf_counter() - start))
+        common.log(f"  environment {repeat + 1}: {rates[-1]:.0f} steps/s")
+    return {"name": "environment", "steps_per_s": round(median(rates)), **_what(config)}
+
+
+def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
+    """Where the time of `intervals` intervals goes, after a warm-up of a tenth as many."""
+    parts = build(config)
+    parts.replay.add(random_rollout(config).collect(fill))
+    for _ in range(-(-intervals // 10)):
+        _interval(parts, config)
+    before = parts.clock.seconds
+    start = time.perf_counter()
+    episodes = [e for _ in range(intervals) for e in _interval(parts, config)]
+    total = time.perf_counter() - start
+    spent = {name: seconds - before.get(name, 0.0) for name, seconds in parts.clock.seconds.items()}
+    spent["other"] = total - sum(spent.values())
+    outside = sum(spent[name] for name in OUTSIDE_THE_MODEL) + spent["other"]
+    prompt_tokens, actions, action_tokens = _lengths(parts, episodes)
+    return {
+        "name": "training",
+        "actions": actions,
+        "prompt_tokens": prompt_tokens,
+        "action_tokens": action_tokens,
+        "steps_per_s": round(intervals * config.algo.update_interval / total, 1),
+        "seconds": {name: round(seconds, 3) for name, seconds in spent.items()},
+        "share_outside_the_model": round(outside / total, 4),
+        "buffer": len(parts.replay.buffer),
+        "batch_size": config.algo.batch_size,
+        "updates_per_interval": config.algo.updates_per_interval,
+        "model": config.model.name,
+        **_what(config),
+    }
+
+
+def _interval(parts: Parts, config: Config) -> list[Episode]:
+    """The body of the training loop; sampling is counted with the replay."""
+    episodes = parts.rollout.collect(config.algo.update_interval)
+    with parts.clock.phase("replay"):
+        parts.replay.add(episodes)
+        batches = list(parts.replay.batches())
+    for batch in batches:
+        parts.learner.update(batch)
+    return episodes
+
+
+def _lengths(parts: Parts, episodes: Sequence[Episode]) -> tuple[float, float, float]:
+    """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over the states of the episodes."""
+    states = [query(e.goal, e.observation(t)) for e in episodes for t in range(len(e.steps))]
+    tokenised = parts.brain.tokenizer(states)
+    return (
+        round(fmean(len(q.prompt) for q in tokenised), 1),
+        round(fmean(len(q.actions) for q in tokenised), 1),
+        round(fmean(len(action) for q in tokenised for action in q.actions), 1),
+    )
+
+
+def _what(config: Config) -> dict[str, Any]:
+    env = {"env": config.env.name, "env_options": config.env.options, "copies": config.env.copies}
+    return {**env, **common.machine(config.device, config.threads)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, help="a configuration; none: the quickstart")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], help="e.g. env.name=playground")
+    parser.add_argument("--steps", type=int, default=9600, help="environment steps of a repeat")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--fill", type=int, default=6400, help="environment steps in the buffer before the intervals")
+    parser.add_argument("--intervals", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    fixed = [f"threads={options.threads}", f"device={options.device}"]
+    config = resolve(load(options.config, [*fixed, *options.overrides]))
+    cpu.prepare(config.threads)
+    rows = [environment_row(config, options.steps, options.repeats)]
+    rows.append(training_row(config, options.fill, options.intervals))
+    common.emit(rows)
+
+
+if __name__ == "__main__":
+    main()

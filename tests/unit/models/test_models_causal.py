@@ -1,0 +1,209 @@
+"""Adapters around a decoder: selection, checkpointed layers, saving, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sacglam.algos.sac import sac_losses
+from sacglam.errors import ModelError
+from sacglam.models.actor_critic import Backbone
+from sacglam.models.base import ACTOR, CRITIC
+from sacglam.models.causal import CausalLM
+from sacglam.models.loading import _checkpoint_layers
+from sacglam.models.tokens import TokenisedQuery
+from tests.unit.models.reference import (
+    adapters_of,
+    assert_same_gradients,
+    gradients,
+    lora,
+    ragged,
+    sac_batch,
+    shake,
+    tiny_actor_critic,
+    tiny_lm,
+    tiny_model,
+)
+
+
+def test_all_adapters_begin_alike_and_as_the_base_model() -> None:
+    names = [ACTOR, CRITIC, "critic_target"]
+    lm = CausalLM(tiny_model("llama"), lora(), names)
+    query = ragged(counts=[1])[0]
+    ids = torch.from_numpy(np.concatenate([query.prompt, query.actions[0]]))
+    log_prob_TV = torch.log_softmax(tiny_model("llama")(input_ids=ids[None]).logits[0], dim=-1)
+    expected = log_prob_TV[len(query.prompt) - 1 : -1].gather(1, ids[len(query.prompt) :, None]).sum()
+    first = lm.adapter_parameters(ACTOR)
+    for name in names:
+        assert lm.forward(lm.pack([query]), name).log_probs_BA.item() == pytest.approx(expected.item(), abs=1e-5)
+        own = lm.adapter_parameters(name)
+        assert own.keys() == first.keys()
+        assert all(torch.equal(own[k], first[k]) for k in own)
+        assert name == ACTOR or all(own[k] is not first[k] for k in own)
+    assert any((p != 0).any() for p in first.values())  # A is random; B is zero
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_forward_uses_the_adapter_it_names(merged: bool) -> None:
+    lm = tiny_lm("llama", [ACTOR, CRITIC], merged=merged)
+    packed = lm.pack(ragged())
+    actor, critic, again = (lm.forward(packed, name).log_probs_BA for name in (ACTOR, CRITIC, ACTOR))
+    assert torch.equal(actor, again)
+    assert (actor - critic).abs().max() > 0.1
+    # And both graphs live on: a joint backward reaches both adapters.
+    (again.sum() + critic.sum()).backward()
+    assert len(gradients(lm, ACTOR)) == len(gradients(lm, CRITIC)) == len(lm.adapter_parameters(ACTOR))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_selecting_an_adapter_thaws_nothing(merged: bool) -> None:
+    lm = tiny_lm("llama", [ACTOR, CRITIC], merged=merged)
+    for parameter in lm.adapter_parameters(CRITIC).values():
+        parameter.requires_grad_(False)
+    packed = lm.pack(ragged())
+    for name in (CRITIC, ACTOR, CRITIC):
+        lm.forward(packed, name)
+        assert all(p.requires_grad for p in lm.adapter_parameters(ACTOR).values())
+        assert not any(p.requires_grad for p in lm.adapter_parameters(CRITIC).values())
+
+
+def test_an_unknown_adapter() -> None:
+    with pytest.raises(ModelError, match="no adapter 'other'; it has default"):
+        tiny_lm("llama").adapter_parameters("other")
+
+
+class _Calls:
+    """Counts how often the MLP of layer 0 begins to run; when recomputed, it stops as soon as all is there."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.count = 0
+        model.get_decoder().layers[0].mlp.register_forward_pre_hook(self._hook)
+
+    def _hook(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("backbone", ["shared", "frozen", "separate"])
+def test_gradient_checkpointing_gives_the_same_gradients(backbone: Backbone) -> None:
+    names = adapters_of(backbone)
+    outcomes = []
+    for checkpointing in (False, True):
+        base = tiny_model("llama")
+        if checkpointing:
+            _checkpoint_layers(base)
+        calls = _Calls(base)
+        lm = CausalLM(base, lora(), names)
+        shake(lm, names)
+        model, heads, _ = tiny_actor_critic(lm, backbone)
+        losses = sac_losses(model, sac_batch(lm)[0], 0.1, train_actor=True)
+        forward = calls.count
+        losses.loss.backward()
+        passes_with_gradient = 2 if backbone == "separate" else 1
+        assert calls.count - forward == (passes_with_gradient if checkpointing else 0)
+        adapters = [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
+        outcomes.append((losses.loss, [gradients(lm, a) for a in adapters], [p.grad for p in heads.parameters()]))
+    (loss, lora_plain, heads_plain), (loss_again, lora_again, heads_again) = outcomes
+    assert loss.item() == pytest.approx(loss_again.item(), rel=1e-6)
+    for again, plain in zip(lora_again, lora_plain, strict=True):
+        assert_same_gradients(again, plain, 1e-5)
+    torch.testing.assert_close(heads_again, heads_plain)
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+def test_checkpointing_switches_no_dropout_on() -> None:
+    base = tiny_model("gpt2")
+    assert base.config.resid_pdrop > 0
+    _checkpoint_layers(base)
+    lm = CausalLM(base, lora(), [ACTOR])
+    packed = lm.pack(ragged())
+    with torch.no_grad():
+        assert torch.equal(lm.forward(packed).log_probs_BA, lm.forward(packed).log_probs_BA)
+
+
+def test_merged_and_checkpointing_exclude_each_other() -> None:
+    base = tiny_model("llama")
+    _checkpoint_layers(base)
+    with pytest.raises(ModelError, match=r"model\.lora\.merged and model\.gradient_checkpointing exclude each other"):
+        CausalLM(base, lora(), merged=True)
+
+
+def test_an_adapter_on_the_output_layer_is_refused() -> None:
+    config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM")
+    with pytest.raises(ModelError, match="names the output layer"):
+        CausalLM(tiny_model("mistral"), config)
+
+
+def test_all_linear_leaves_the_output_layer_out() -> None:
+    assert not any("lm_head" in name for name in tiny_lm("mistral").adapter_parameters(ACTOR))
+
+
+def test_merged_needs_linear_layers() -> None:
+    config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], task_type="CAUSAL_LM")
+    with pytest.raises(ModelError, match=r"merged needs linear layers.*embed_tokens"):
+        CausalLM(tiny_model("mistral"), config, merged=True)
+
+
+def test_targets_that_do_not_exist() -> None:
+    config = LoraConfig(r=2, target_modules=["nowhere"], task_type="CAUSAL_LM")
+    with pytest.raises(ModelError, match=r"no adapter fits model\.lora\.targets.*nowhere"):
+        CausalLM(tiny_model("llama"), config)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_saved_adapter_is_a_peft_folder_with_the_same_scores(merged: bool, tmp_path: Path) -> None:
+    lm = tiny_lm("qwen2", [ACTOR, CRITIC], merged=merged)
+    lm.save_adapter(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    loaded = PeftModel.from_pretrained(tiny_model("qwen2"), str(tmp_path))
+    [query] = ragged(counts=[1])
+    ids = torch.from_numpy(np.concatenate([query.prompt, query.actions[0]]))
+    log_prob_TV = torch.log_softmax(loaded(input_ids=ids[None]).logits[0], dim=-1)
+    expected = log_prob_TV[len(query.prompt) - 1 : -1].gather(1, ids[len(query.prompt) :, None]).sum()
+    for name, same in ((ACTOR, True), (CRITIC, False)):
+        gap = abs(lm.forward(lm.pack([query]), name).log_probs_BA.item() - expected.item())
+        assert (gap < 1e-5) == same
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_bfloat16_model_has_float32_adapters_and_scores(merged: bool) -> None:
+    lm = CausalLM(tiny_model("llama", dtype=torch.bfloat16), lora(), [ACTOR], merged=merged)
+    shake(lm, [ACTOR])
+    exact = tiny_lm("llama")
+    queries = ragged()
+    output = lm.forward(lm.pack(queries))
+    assert output.log_probs_BA.dtype == torch.float32
+    assert output.action_hidden_BAH.dtype == torch.bfloat16
+    assert {p.dtype for p in lm.adapter_parameters(ACTOR).values()} == {torch.float32}
+    # Three digits of precision in two layers.
+    torch.testing.assert_close(output.log_probs_BA, exact.forward(exact.pack(queries)).log_probs_BA, atol=0.3, rtol=0)
+    output.log_probs_BA.sum().backward()
+    exact.forward(exact.pack(queries)).log_probs_BA.sum().backward()
+    assert_same_gradients(gradients(lm), gradients(exact), 0.1)
+
+
+def test_the_output_layers_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_lm("llama")
+    packed = lm.pack(ragged())
+    whole = lm.forward(packed).log_probs_BA
+    whole.sum().backward()
+    expected = {name: gradient.clone() for name, gradient in gradients(lm).items()}
+    for parameter in lm.adapter_parameters(ACTOR).values():
+        parameter.grad = None
+    monkeypatch.setattr("sacglam.models.logprobs._CHUNK_ELEMENTS", 200)  # three rows of 61
+    chunked = lm.forward(packed).log_probs_BA
+    chunked.sum().backward()
+    torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=0)
+    assert_same_gradients(gradients(lm), expected, 1e-5)
+
+
+def test_a_prompt_and_an_action_of_one_token() -> None:
+    lm = tiny_lm("llama")
+    output = lm.forward(lm.pack([TokenisedQuery(np.array([1]), (np.array([2]),))]))
+    logits_V = output.prompt_hidden_BH[0] @ tiny_model("llama").get_output_embeddings().weight.T
+    assert output.log_probs_BA.item() == pytest.approx(torch.log_softmax(logits_V, dim=-1)[2].item(), abs=1e-5)

@@ -1,0 +1,238 @@
+"""What is loaded, and what is refused: not found, damaged, or not to be packed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import (
+    AutoModelForCausalLM,
+    BambaConfig,
+    CohereConfig,
+    FalconH1Config,
+    Gemma2Config,
+    GraniteConfig,
+    JambaConfig,
+    Lfm2Config,
+    LlamaConfig,
+    Mamba2Config,
+    MambaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    RecurrentGemmaConfig,
+    RwkvConfig,
+    T5Config,
+)
+
+from sacglam.config import LoraSettings, ModelConfig
+from sacglam.errors import ModelError
+from sacglam.models.base import ACTOR
+from sacglam.models.causal import CausalLM
+from sacglam.models.loading import BUILTIN, _max_tokens, check_packing, load_model, lora_config
+from tests.unit.models.reference import CONFIGS, PACKED, ragged, tiny_model
+
+CPU = torch.device("cpu")
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
+MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+STATEFUL: dict[str, PreTrainedConfig] = {
+    "mamba": MambaConfig(**SMALL, state_size=8),
+    "mamba2": Mamba2Config(**SMALL, state_size=8, num_heads=8, head_dim=8, n_groups=1),
+    "rwkv": RwkvConfig(**SMALL, context_length=128),
+    "jamba": JambaConfig(
+        **SHAPE, num_experts=2, mamba_d_state=8, use_mamba_kernels=False, attn_layer_period=2, attn_layer_offset=1
+    ),
+    "bamba": BambaConfig(**SHAPE, **MAMBA, attn_layer_indices=[1]),
+    "falcon_h1": FalconH1Config(**SHAPE, **MAMBA, mamba_d_ssm=64),
+    "lfm2": Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]),
+    "recurrent_gemma": RecurrentGemmaConfig(
+        **{k: v for k, v in SHAPE.items() if k != "max_position_embeddings"}, head_dim=8, lru_width=32
+    ),
+}
+
+
+def _random(config: PreTrainedConfig) -> transformers.PreTrainedModel:
+    torch.manual_seed(0)
+    model: transformers.PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen2 with the built-in tokenizer, as a folder that Hugging Face could have written."""
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    config = Qwen2Config(**(SHAPE | {"vocab_size": 512}))
+    _random(config).save_pretrained(path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUILTIN / name, path)
+    return path
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_local_folder(folder: Path, attention: str) -> None:
+    loaded = load_model(ModelConfig(name=str(folder), attention=attention), CPU)  # type: ignore[arg-type]
+    assert loaded.max_tokens == 128
+    assert loaded.model.config._attn_implementation == attention
+    assert not loaded.model.training
+    assert not any(p.requires_grad for p in loaded.model.parameters())
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
+    assert loaded.tokenizer("Goal:", add_special_tokens=False)["input_ids"]
+
+
+def test_bfloat16(folder: Path) -> None:
+    loaded = load_model(ModelConfig(name=str(folder), dtype="bfloat16"), CPU)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+
+
+def test_the_built_in_model() -> None:
+    loaded = load_model(ModelConfig(), CPU)
+    assert loaded.model.config.model_type == "llama"
+    assert loaded.max_tokens == loaded.model.config.max_position_embeddings
+    assert len(loaded.tokenizer) <= loaded.model.config.vocab_size
+
+
+def test_gradient_checkpointing_is_on_and_dropout_off(folder: Path) -> None:
+    loaded = load_model(ModelConfig(name=str(folder), gradient_checkpointing=True), CPU)
+    assert loaded.model.is_gradient_checkpointing
+    layers = list(loaded.model.get_decoder().layers)
+    assert {module for module in loaded.model.modules() if module.training} == set(layers)
+
+
+def test_the_adapter_settings_arrive(folder: Path) -> None:
+    settings = ModelConfig(name=str(folder), lora=LoraSettings(rank=3, alpha=7.5, targets=["q_proj", "o_proj"]))
+    lm = CausalLM(load_model(settings, CPU).model, lora_config(settings))
+    parameters = lm.adapter_parameters(ACTOR)
+    assert {name.split(".")[-3] for name in parameters} == {"q_proj", "o_proj"}
+    assert {min(p.shape) for p in parameters.values()} == {3}
+    assert lora_config(settings).lora_alpha == 7.5
+    assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded; expected 'builtin', a Hugging Face name or a local folder"):
+        load_model(ModelConfig(name=str(tmp_path / "nothing")), CPU)
+
+
+def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="model 'no-such-model-of-anyone' cannot be loaded"):
+        load_model(ModelConfig(name="no-such-model-of-anyone"), CPU)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no weights", "no tokenizer", "no config", "bad config", "foreign"])
+def test_a_damaged_folder(folder: Path, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "damaged"
+    shutil.copytree(folder, path)
+    weights = path / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:1000])
+    elif damage == "no weights":
+        weights.unlink()
+    elif damage == "no tokenizer":
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (path / name).unlink()
+    elif damage == "no config":
+        (path / "config.json").unlink()
+    elif damage == "bad config":
+        (path / "config.json").write_text("{")
+    else:
+        (path / "config.json").write_text('{"model_type": "of-another-world"}')
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(ModelConfig(name=str(path)), CPU)
+
+
+def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    T5Config(d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=64).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"encoder-decoder \(t5\); expected a decoder-only model"):
+        load_model(ModelConfig(name=str(tmp_path)), CPU)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", [*PACKED, "gpt2"])
+def test_transformers_pass_the_trial(name: str, attention: str) -> None:
+    check_packing(tiny_model(name, attention), name)
+    check_packing(tiny_model(name, attention, torch.bfloat16), name)
+
+
+@pytest.mark.parametrize("name", sorted(STATEFUL))
+def test_state_that_leaks_between_actions_is_refused(name: str) -> None:
+    with pytest.raises(
+        ModelError, match=rf"model 'tiny' \({name}\) cannot be packed: .*expected a transformer decoder"
+    ):
+        check_packing(_random(STATEFUL[name]), "tiny")
+
+
+@pytest.mark.parametrize("name", ["jamba", "falcon_h1", "lfm2"])
+def test_the_trial_finds_a_small_leak_without_being_told_the_kind_of_layer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sacglam.models.loading.ATTENTION_KINDS", {"hybrid", "conv", "linear_attention", "full_attention"}
+    )
+    with pytest.raises(ModelError, match="state leaks between actions"):
+        check_packing(_random(STATEFUL[name]), name)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [Gemma2Config(**SHAPE, head_dim=8), GraniteConfig(**SHAPE, logits_scaling=8.0), CohereConfig(**SHAPE)],
+    ids=["capped", "divided", "multiplied"],
+)
+def test_logits_that_are_not_the_output_layers_are_refused(config: PreTrainedConfig) -> None:
+    with pytest.raises(ModelError, match="scales, caps or shifts its logits"):
+        check_packing(_random(config), "tiny")
+
+
+def test_positions_that_are_not_taken_as_given_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    decoder = type(model.get_decoder())
+    forward = decoder.forward
+
+    def deaf(self: Any, *args: Any, position_ids: Any = None, **kwargs: Any) -> Any:
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(decoder, "forward", deaf)
+    with pytest.raises(ModelError, match="positions are not taken as given"):
+        check_packing(model, "tiny")
+
+
+def test_the_trial_leaves_the_model_as_it_was() -> None:
+    model = tiny_model("llama")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_packing(model, "tiny")
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not model.get_output_embeddings()._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        (LlamaConfig(**SHAPE), 128),
+        (MistralConfig(**SHAPE, sliding_window=32), 32),
+        (MistralConfig(**SHAPE, sliding_window=None), 128),
+        (MistralConfig(**SHAPE, sliding_window=4096), 128),
+        (Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=16, max_window_layers=0), 16),
+        (Qwen2Config(**SHAPE, use_sliding_window=False, sliding_window=16), 128),
+        (CONFIGS["gpt2"](), 96),
+    ],
+)
+def test_how_many_tokens_fit(config: PreTrainedConfig, tokens: int) -> None:
+    assert _max_tokens(config) == tokens
+
+
+def test_a_model_that_does_not_tell_how_many_tokens_fit() -> None:
+    with pytest.raises(ModelError, match="does not say how many positions"):
+        _max_tokens(MambaConfig(**SMALL))

@@ -1,0 +1,138 @@
+"""Text to token ids: apart, joined, cached, and refused where it cannot be scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from sacglam.errors import ModelError
+from sacglam.models import tokens
+from sacglam.models.loading import BUILTIN
+from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
+from sacglam.types import Query
+
+WORDS = ("a", "b", "c", "d", "ab", "bc", "abc")
+
+
+def _tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    """Greedy over `WORDS`, id by position; text that is none of them gives nothing; it would add <s> if it were let."""
+    merges = [("a", "b"), ("b", "c"), ("ab", "c")]
+    core = Tokenizer(models.BPE({word: i for i, word in enumerate((*WORDS, "<s>", "</s>"))}, merges))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 7), ("</s>", 8)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, **special)
+
+
+class Counting:
+    """A tokenizer that remembers what it was asked."""
+
+    eos_token_id = 8
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self._inner = _tokenizer()
+
+    def __call__(self, texts: list[str], **options: Any) -> Any:
+        self.asked.append(list(texts))
+        return self._inner(texts, **options)
+
+
+def _counting(max_tokens: int = 99) -> tuple[QueryTokenizer, Counting]:
+    counting = Counting()
+    return QueryTokenizer(counting, max_tokens), counting  # type: ignore[arg-type]
+
+
+def _ids(tokenised: TokenisedQuery) -> tuple[list[int], list[list[int]]]:
+    return tokenised.prompt.tolist(), [action.tolist() for action in tokenised.actions]
+
+
+def test_prompt_and_action_are_tokenised_apart_and_without_special_tokens() -> None:
+    tokenizer = _tokenizer()
+    assert tokenizer("abc")["input_ids"] == [7, 6, 8]  # joined, and with special tokens: what must not happen
+    [got] = QueryTokenizer(tokenizer, 99)([Query("a", ("b", "bc", "bcab"))])
+    assert _ids(got) == ([0], [[1], [5], [5, 4]])
+    assert got.longest == 3
+    assert all(ids.dtype == np.int64 for ids in (got.prompt, *got.actions))
+
+
+def test_the_built_in_tokenizer_joins_to_its_own_reading() -> None:
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(BUILTIN)
+    prompt, action = "Goal: Grasp red cat\nYou see: red cat\nAction:", " Go to red cat"
+    [got] = QueryTokenizer(tokenizer, 99)([Query(prompt, (action,))])
+    joined = np.concatenate([got.prompt, got.actions[0]])
+    assert tokenizer.decode(joined) == prompt + action
+    assert joined.tolist() == tokenizer(prompt + action, add_special_tokens=False)["input_ids"]
+
+
+def test_score_eos_ends_every_action() -> None:
+    tokenizer = _tokenizer(eos_token="</s>")
+    [got] = QueryTokenizer(tokenizer, 99, score_eos=True)([Query("abc", ("a", "ab c"))])
+    assert _ids(got) == ([6], [[0, 8], [4, 2, 8]])
+    [again] = QueryTokenizer(tokenizer, 99, score_eos=False)([Query("abc", ("a", "ab c"))])
+    assert _ids(again) == ([6], [[0], [4, 2]])
+
+
+def test_score_eos_counts_towards_the_length() -> None:
+    tokenizer = _tokenizer(eos_token="</s>")
+    query = Query("a b", ("c",))
+    assert QueryTokenizer(tokenizer, 4, score_eos=True)([query])[0].longest == 4
+    with pytest.raises(ModelError, match="got 4"):
+        QueryTokenizer(tokenizer, 3, score_eos=True)([query])
+
+
+def test_score_eos_without_such_a_token_is_refused() -> None:
+    with pytest.raises(ModelError, match="score_eos needs an end-of-sequence token"):
+        QueryTokenizer(_tokenizer(), 99, score_eos=True)
+
+
+@pytest.mark.parametrize("action", ["", " "])
+def test_an_action_of_no_tokens_is_refused(action: str) -> None:
+    with pytest.raises(ModelError, match="expected an action of at least one token") as caught:
+        QueryTokenizer(_tokenizer(eos_token="</s>"), 99, score_eos=True)([Query("a", ("b", action))])
+    assert repr(action) in str(caught.value)
+
+
+def test_a_prompt_of_no_tokens_is_refused() -> None:
+    with pytest.raises(ModelError, match="expected a prompt of at least one token"):
+        QueryTokenizer(_tokenizer(), 99)([Query(" ", ("a",))])
+
+
+def test_the_longest_action_decides_whether_a_query_fits() -> None:
+    query = Query("a b c", ("a", "a b", "b"))
+    assert QueryTokenizer(_tokenizer(), 5)([query])[0].longest == 5
+    with pytest.raises(ModelError, match=r"within the model's 4 tokens, got 5 \(prompt 3\)") as caught:
+        QueryTokenizer(_tokenizer(), 4)([query])
+    assert "'a b c'" in str(caught.value)
+
+
+def _asked(counting: Counting) -> list[Sequence[str]]:
+    return [list(texts) for texts in counting.asked]
+
+
+def test_each_text_is_tokenised_once() -> None:
+    tokenise, counting = _counting()
+    first = tokenise([Query("a", ("b", "c")), Query("a", ("c", "d"))])
+    again = tokenise([Query("b", ("a", "c"))])
+    assert _asked(counting) == [["a", "b", "c", "d"]]
+    assert [_ids(q) for q in first] == [([0], [[1], [2]]), ([0], [[2], [3]])]
+    assert _ids(again[0]) == ([1], [[0], [2]])
+    tokenise([Query("a", ("ab", "b"))])
+    assert _asked(counting) == [["a", "b", "c", "d"], ["ab"]]
+
+
+def test_a_full_cache_is_emptied_and_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_CACHED_TEXTS", 3)
+    tokenise, counting = _counting()
+    assert _ids(tokenise([Query("a", ("b", "c"))])[0]) == ([0], [[1], [2]])
+    # "ab" does not fit beside the three: they go, and those of them that are asked for again come back.
+    assert _ids(tokenise([Query("a", ("ab", "c"))])[0]) == ([0], [[4], [2]])
+    assert _asked(counting) == [["a", "b", "c"], ["a", "ab", "c"]]
+    assert _ids(tokenise([Query("a", ("ab", "c"))])[0]) == ([0], [[4], [2]])
+    assert len(counting.asked) == 2
+    # One call may bring more than the cache should hold.
+    assert _ids(tokenise([Query("a", ("b", "c", "d", "bc"))])[0]) == ([0], [[1], [2], [3], [5]])
