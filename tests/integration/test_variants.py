@@ -1,0 +1,64 @@
+"""Every variant of the paper's ablations trains, resumes and moves what it should and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sacglam import config
+from sacglam.runs import checkpoint
+from sacglam.training import train
+from tests.conftest import TINY
+
+VARIANTS = {
+    "observation input": ["critic.input=observation", "critic.max_actions=8"],
+    "frozen backbone": ["critic.backbone=frozen"],
+    "separate backbone": ["critic.backbone=separate"],
+    "separate backbone, observation input": ["critic.backbone=separate", "critic.input=observation"],
+    "online target backbone": ["critic.target_backbone=online"],
+    "one critic": ["critic.num_critics=1"],
+    "uniform sampling": ["replay.sampling=uniform"],
+    "prior sampling": ["replay.sampling=prior"],
+    "no hindsight": ["replay.hindsight=false"],
+    "one step": ["algo.n_step=1"],
+    "micro batches": ["algo.micro_batch_size=5"],
+    "plain adapters": ["model.lora.merged=false"],
+    "checkpointed layers": ["model.lora.merged=false", "model.gradient_checkpointing=true"],
+    "eager attention": ["model.attention=eager"],
+    "scored end of sequence, normalised": ["policy.score_eos=true", "policy.length_normalised=true"],
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_trains(name: str, tmp_path: Path) -> None:
+    overrides = [*TINY, "steps=192", "checkpoint.every_steps=96", "evaluation.episodes=2", *VARIANTS[name]]
+    summary = train(config.load(None, overrides), tmp_path / "run")
+    assert summary["finished"]
+    assert summary["updates"] >= 8
+    first, last = (checkpoint.load(folder).tensors for folder in checkpoint.steps(tmp_path / "run" / "checkpoints"))
+    moved = {tensor for tensor in first if not torch.equal(first[tensor], last[tensor])}
+    assert {tensor for tensor in first if tensor.startswith("model.heads.") and tensor.endswith("weight")} <= moved
+    assert {tensor for tensor in first if tensor.startswith("model.lora.default.")} <= moved
+    assert {
+        tensor for tensor in first if tensor.startswith("model.target_heads.") and tensor.endswith("weight")
+    } <= moved
+    adapters = {tensor.split(".")[2] for tensor in first if tensor.startswith("model.lora.")}
+    expected = {"default", "default_target"}
+    if "separate" in name:
+        expected = {"default", "critic", "critic_target"}
+    if "online" in name:
+        expected = {"default"}
+    assert adapters == expected
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    ends = []
+    for size in ("null", "5"):
+        run = tmp_path / size
+        train(config.load(None, [*TINY, "steps=160", "evaluation.episodes=2", f"algo.micro_batch_size={size}"]), run)
+        ends.append(checkpoint.load(checkpoint.steps(run / "checkpoints")[-1]).tensors)
+    for name, tensor in ends[0].items():
+        if name.startswith("model.heads."):
+            torch.testing.assert_close(ends[1][name], tensor, rtol=1e-4, atol=1e-5)
