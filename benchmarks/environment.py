@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -26,7 +25,6 @@ from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import UniformScorer
-from sacglam.types import Episode
 
 OUTSIDE_THE_MODEL = ("environment", "replay", "batch")
 
@@ -59,12 +57,13 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
         _interval(parts, config)
     before = parts.clock.seconds
     start = time.perf_counter()
-    episodes = [e for _ in range(intervals) for e in _interval(parts, config)]
+    for _ in range(intervals):
+        _interval(parts, config)
     total = time.perf_counter() - start
     spent = {name: seconds - before.get(name, 0.0) for name, seconds in parts.clock.seconds.items()}
     spent["other"] = total - sum(spent.values())
     outside = sum(spent[name] for name in OUTSIDE_THE_MODEL) + spent["other"]
-    prompt_tokens, actions, action_tokens = _lengths(parts, episodes)
+    prompt_tokens, actions, action_tokens = _lengths(parts)
     return {
         "name": "training",
         "actions": actions,
@@ -81,7 +80,7 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
     }
 
 
-def _interval(parts: Parts, config: Config) -> list[Episode]:
+def _interval(parts: Parts, config: Config) -> None:
     """The body of the training loop; sampling is counted with the replay."""
     episodes = parts.rollout.collect(config.algo.update_interval)
     with parts.clock.phase("replay"):
@@ -89,13 +88,12 @@ def _interval(parts: Parts, config: Config) -> list[Episode]:
         batches = list(parts.replay.batches())
     for batch in batches:
         parts.learner.update(batch)
-    return episodes
 
 
-def _lengths(parts: Parts, episodes: Sequence[Episode]) -> tuple[float, float, float]:
-    """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over the states of the episodes."""
-    states = [query(e.goal, e.observation(t)) for e in episodes for t in range(len(e.steps))]
-    tokenised = parts.brain.tokenizer(states)
+def _lengths(parts: Parts) -> tuple[float, float, float]:
+    """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
+    sample = parts.replay.buffer.sample(np.random.default_rng(0), 1000)
+    tokenised = parts.brain.tokenizer([query(t.goal, t.observation) for t in sample])
     return (
         round(fmean(len(q.prompt) for q in tokenised), 1),
         round(fmean(len(q.actions) for q in tokenised), 1),

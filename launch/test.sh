@@ -17,7 +17,12 @@ echo "== installing into $venv"
 # Two processes that each take all cores slow each other down tenfold, so every process is told how many it has.
 threads=$(( $(nproc) < 4 ? $(nproc) : 4 ))
 export OMP_NUM_THREADS=$threads HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
-echo "== ruff";        "$venv/bin/ruff" check . && "$venv/bin/ruff" format --check .
-echo "== mypy";        "$venv/bin/mypy"
-echo "== import-linter"; "$venv/bin/lint-imports" --no-cache
-echo "== pytest";      "$venv/bin/python" -m pytest "$@"
+echo "== ruff"
+"$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
+echo "== mypy"
+"$venv/bin/mypy"
+echo "== import-linter"
+"$venv/bin/lint-imports" --no-cache
+echo "== pytest"
+"$venv/bin/python" -m pytest "$@"

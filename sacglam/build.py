@@ -14,6 +14,7 @@ from sacglam import cpu
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import TextEnv, make
+from sacglam.errors import ConfigError
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.base import PackedLM
@@ -57,15 +58,27 @@ class Parts:
 
 
 def resolve(config: Config) -> Config:
-    """The configuration with everything left open settled for this machine: device, threads, a local model's folder."""
+    """The configuration with everything left open settled for this machine: device, threads, a local model's folder.
+
+    Raises:
+        ConfigError: this machine has no such device.
+    """
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    _check_device(device)
     model = config.model
     if Path(model.name).is_dir():
         model = model.model_copy(update={"name": str(Path(model.name).resolve())})
     threads = config.threads or cpu.default_threads()
     return config.model_copy(update={"device": device, "threads": threads, "model": model})
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {device!r} cannot be used here ({error}); take auto or cpu") from error
 
 
 def build_env(config: Config) -> TextEnv:

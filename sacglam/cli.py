@@ -204,6 +204,8 @@ def pretrain(
     from sacglam.terminal import RichDisplay
 
     cpu.prepare(threads)
+    with directory.explained(folder):
+        folder.mkdir(parents=True)
     settings = replace(PretrainSettings(), seed=seed, **({} if steps is None else {"steps": steps}))
     with RichDisplay(console) as display:
         display.stage("pre-training", settings.steps)

@@ -180,7 +180,7 @@ class Config(Section):
     """Seeds environments, policy, replay and initial weights."""
     steps: Positive = 400_000
     """Budget in environment steps over all copies."""
-    device: str = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: NonNegative = 0
     """CPU threads of the tensor library; 0: all cores, at most 4."""

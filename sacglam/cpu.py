@@ -13,7 +13,11 @@ _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much 
 
 def default_threads() -> int:
     """Threads for the tensor library where none are asked for: the cores this process may use, 4 at most."""
-    return min(_MOST_DEFAULT_THREADS, len(os.sched_getaffinity(0)))
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    return min(_MOST_DEFAULT_THREADS, cores)
 
 
 def prepare(threads: int) -> None:

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from sacglam.build import Brain
 from sacglam.config import Config
+from sacglam.runs.directory import explained
 
 CRITIC_FILE = "critic.safetensors"
 CRITIC_SETTINGS = "critic.json"
@@ -18,8 +19,16 @@ def export(brain: Brain, config: Config, folder: Path) -> None:
     """Write the actor as a peft adapter (for peft, transformers and vLLM), and the critic beside it as safetensors.
 
     `critic.json` says how the heads are built and what they read.
+
+    Raises:
+        RunDirectoryError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(brain, config, folder)
+
+
+def _write(brain: Brain, config: Config, folder: Path) -> None:
     brain.lm.save_adapter(folder)
     critic = {
         name: tensor.contiguous().cpu()

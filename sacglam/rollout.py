@@ -135,6 +135,15 @@ class Rollout:
         while self._open is None or self._open:
             yield self.step()
 
+    def check_policy(self) -> None:
+        """Score the open states once, for the error that a broken policy raises.
+
+        Raises:
+            DivergenceError: the scorer gives no number.
+        """
+        if self._open:
+            self._scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
+
     def state(self) -> list[dict[str, Any]]:
         """The open episodes as goal, seed and decisions: all that an environment's contract needs to replay them."""
         return [

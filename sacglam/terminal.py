@@ -116,7 +116,8 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
     """Where the results are and what to run next."""
     if not summary["finished"]:
         console.print(
-            f"stopped at {summary['env_steps']:,} steps with a checkpoint; go on: [bold]sacglam train --resume {folder}",
+            f"stopped at {summary['env_steps']:,} steps with a checkpoint; "
+            f"go on: [bold]sacglam train --resume {folder}",
             soft_wrap=True,
         )
         return

@@ -20,7 +20,7 @@ from sacglam.runs import checkpoint
 from sacglam.runs.directory import MetricsLog, RunDirectory
 from sacglam.runs.display import Display, Silent
 from sacglam.runs.progress import MetricsWindow, Progress
-from sacglam.runs.stopping import StopSignal
+from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.snapshot import restore, snapshot
 from sacglam.summary import summary_of_end, summary_of_start
@@ -38,7 +38,10 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     resolved = resolve(config)
-    return Training(RunDirectory.create(out, resolved), resolved, display or Silent()).run()
+    directory = RunDirectory.vacant(out)
+    training = Training(directory, resolved, display or Silent())
+    directory.claim(resolved)
+    return training.run()
 
 
 def resume(root: Path, display: Display | None = None) -> dict[str, Any]:
@@ -68,21 +71,20 @@ class Training:
         self._progress = Progress()
         self._window = MetricsWindow()
         self._log = MetricsLog(directory)
+        self._saved_at: int | None = None
 
     def run(self) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder."""
-        start = self._evaluate_start()
         with StopSignal() as stop:
-            self.loop(stop)
-        self._checkpoint()
-        after = None
-        if self._progress.env_steps >= self._config.steps:
-            after = self._evaluate("evaluating after", self._parts.brain.scorer(), greedy)
-            export(self._parts.brain, self._config, self._directory.adapter)
-        summary = {**start, **summary_of_end(self._config, self._parts, self._progress, after)}
-        self._directory.write_summary(summary)
-        draw_curves(self._directory)
-        return summary
+            try:
+                start = self._evaluate_start(stop)
+                self.loop(stop)
+                self._checkpoint()
+                after = self._evaluate_end(stop)
+            except Stopped:
+                self._checkpoint()
+                return self._summarise(self._directory.summary() or {}, None)
+        return self._summarise(start, after)
 
     def loop(self, stop: StopSignal) -> None:
         """Collect, learn, log, until the budget is spent or `stop` is set."""
@@ -93,7 +95,8 @@ class Training:
             episodes = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
                 parts.replay.add(episodes)  # real and hindsight transitions
-            for batch in parts.replay.batches():
+                batches = parts.replay.batches()
+            for batch in batches:
                 self._window.add(parts.learner.update(batch))
             self._window.add_episodes(episodes)
             progress.env_steps += interval
@@ -107,6 +110,7 @@ class Training:
         if checkpoint.steps(self._directory.checkpoints):
             folder, found = checkpoint.load_newest(self._directory.checkpoints, self._display.note)
             self._progress = restore(self._parts, self._window, found)
+            self._saved_at = self._progress.env_steps
             self._display.note(f"going on from {folder}")
         self._log.rewind(self._progress.env_steps)
 
@@ -132,24 +136,46 @@ class Training:
         self._log.append({**counters, **metrics})
 
     def _checkpoint(self) -> None:
+        """Write a checkpoint of this moment, unless there is one, or the policy is broken and would break it, too."""
+        if self._saved_at == self._progress.env_steps:
+            return
         with self._parts.clock.phase("checkpoint"):
+            self._parts.rollout.check_policy()
             checkpoint.save(
                 self._directory.checkpoints,
                 self._progress.env_steps,
                 snapshot(self._parts, self._progress, self._window),
                 self._config.checkpoint.keep,
             )
+        self._saved_at = self._progress.env_steps
 
-    def _evaluate_start(self) -> dict[str, Any]:
+    def _evaluate_start(self, stop: StopSignal) -> dict[str, Any]:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
         start = self._directory.summary()
         if start is None:
             rng = np.random.default_rng(self._config.seed)
-            random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng))
-            before = self._evaluate("evaluating before", self._parts.brain.scorer(), greedy)
+            random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
+            before = self._evaluate("evaluating before", self._parts.brain.scorer(), greedy, stop)
             start = summary_of_start(random, before)
             self._directory.write_summary(start)
         return start
+
+    def _evaluate_end(self, stop: StopSignal) -> Evaluation | None:
+        """The trained policy, if the budget is spent."""
+        if self._progress.env_steps < self._config.steps:
+            return None
+        return self._evaluate("evaluating after", self._parts.brain.scorer(), greedy, stop)
+
+    def _summarise(self, start: Mapping[str, Any], after: Evaluation | None) -> dict[str, Any]:
+        """Write the summary and, of a finished run, the agent; the summary."""
+        end = summary_of_end(self._config, self._parts, self._progress, after)
+        summary = {**start, **end}
+        if start:  # without it a resumed run evaluates its start first
+            self._directory.write_summary(summary)
+        if after:
+            export(self._parts.brain, self._config, self._directory.adapter)
+        draw_curves(self._directory)
+        return summary
 
     def _interim_evaluation(self) -> dict[str, float]:
         with self._parts.clock.phase("evaluation"):
@@ -162,14 +188,20 @@ class Training:
             )
         return {f"eval_success/{name}": value for name, value in found.success.items()}
 
-    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy) -> Evaluation:
+    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, stop: StopSignal) -> Evaluation:
         episodes = self._config.evaluation.episodes
         self._display.stage(stage, episodes)
+
+        def progress(done: int) -> None:
+            self._display.advance(done)
+            if stop.requested:
+                raise Stopped
+
         return evaluate(
             lambda: build_env(self._config),
             scorer,
             policy,
             episodes=episodes,
             rng=np.random.default_rng([self._config.seed, _FINAL]),
-            progress=self._display.advance,
+            progress=progress,
         )

@@ -74,7 +74,10 @@ def make(name: str, **options: Any) -> TextEnv:
             raise ConfigError(
                 f"environment {name!r} has no option {option!r};{hint} it takes: {', '.join(known) or 'none'}"
             )
-    return factory(**options)
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
 
 
 def _find(name: str) -> Factory:
@@ -103,9 +106,13 @@ def check_actions(observation: Observation) -> None:
     """Refuse an action list that no policy can be defined on.
 
     Raises:
-        EnvironmentContractError: the list is empty, or two actions share their text.
+        EnvironmentContractError: the list is empty, an action has no text, or two share theirs.
     """
     actions = observation.actions
+    if not all(action.strip() for action in actions):
+        raise EnvironmentContractError(
+            f"expected actions of at least one word, got {actions} in the state:\n{observation.text}"
+        )
     if not actions:
         raise EnvironmentContractError(f"expected at least one action, got none, in the state:\n{observation.text}")
     if len(set(actions)) != len(actions):

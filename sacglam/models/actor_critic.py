@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sacglam.errors import CheckpointError
 from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM, target_of
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
@@ -112,15 +113,16 @@ class ActorCritic:
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state()` gave, in place."""
+        """Take over what `state()` gave, in place.
+
+        Raises:
+            CheckpointError: it was taken of another model, adapter or critic.
+        """
         own = self.state()
-        if own.keys() != state.keys():
-            raise KeyError(
-                f"expected tensors {sorted(own.keys() - state.keys())}, got {sorted(state.keys() - own.keys())}"
-            )
-        shapes = {n: (tuple(t.shape), tuple(state[n].shape)) for n, t in own.items() if t.shape != state[n].shape}
-        if shapes:
-            raise ValueError(f"expected tensors of the model's shapes, got others (expected, got): {shapes}")
+        odd = [name for name in own.keys() | state.keys() if _shape(own, name) != _shape(state, name)]
+        if odd:
+            shown = "; ".join(f"{n}: expected {_shape(own, n)}, got {_shape(state, n)}" for n in sorted(odd)[:3])
+            raise CheckpointError(f"{len(odd)} tensors do not fit this model, adapter or critic, among them {shown}")
         for name, tensor in own.items():
             tensor.copy_(state[name])
 
@@ -131,6 +133,10 @@ class ActorCritic:
             target = self._lm.adapter_parameters(self._target_adapter)
             pairs += [(target[name], online[name]) for name in online]
         return pairs
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(tensors[name].shape) if name in tensors else None
 
 
 def _detached(output: LMOutput) -> LMOutput:

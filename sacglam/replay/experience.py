@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,11 @@ class HindsightReplay:
             for goal in goals:
                 self.buffer.add(transitions(episode, goal, self._n_step, self._gamma))
 
-    def batches(self) -> Iterator[list[Transition]]:
-        """One interval's batches, drawn one at a time; none while the buffer holds too little."""
-        if len(self.buffer) >= self._min_size:
-            for _ in range(self._batches):
-                yield self.buffer.sample(self.rng, self._batch_size)
+    def batches(self) -> list[list[Transition]]:
+        """One interval's batches; none while the buffer holds too little."""
+        if len(self.buffer) < self._min_size:
+            return []
+        return [self.buffer.sample(self.rng, self._batch_size) for _ in range(self._batches)]
 
     def metrics(self, version: int) -> dict[str, float]:
         """Size, share of relabelled transitions and age (in updates) of the oldest."""

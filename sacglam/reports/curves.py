@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sacglam.runs.directory import RunDirectory
+from sacglam.runs.directory import RunDirectory, explained
 
 _PANELS: Sequence[tuple[str, Sequence[str]]] = (
     ("success", ("success", "eval_success/overall")),
@@ -40,7 +40,8 @@ def draw_curves(directory: RunDirectory) -> None:
             _mark_evaluations(axes, summary)
         if axes.get_legend_handles_labels()[0] and (len(names) > 1):
             axes.legend(fontsize="small")
-    figure.savefig(directory.curves, dpi=110)
+    with explained(directory.curves):
+        figure.savefig(directory.curves, dpi=110)
 
 
 def _plot(axes: Axes, lines: Sequence[dict[str, Any]], name: str, label: str) -> None:

@@ -50,10 +50,11 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         _drop_unfinished(root)
         writing.mkdir(parents=True)
         _write(writing, checkpoint)
-        if folder.exists():
-            shutil.rmtree(folder)
+        if folder.exists():  # it is dropped last, so that there is always one of the two
+            folder.rename(root / f"{_WRITING}replaced")
         writing.rename(folder)
         _sync(root)
+        _drop_unfinished(root)
     except OSError as error:
         _drop_unfinished(root)
         kept = f"the newest whole checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors import SafetensorError
 
 from sacglam import config as configuration
 from sacglam.config import Config
@@ -31,23 +33,33 @@ class RunDirectory:
         self.curves = root / "curves.png"
 
     @classmethod
-    def create(cls, root: Path, config: Config) -> RunDirectory:
-        """Make the folder of a new run and write its resolved configuration.
+    def vacant(cls, root: Path) -> RunDirectory:
+        """A folder for a new run; touches nothing.
+
+        Raises:
+            RunDirectoryError: it holds a run already.
+        """
+        run = cls(root)
+        if run.config_file.exists():
+            raise run._occupied()
+        return run
+
+    def claim(self, config: Config) -> None:
+        """Make the folder and write the run's resolved configuration; of two that try, one succeeds.
 
         Raises:
             RunDirectoryError: the folder holds a run already, or cannot be made.
         """
-        run = cls(root)
-        if run.config_file.exists():
-            raise RunDirectoryError(
-                f"{root} holds a run already. Go on with it: sacglam train --resume {root}; or choose another --out"
-            )
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            run.config_file.write_text(config.to_yaml())
-        except OSError as error:
-            raise RunDirectoryError(f"cannot make a run directory at {root}: {error.strerror}") from error
-        return run
+        writing = self.root / f"config.writing-{os.getpid()}"
+        with explained(self.config_file):
+            self.root.mkdir(parents=True, exist_ok=True)
+            writing.write_text(config.to_yaml())
+            try:
+                os.link(writing, self.config_file)
+            except FileExistsError:
+                raise self._occupied() from None
+            finally:
+                writing.unlink()
 
     @classmethod
     def open(cls, root: Path) -> RunDirectory:
@@ -61,6 +73,11 @@ class RunDirectory:
             raise RunDirectoryError(f"expected a run directory with a config.yaml at {root}, found none")
         return run
 
+    def _occupied(self) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.root} holds a run already. Go on with it by --resume {self.root}, or choose another --out"
+        )
+
     def config(self) -> Config:
         """The run's resolved configuration.
 
@@ -69,7 +86,7 @@ class RunDirectory:
         """
         try:
             return configuration.parse(yaml.safe_load(self.config_file.read_text()))
-        except ConfigError as error:
+        except (ConfigError, OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -85,10 +102,11 @@ class RunDirectory:
         return found
 
     def summary(self) -> dict[str, Any] | None:
-        """`summary.json`, or None before it is first written."""
-        if not self.summary_file.exists():
+        """`summary.json`, or None before it is first written, or where it is damaged: it can be made again."""
+        try:
+            found: dict[str, Any] = json.loads(self.summary_file.read_text())
+        except (OSError, ValueError):
             return None
-        found: dict[str, Any] = json.loads(self.summary_file.read_text())
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -105,7 +123,7 @@ class MetricsLog:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line."""
-        with _explained(self._run.metrics_file), self._run.metrics_file.open("a") as file:
+        with explained(self._run.metrics_file), self._run.metrics_file.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def rewind(self, env_steps: int) -> None:
@@ -117,19 +135,22 @@ class MetricsLog:
 def _replace(file: Path, content: str) -> None:
     """Write `file` whole or not at all."""
     writing = file.with_suffix(".writing")
-    with _explained(file):
-        writing.write_text(content)
+    with explained(file):
+        with writing.open("w") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
         writing.replace(file)
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
-    """Turn a failure to write `file`, e.g. on a full disk, into an error that says how to go on."""
+def explained(file: Path) -> Iterator[None]:
+    """Turn a failure to write `file`, e.g. on a full disk, into an error that says so."""
     try:
         yield
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise RunDirectoryError(
-            f"cannot write {file}: {error.strerror}. Mend that, then go on with --resume {file.parent}"
+            f"cannot write {file}: {error}. Mend that and try again; a run goes on with --resume"
         ) from error
 
 

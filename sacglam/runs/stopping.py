@@ -7,6 +7,10 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
+class Stopped(Exception):
+    """Raised where work is cut short because a stop was requested."""
+
+
 class StopSignal:
     """While entered, the first SIGINT or SIGTERM sets `requested`; a second one acts as it would have before.
 

@@ -81,6 +81,9 @@ def test_play_shows_actions_with_probability_and_q(tiny_run: Path) -> None:
         (["train", "--set", "env.name=playgroud"], "did you mean 'playground'"),
         (["train", "--set", "env.options={bits: 3}"], "has no option 'bits'"),
         (["train", "--set", "model.name=/no/such/model"], "cannot be loaded"),
+        (["train", "--set", "env.options={num_objects: x}"], "cannot be made with the options"),
+        (["train", "--set", "device=gpu"], "String should match pattern"),
+        (["train", "--set", "device=cuda:7"], "cannot be used here"),
         (["train", "no_such_file.yaml"], "no_such_file.yaml"),
         (["evaluate", "no_such_run"], "config.yaml"),
     ],
@@ -91,7 +94,7 @@ def test_bad_input_gets_a_message_and_no_traceback(command: list[str], said: str
     assert done.returncode == 1
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run").exists(), "a run that never began must not occupy its folder"
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:

@@ -107,12 +107,49 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny_run: Path, tmp_p
     assert_same_end(run, tiny_run)
 
 
+def test_a_policy_that_breaks_at_a_checkpoint_is_not_saved(tmp_path: Path) -> None:
+    """The step that breaks the weights is the last before a checkpoint; no loss has shown it yet."""
+    run = tmp_path / "broken"
+    overrides = ["algo.updates_per_interval=1", "checkpoint.every_steps=32", "algo.actor_lr=1e30", "steps=640"]
+    done = call(tiny_train(run, *overrides, "algo.warmup_updates=0"))
+    assert done.returncode == 1
+    assert "diverged" in done.stderr or "expected finite" in done.stderr
+    assert "Traceback" not in done.stderr
+    for folder in checkpoint.steps(run / "checkpoints"):
+        weights = checkpoint.load(folder).tensors
+        assert all(t.abs().max() < 1e3 for n, t in weights.items() if n.startswith("model.lora.default."))
+
+
+def test_a_signal_during_the_first_evaluation_ends_cleanly(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "early"
+    command = tiny_train(run)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (run / "config.yaml").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    time.sleep(0.02)  # the handler is set right after the folder is claimed
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert checkpoint.steps(run / "checkpoints")
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)
+
+
+def test_two_threads_give_the_same_run_and_resume_exactly(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert call(tiny_train(one, "threads=2")).returncode == 0
+    assert interrupt(tiny_train(two, "threads=2"), two, 9, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(two))).returncode == 0
+    assert_same_end(two, one)
+
+
 def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "diverged"
     assert call(tiny_train(run, "steps=160")).returncode == 0
     config = run / "config.yaml"
     config.write_text(
-        config.read_text().replace("steps: 160\n", "steps: 640\n", 1).replace("actor_lr: 0.001", "actor_lr: 1.0e+30")
+        config.read_text().replace("steps: 160\n", "steps: 640\n", 1).replace("actor_lr: 0.0008", "actor_lr: 1.0e+30")
     )
     kept = checkpoint.steps(run / "checkpoints")[-1]
     done = call(sacglam("train", resume=str(run)))

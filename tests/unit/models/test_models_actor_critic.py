@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sacglam.algos import math as equations
 from sacglam.algos.sac import sac_losses
+from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, Backbone, TargetBackbone, adapters_needed
 from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.causal import CausalLM
@@ -242,11 +243,11 @@ def test_a_state_of_another_shape_or_with_other_names_is_refused_whole() -> None
     ones = {name: torch.ones_like(tensor) for name, tensor in before.items()}
     last = [*ones][-1]
 
-    def refused(state: dict[str, Tensor], error: type[Exception], match: str) -> None:
-        with pytest.raises(error, match=match):
+    def refused(state: dict[str, Tensor], match: str) -> None:
+        with pytest.raises(CheckpointError, match=match):
             model.load_state(state)
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state().items())
 
-    refused(ones | {last: torch.ones(1, 1)}, ValueError, last)  # would broadcast
-    refused({name: tensor for name, tensor in ones.items() if name != last}, KeyError, last)
-    refused(ones | {"lora.other": torch.ones(1)}, KeyError, "lora.other")
+    refused(ones | {last: torch.ones(1, 1)}, last)  # would broadcast
+    refused({name: tensor for name, tensor in ones.items() if name != last}, last)
+    refused(ones | {"lora.other": torch.ones(1)}, "lora.other")

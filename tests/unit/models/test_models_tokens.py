@@ -136,3 +136,6 @@ def test_a_full_cache_is_emptied_and_stays_right(monkeypatch: pytest.MonkeyPatch
     assert len(counting.asked) == 2
     # One call may bring more than the cache should hold.
     assert _ids(tokenise([Query("a", ("b", "c", "d", "bc"))])[0]) == ([0], [[1], [2], [3], [5]])
+    # What has gone is tokenised anew.
+    tokenise([Query("a", ("ab",))])
+    assert _asked(counting)[2:] == [["a", "b", "bc", "c", "d"], ["a", "ab"]]
