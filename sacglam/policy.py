@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +32,6 @@ class SamplingPolicy:
         self.rng = rng
 
     def __call__(self, log_pi: LogPolicy) -> int:
-        """Inverse transform sampling, in float64."""
-        cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)))
-        return int(np.searchsorted(cumulative, self.rng.random() * cumulative[-1], side="right"))
+        """Inverse transform sampling, in double precision; plain Python, since actions are few."""
+        cumulative = list(accumulate(math.exp(value) for value in log_pi.tolist()))
+        return min(bisect_right(cumulative, self.rng.random() * cumulative[-1]), len(cumulative) - 1)
