@@ -12,13 +12,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sacglam import envs
 from sacglam.config import Config
 from sacglam.config import load as load_config
 
 if TYPE_CHECKING:
     from sacglam.agent import Agent
 
-__all__ = ["Config", "load_agent", "load_config", "train"]
+__all__ = ["Config", "envs", "load_agent", "load_config", "train"]
 __version__ = "0.1.0"
 
 
