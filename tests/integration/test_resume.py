@@ -19,6 +19,8 @@ import torch
 from sacglam.runs import checkpoint
 from tests.conftest import call, sacglam, tiny_train
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same_end(run: Path, reference: Path) -> None:
     """Weights, optimizer, targets, replay, random state and metrics of two finished runs agree to the last bit."""

@@ -30,6 +30,8 @@ VARIANTS = {
     "scored end of sequence, normalised": ["policy.score_eos=true", "policy.length_normalised=true"],
 }
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_trains(name: str, tmp_path: Path) -> None:
