@@ -17,9 +17,8 @@ from sacglam.pretraining.corpus import documents
 
 END = "<|end|>"
 
-PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}\p{N}+| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
-"""What may become one token: a label such as `You see:` with its line break, `Go to`, a letter with its number such as
-`a0`, a word, a number, a sign.
+PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
+"""What may become one token: a label such as `You see:` with its line break, `Go to`, a word, a number, a sign.
 
 Labels as one token make a prompt a third shorter, and the learner that much faster."""
 
