@@ -21,17 +21,10 @@ def run(out: Path, name: str | None, *overrides: str) -> dict[str, Any]:
 
 
 def test_the_quickstart_learns_the_simple_game(tmp_path: Path) -> None:
-    summary = run(tmp_path / "run", None, "steps=5760", "evaluation.episodes=300")
+    summary = run(tmp_path / "run", None, "evaluation.episodes=300")
     assert summary["success_before"]["overall"] <= 0.4
     assert 0.25 < summary["success_random"]["overall"] < 0.45
-    assert summary["success_after"]["overall"] >= 0.65
-    assert summary["spl_after"] >= 0.6
+    assert summary["success_after"]["overall"] >= 0.75
+    assert summary["spl_after"] >= 0.7
     making = sum(summary["seconds"][phase] for phase in ("environment", "replay", "batch"))
     assert making < 0.1 * summary["train_seconds"]
-
-
-def test_bitflip_needs_hindsight(tmp_path: Path) -> None:
-    with_hindsight = run(tmp_path / "with", "bitflip.yaml", "evaluation.episodes=200")
-    without = run(tmp_path / "without", "bitflip.yaml", "evaluation.episodes=200", "replay.hindsight=false")
-    assert with_hindsight["success_after"]["overall"] >= 0.9
-    assert without["success_after"]["overall"] <= 0.2
