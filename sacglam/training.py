@@ -38,10 +38,7 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     resolved = resolve(config)
-    directory = RunDirectory.vacant(out)
-    training = Training(directory, resolved, display or Silent())
-    directory.claim(resolved)
-    return training.run()
+    return Training(RunDirectory.vacant(out), resolved, display or Silent()).run(new=True)
 
 
 def resume(root: Path, display: Display | None = None) -> dict[str, Any]:
@@ -73,9 +70,11 @@ class Training:
         self._log = MetricsLog(directory)
         self._saved_at: int | None = None
 
-    def run(self) -> dict[str, Any]:
-        """Evaluate, train, evaluate, and leave the results in the run's folder."""
+    def run(self, new: bool = False) -> dict[str, Any]:
+        """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
         with StopSignal() as stop:
+            if new:
+                self._directory.claim(self._config)
             try:
                 start = self._evaluate_start(stop)
                 self.loop(stop)

@@ -130,7 +130,6 @@ def test_a_signal_during_the_first_evaluation_ends_cleanly(tiny_run: Path, tmp_p
     while not (run / "config.yaml").exists():
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    time.sleep(0.02)  # the handler is set right after the folder is claimed
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
     assert checkpoint.steps(run / "checkpoints")
