@@ -173,6 +173,49 @@ class CheckpointConfig(Section):
     """Checkpoints kept; never fewer than two, so that a damaged one has a predecessor."""
 
 
+class EnginesConfig(Section):
+    """The engines that score the rollout's actions, each in a process of its own."""
+
+    count: NonNegative = 0
+    """Engines; 0: the learner's own process scores, with the very weights that learn."""
+    tensor_parallel: Positive = 1
+    """GPUs that one engine is spread over."""
+    gpu_memory: OpenFraction = 0.85
+    """Share of a GPU's memory that an engine takes (weights and prefix cache)."""
+    cpu_cache_gib: PositiveFloat = 1.0
+    """Prefix cache of an engine without a GPU, in GiB."""
+    timeout_s: PositiveFloat = 60.0
+    """Seconds without an answer after which an engine counts as hung."""
+    start_timeout_s: PositiveFloat = 600.0
+    """Seconds that an engine may take to start."""
+    max_restarts: NonNegative = 10
+    """Times that the engines together may be restarted in one run before it ends."""
+    parity_every: Positive = 50
+    """Adapters between two checks that the engines' policy is the learner's; the first one is always checked."""
+    parity_tolerance: PositiveFloat | None = None
+    """Largest total variation between both policies on a fixed state; None: 1e-4 in float32, 0.05 in bfloat16."""
+
+
+class LearnersConfig(Section):
+    """The DeepSpeed ranks that learn."""
+
+    count: NonNegative = 0
+    """Ranks; 0: one learner in the driver's process, without DeepSpeed."""
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
+    """What the ranks share out (ZeRO): 0 nothing, 1 the optimizer's state, 2 gradients, 3 the base weights, too."""
+    timeout_s: PositiveFloat = 1800.0
+    """Seconds that an interval's updates may take before the learner counts as hung."""
+
+
+class RuntimeConfig(Section):
+    """Where the processes run and how they overlap."""
+
+    lag: Annotated[int, Field(ge=0, le=1)] = 0
+    """Intervals by which the engines' adapter may trail the learner: 1 lets the next rollout run during the update."""
+    address: str | None = None
+    """Address of a running Ray cluster, or `auto`; None: a Ray of its own on this machine, if one is needed."""
+
+
 class Config(Section):
     """One experiment."""
 
@@ -194,6 +237,9 @@ class Config(Section):
     replay: ReplayConfig = ReplayConfig()
     evaluation: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    engines: EnginesConfig = EnginesConfig()
+    learners: LearnersConfig = LearnersConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -207,6 +253,26 @@ class Config(Section):
                 f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
                 "no update would ever run"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _placeable(self) -> Config:
+        if self.learners.count and not self.engines.count:
+            raise ValueError(
+                f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
+            )
+        if self.runtime.lag and not self.engines.count:
+            raise ValueError(
+                "runtime.lag needs engines: without them the rollout scores with the very weights that learn; "
+                "set it to 0, or engines.count to 1"
+            )
+        if self.learners.count > self.algo.batch_size:
+            raise ValueError(
+                f"learners.count ({self.learners.count}) exceeds algo.batch_size ({self.algo.batch_size}): "
+                "a rank would have nothing to learn from"
+            )
+        if self.learners.zero_stage == 3 and self.learners.count and self.model.lora.merged:
+            raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
         return self
 
     def to_yaml(self) -> str:

@@ -27,3 +27,15 @@ class CheckpointError(SacglamError):
 
 class RunDirectoryError(SacglamError):
     """A run directory already holds a run, or holds none where one is needed."""
+
+
+class EngineError(SacglamError):
+    """A scoring engine cannot start, died or hung more often than it may, or gives no usable score."""
+
+
+class LearnerError(SacglamError):
+    """A learner rank died; the last checkpoint is whole."""
+
+
+class ParityError(SacglamError):
+    """An engine's policy is not the learner's."""

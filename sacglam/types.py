@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,3 +86,14 @@ class Query:
 
     prompt: str
     actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """The actor's LoRA weights at one version, as the files of a peft folder: what travels from learner to engines.
+
+    Bytes and not a path, so that it reaches another machine without a shared disk.
+    """
+
+    version: int
+    files: Mapping[str, bytes]

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sacglam.types import Query
+from sacglam.types import Adapter, Query
 
 LogPolicy = npt.NDArray[np.float32]
 
@@ -22,6 +22,13 @@ class Scorer(Protocol):
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's own actions (paper, Eq. 2), one float32 array (A,) for each."""
+
+
+class Engine(Scorer, Protocol):
+    """A scorer apart from the learner: it holds weights of its own, and scores with the adapter it last loaded."""
+
+    def load(self, adapter: Adapter) -> None:
+        """Score with `adapter` from the next call on; when this returns, the version before is gone."""
 
 
 class UniformScorer:
