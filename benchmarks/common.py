@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -37,6 +38,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 30,
         "num_attention_heads": 9,
         "num_key_value_heads": 3,
+    },
+    # The shape of Qwen2.5-0.5B, weights random: the paper's configurations here (configs/playground_sac_her.yaml).
+    "qwen": {
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
     },
     # The shape of the built-in model.
     "tiny": {
@@ -144,9 +154,12 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, device: 
 def peak_bytes(run: Callable[[], object], device: str) -> int:
     """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process (Linux)."""
     if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()  # weights
         torch.cuda.reset_peak_memory_stats()
         run()
-        return torch.cuda.max_memory_allocated()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
     before = _status_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # lets the high-water mark begin anew
     run()
@@ -236,7 +249,10 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """The commit, with a mark where tracked files of the package differ from it; `unknown` outside of git."""
+    """The commit, with a mark where tracked files differ from it; outside of git SACGLAM_COMMIT, or `unknown`."""
+    named = os.environ.get("SACGLAM_COMMIT")
+    if named:
+        return named
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

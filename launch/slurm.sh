@@ -96,12 +96,13 @@ for node in "${nodes[@]:1}"; do
 done
 until_joined "${#nodes[@]}"
 
+gpus=$((gpus_per_node * ${#nodes[@]}))
 run() {
   if compgen -G "$RUN/checkpoints/step-*" >/dev/null; then
-    exec sacglam train --resume "$RUN"
+    exec sacglam train --resume "$RUN" --gpus "$gpus" --address auto
   fi
   [ ! -e "$RUN" ] || mv "$RUN" "$RUN.without-checkpoint-$(date +%s)"
-  exec sacglam train "$@" --gpus $((gpus_per_node * ${#nodes[@]})) --address auto --out "$RUN"
+  exec sacglam train "$@" --gpus "$gpus" --address auto --out "$RUN"
 }
 
 code=0

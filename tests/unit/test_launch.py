@@ -125,7 +125,9 @@ def test_term_is_passed_on_and_the_job_queued_again_to_resume(job: dict[str, str
     Path(job["LOG"] + ".joined").unlink()
     code, _, lines = finished(job)
     assert code == 0
-    assert [line for line in lines if line.startswith("sacglam")] == [f"sacglam train --resume {job['RUN']}"]
+    assert [line for line in lines if line.startswith("sacglam")] == [
+        f"sacglam train --resume {job['RUN']} --gpus 12 --address auto"
+    ]
 
 
 def test_a_told_training_that_fails_is_not_queued_again(job: dict[str, str]) -> None:

@@ -1,0 +1,113 @@
+"""The GPU check: its result is whole whatever fails, and it needs no more than torch, transformers and peft."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_check
+from benchmarks.gpu_check import Part, Result
+
+ROOT = Path(__file__).resolve().parents[3]
+HIDE = """
+import importlib.machinery, sys
+class Hiding(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] in ("pydantic", "pydantic_core", "typer", "rich"):
+            path = [entry for entry in sys.path if entry.endswith("benchmarks/bare")]
+        return super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hiding
+"""
+
+
+def check(out: Path, *arguments: str, **env: str) -> tuple[int, dict[str, object]]:
+    """A run of the script on the CPU: exit code, and what the file holds."""
+    done = subprocess.run(
+        [str(ROOT / "launch" / "gpu_check.sh"), "--device", "cpu", "--out", str(out), *arguments],
+        env=os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=560,
+        check=False,
+    )
+    found = json.loads(out.read_text())
+    assert json.loads(done.stdout) == found
+    return done.returncode, found
+
+
+def python(code: str, timeout_s: float = 30) -> Part:
+    return Part("made up", [sys.executable, "-c", code], timeout_s)
+
+
+def test_a_part_gives_rows_or_the_reason_why_not() -> None:
+    assert gpu_check.run(python('print(\'[{"name": "x"}]\')'), 30).rows == [{"part": "made up", "name": "x"}]
+    failed = gpu_check.run(python("raise MemoryError('CUDA out of memory')"), 30)
+    assert "exit code 1" in (failed.failure or "")
+    assert "MemoryError: CUDA out of memory" in (failed.failure or "")
+    assert "no result" in (gpu_check.run(python("print('nonsense')"), 30).failure or "")
+
+
+def test_a_part_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = f"import subprocess; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid));"
+    started = time.monotonic()
+    result = gpu_check.run(python(code + "p.wait()"), 2)
+    assert "ran past 2 s" in (result.failure or "")
+    assert time.monotonic() - started < 30
+    status = Path(f"/proc/{child.read_text()}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_what_no_time_is_left_for_is_said_and_the_rest_kept() -> None:
+    assert gpu_check.collect([python("pass")], time.monotonic())[0].failure == "no time left"
+    machine = Result("machine", 1.0, [{"device": "H100", "versions": {"torch": "2.13.0"}, "commit": "abc"}])
+    results = [Result("a", 2.0, [{"part": "a"}]), Result("b", 3.0, [], "exit code 1")]
+    found = gpu_check.report(machine, results, [{"part": "train", "reason": "not installed: ray"}])
+    assert (found["device"], found["commit"]) == ("H100", "abc")
+    assert found["rows"] == [{"part": "a"}]
+    assert found["failed"] == [{"part": "b", "reason": "exit code 1"}]
+    assert found["skipped"] == [{"part": "train", "reason": "not installed: ray"}]
+
+
+def test_a_gpus_memory_is_shared_where_it_is_alone() -> None:
+    one = gpu_check.training("cuda", 1, Path("f")).command
+    assert "--gpus 1 --engines 1 --learners 0" in " ".join(one)
+    assert "--gpus 4 --out" in " ".join(gpu_check.training("cuda", 4, Path("f")).command)
+    assert "engines.parity_every=1" in one
+
+
+def test_a_broken_machine_leaves_a_file_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
+    code, found = check(tmp_path / "x.json", "--only", "scoring float32", PYTHONPATH=str(tmp_path))
+    assert code == 1
+    assert found["device"] == "unknown"
+    assert "libcudart" in json.dumps(found["failed"])
+
+
+@pytest.mark.slow
+def test_benchmarks_run_where_pydantic_typer_and_rich_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDE)
+    only = ("--only", "scoring float32", "update bfloat16")
+    code, found = check(tmp_path / "x.json", *only, PYTHONPATH=str(tmp_path), SACGLAM_COMMIT="abc")
+    assert code == 0, found["failed"]
+    assert found["pydantic"] == "the stand-in of benchmarks/bare"
+    assert found["commit"] == "abc"
+    assert [row["part"] for row in found["rows"]] == ["scoring float32", "update bfloat16"]  # type: ignore[attr-defined]
+    assert {"part": "train", "reason": "not installed: pydantic"} in found["skipped"]  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_a_short_training_goes_into_the_file(tmp_path: Path) -> None:
+    for name in ("vllm", "ray", "deepspeed"):
+        pytest.importorskip(name)
+    code, found = check(tmp_path / "x.json", "--only", "train")
+    assert code == 0, found["failed"]
+    (row,) = found["rows"]  # type: ignore[misc]
+    assert row["finished"]
