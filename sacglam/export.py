@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -26,6 +27,18 @@ def export(brain: Brain, config: Config, folder: Path) -> None:
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write(brain, config, folder)
+
+
+def write_agent(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files of an agent, as `export` would.
+
+    Raises:
+        RunDirectoryError: the folder cannot be written.
+    """
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
 
 
 def _write(brain: Brain, config: Config, folder: Path) -> None:
