@@ -86,8 +86,7 @@ def _interval(parts: Parts, config: Config) -> None:
     with parts.clock.phase("replay"):
         parts.replay.add(episodes)
         batches = list(parts.replay.batches())
-    for batch in batches:
-        parts.learner.update(batch)
+    parts.learner.update(batches)
 
 
 def _lengths(parts: Parts) -> tuple[float, float, float]:

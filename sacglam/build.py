@@ -15,6 +15,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.errors import ConfigError
+from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.base import PackedLM
@@ -110,6 +111,42 @@ def build_brain(config: Config) -> Brain:
     )
 
 
+def build_learner(config: Config, clock: PhaseClock | None = None) -> Learner:
+    """A learner with a model of its own, seeded by `config.seed`: this process's rank, if `learners.count` is set.
+
+    The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`. The same seed gives every
+    rank the same weights, and the same as in one process.
+    """
+    torch.manual_seed(config.seed)
+    return learner_on(build_brain(config), config, clock or PhaseClock())
+
+
+def learner_on(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
+    """The learner of the weights of `brain`."""
+    algo = config.algo
+    intervals = -(-config.steps // algo.update_interval)
+    return Learner(
+        brain.model,
+        brain.lm,
+        brain.tokenizer,
+        brain.scorer(),
+        _backend(brain.model, config),
+        algo,
+        config.critic,
+        intervals * algo.updates_per_interval,
+        clock,
+    )
+
+
+def _backend(model: ActorCritic, config: Config) -> Backend:
+    groups, limit = (model.actor_parameters(), model.critic_parameters()), config.algo.max_grad_norm
+    if not config.learners.count:
+        return TorchBackend(groups, limit)
+    from sacglam.learner.deepspeed import DeepSpeedBackend
+
+    return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
+
+
 def build(config: Config) -> Parts:
     """All parts of one training, seeded by `config.seed`."""
     torch.manual_seed(config.seed)
@@ -117,8 +154,7 @@ def build(config: Config) -> Parts:
     clock = PhaseClock()
     brain = build_brain(config)
     algo = config.algo
-    intervals = -(-config.steps // algo.update_interval)
-    learner = Learner(brain.model, brain.tokenizer, algo, intervals * algo.updates_per_interval, clock)
+    learner = learner_on(brain, config, clock)
     envs = [build_env(config) for _ in range(config.env.copies)]
     goals = envs[0].goals("train")
     starts, policy = RandomStarts(goals, starts_rng), SamplingPolicy(policy_rng)

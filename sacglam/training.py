@@ -95,8 +95,8 @@ class Training:
             with parts.clock.phase("replay"):
                 parts.replay.add(episodes)  # real and hindsight transitions
                 batches = parts.replay.batches()
-            for batch in batches:
-                self._window.add(parts.learner.update(batch))
+            for metrics in parts.learner.update(batches):
+                self._window.add(metrics)
             self._window.add_episodes(episodes)
             progress.env_steps += interval
             progress.episodes += len(episodes)
