@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks import common
 from sacglam import cpu
-from sacglam.build import Parts, build, build_env, resolve
+from sacglam.assembly import Parts, build
+from sacglam.build import build_env, resolve
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, load
 from sacglam.policy import SamplingPolicy
@@ -86,8 +87,7 @@ def _interval(parts: Parts, config: Config) -> None:
     with parts.clock.phase("replay"):
         parts.replay.add(episodes)
         batches = list(parts.replay.batches())
-    for batch in batches:
-        parts.learner.update(batch)
+    parts.learner.update(batches)
 
 
 def _lengths(parts: Parts) -> tuple[float, float, float]:

@@ -1,11 +1,10 @@
-"""From a configuration to collaborating objects. Everything is wired here and nowhere else."""
+"""From a configuration to the objects of one process: environment, model, learner, replay."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.errors import ConfigError
-from sacglam.learner.host import LearnerHost
+from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.base import PackedLM
@@ -25,22 +24,9 @@ from sacglam.models.heads import QHeads
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.policy import SamplingPolicy
-from sacglam.prompt import query
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay
-from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.engines import EngineGroup, EngineHost
-from sacglam.runtime.group import LocalWorker, Needs, RayRuntime
-from sacglam.runtime.handoff import EngineHandoff, Handoff, SharedWeights
-from sacglam.runtime.learners import LearnerGroup
-from sacglam.runtime.placement import Machine, Plan, plan
-from sacglam.scoring.base import Scorer
-from sacglam.scoring.packed import PackedEngine, PackedScorer
-from sacglam.types import Query
-
-PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05}
-_PARITY_SEED = 0x9A217
+from sacglam.scoring.packed import PackedScorer
 
 
 @dataclass(frozen=True)
@@ -55,34 +41,6 @@ class Brain:
     def scorer(self, version: Callable[[], int] = lambda: 0) -> PackedScorer:
         """A scorer over these weights."""
         return PackedScorer(self.lm, self.tokenizer, self.policy, version)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the training loop works with."""
-
-    learners: LearnerGroup
-    scorer: Scorer
-    handoff: Handoff
-    replay: HindsightReplay
-    rollout: Rollout
-    starts: RandomStarts
-    policy: SamplingPolicy
-    clock: PhaseClock
-    processes: Processes | None = None  # those beside the driver's
-
-    def close(self) -> None:
-        """End all processes but this one."""
-        if self.processes:
-            self.processes.runtime.close()
-
-
-@dataclass(frozen=True)
-class Processes:
-    """What runs beside the driver."""
-
-    runtime: RayRuntime
-    engines: EngineGroup
 
 
 def resolve(config: Config) -> Config:
@@ -145,51 +103,33 @@ def build_brain(config: Config) -> Brain:
     )
 
 
-def build(config: Config, note: Callable[[str], None] = print) -> Parts:
-    """All parts of one training, seeded by `config.seed`; starts the processes it asks for, and waits for none.
+def build_learner(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
+    """The learner of the weights of `brain`: this process's rank, if `learners.count` is set.
 
-    `note` tells the user of an engine's restart.
+    The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`.
     """
-    clock = PhaseClock()
-    if not config.engines.count:
-        brain = build_brain(config)
-        learner = build_learner(brain, config, clock)
-        learners = LearnerGroup([LocalWorker(LearnerHost(learner, clock))], config.learners.timeout_s)
-        scorer = brain.scorer(lambda: learner.updates)
-        return _assemble(config, clock, learners, scorer, SharedWeights(), None)
-    return build_distributed(config, clock, note)
-
-
-def _assemble(
-    config: Config,
-    clock: PhaseClock,
-    learners: LearnerGroup,
-    scorer: Scorer,
-    handoff: Handoff,
-    processes: Processes | None,
-) -> Parts:
-    """What is the same wherever learner and engines run."""
-    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
-    envs = [build_env(config) for _ in range(config.env.copies)]
-    starts, policy = RandomStarts(envs[0].goals("train"), starts_rng), SamplingPolicy(policy_rng)
-    return Parts(
-        learners=learners,
-        scorer=scorer,
-        handoff=handoff,
-        replay=build_replay(config, envs[0], replay_rng),
-        rollout=Rollout(envs, scorer, policy, starts, clock),
-        starts=starts,
-        policy=policy,
-        clock=clock,
-        processes=processes,
+    algo = config.algo
+    intervals = -(-config.steps // algo.update_interval)
+    return Learner(
+        brain.model,
+        brain.lm,
+        brain.tokenizer,
+        brain.scorer(),
+        _backend(brain.model, config),
+        algo,
+        config.critic,
+        intervals * algo.updates_per_interval,
+        clock,
     )
 
 
-def build_learner(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
-    """The learner over `brain`."""
-    algo = config.algo
-    intervals = -(-config.steps // algo.update_interval)
-    return Learner(brain.model, brain.tokenizer, algo, intervals * algo.updates_per_interval, clock)
+def _backend(model: ActorCritic, config: Config) -> Backend:
+    groups, limit = (model.actor_parameters(), model.critic_parameters()), config.algo.max_grad_norm
+    if not config.learners.count:
+        return TorchBackend(groups, limit)
+    from sacglam.learner.deepspeed import DeepSpeedBackend
+
+    return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
 
 
 def build_replay(config: Config, env: TextEnv, rng: np.random.Generator) -> HindsightReplay:
@@ -206,85 +146,3 @@ def build_replay(config: Config, env: TextEnv, rng: np.random.Generator) -> Hind
         batches=algo.updates_per_interval,
         min_size=replay.min_size,
     )
-
-
-def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
-    """Engines, and learner ranks if there are any, in processes of their own that Ray places."""
-    where = plan(config, machine())
-    if where.fault:
-        raise ConfigError(where.fault)
-    on_gpu = config.device != "cpu"
-    env = {"GLOO_SOCKET_IFNAME": "lo"} if config.runtime.address is None else {}
-    engine = Needs(where.engine_threads, where.tensor_parallel if on_gpu else 0, env)
-    learner = Needs(where.learner_threads, 1 if on_gpu else 0, env)
-    runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
-    try:
-        engines = EngineGroup(
-            lambda index: runtime.spawn(index).build(host_engine, config, where.engine_threads),
-            where.engines,
-            timeout_s=config.engines.timeout_s,
-            start_timeout_s=config.engines.start_timeout_s,
-            max_restarts=config.engines.max_restarts,
-            note=note,
-        )
-        learners = _start_learners(runtime, config, where)
-        handoff = EngineHandoff(
-            engines,
-            _fixed_states(config),
-            tolerance=config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype],
-            every=config.engines.parity_every,
-            clock=clock,
-        )
-        return _assemble(config, clock, learners, engines, handoff, Processes(runtime, engines))
-    except BaseException:
-        runtime.close()
-        raise
-
-
-def _start_learners(runtime: RayRuntime, config: Config, where: Plan) -> LearnerGroup:
-    timeout_s = config.learners.timeout_s
-    if not where.learners:
-        return LearnerGroup([LocalWorker(host_learner(config, where.learner_threads))], timeout_s)
-    workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
-    meeting = workers[0].meeting_point(config.engines.start_timeout_s)
-    for rank, worker in enumerate(workers):
-        worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
-    return LearnerGroup(workers, timeout_s)
-
-
-def host_engine(config: Config, threads: int) -> EngineHost:
-    """A scoring engine, in the process that calls this."""
-    cpu.prepare(threads)
-    if _serves_vllm(config):
-        from sacglam.scoring.vllm import vllm_engine
-
-        return EngineHost(vllm_engine(config))
-    brain = build_brain(config)
-    return EngineHost(PackedEngine(brain.lm, brain.tokenizer, brain.policy))
-
-
-def _serves_vllm(config: Config) -> bool:
-    if config.engines.type == "auto":
-        return find_spec("vllm") is not None
-    return config.engines.type == "vllm"
-
-
-def host_learner(
-    config: Config, threads: int, rank: int = 0, world: int = 0, meeting: tuple[str, int] | None = None
-) -> LearnerHost:
-    """A learner rank, in the process that calls this; without a `meeting` point the only one, without DeepSpeed."""
-    cpu.prepare(threads)
-    clock = PhaseClock()
-    return LearnerHost(build_learner(build_brain(config), config, clock), clock)
-
-
-def machine() -> Machine:
-    """What this machine has to place processes on."""
-    return Machine(gpus=torch.cuda.device_count(), cores=cpu.cores())
-
-
-def _fixed_states(config: Config) -> list[Query]:
-    """The states at which engines and learner are compared: first observations of fixed episodes."""
-    env = build_env(config)
-    starts = RandomStarts(env.goals("train"), np.random.default_rng(_PARITY_SEED))
-    return [query(start.goal, env.reset(start.goal, start.seed)) for start, _ in zip(starts, range(8), strict=False)]

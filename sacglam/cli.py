@@ -123,7 +123,8 @@ def _config_of(run: Path | None) -> configuration.Config:
 
 
 def _show_placement(settings: configuration.Config) -> None:
-    from sacglam.build import machine, settle_device
+    from sacglam.assembly import machine
+    from sacglam.build import settle_device
 
     settled = settings.model_copy(update={"device": settle_device(settings)})
     console.print(placement.plan(settled, machine()).describe(), markup=False, highlight=False, soft_wrap=True)

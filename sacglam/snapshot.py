@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import torch
 
-from sacglam.build import Parts
+from sacglam.assembly import Parts
 from sacglam.errors import CheckpointError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.progress import MetricsWindow, Progress

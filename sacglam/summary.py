@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
-from sacglam.build import Parts
+from sacglam.assembly import Parts
 from sacglam.config import Config
 from sacglam.evaluate import Evaluation
 from sacglam.runs.progress import Progress

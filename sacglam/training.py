@@ -13,7 +13,8 @@ import numpy as np
 
 from sacglam import config as configuration
 from sacglam import cpu
-from sacglam.build import build, build_env, resolve
+from sacglam.assembly import build
+from sacglam.build import build_env, resolve
 from sacglam.config import Config
 from sacglam.evaluate import Evaluation, evaluate
 from sacglam.export import write_agent

@@ -15,7 +15,6 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import LogPolicy
 from sacglam.types import Adapter, Query
 
-
 ADAPTER_FILE = "adapter_model.safetensors"  # peft's name for it
 
 
