@@ -72,10 +72,10 @@ class VllmEngine:
         self._llm = llm
         self._tokenizer = tokenizer
         self._policy = policy
+        self._max_tokens = max_tokens
         self._folders = AdapterFolders()
         self._loaded: _Loaded | None = None
-        block = llm.llm_engine.vllm_config.cache_config.block_size
-        self._asker = Asker(self._send, way, block, max_tokens)
+        self._asker = self.asker(way)
 
     @property
     def version(self) -> int:
@@ -86,6 +86,10 @@ class VllmEngine:
     def counts(self) -> Counts:
         """What has been asked and computed since the start."""
         return self._asker.counts
+
+    def asker(self, way: Way) -> Asker:
+        """Another way of asking this engine, with counts of its own; for tests and benchmarks."""
+        return Asker(self._send, way, self._llm.llm_engine.vllm_config.cache_config.block_size, self._max_tokens)
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions (paper, Eq. 2), one float32 array (A,) for each.
