@@ -64,6 +64,6 @@ def _check(adapter: Adapter) -> None:
             f"expected adapter version {adapter.version} to have {' and '.join(NEEDED)}, as peft saves them; "
             f"got {sorted(adapter.files)}"
         )
-    foreign = [name for name in adapter.files if PurePath(name).name != name]
+    foreign = [name for name in adapter.files if name == ".." or PurePath(name).name != name]
     if foreign:
         raise EngineError(f"expected the adapter's files by plain names, got {foreign}")

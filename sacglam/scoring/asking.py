@@ -137,7 +137,7 @@ class Asker:
         found = dict(zip(ask.gives, way.read(ask, answer), strict=True))
         good = {edge: score for edge, score in found.items() if isfinite(score) and score <= MOST_LOG_PROB}
         scores.update(good)
-        swallowed = sum(ask.row(edge) < cached for edge in found if edge not in good)
+        swallowed = sum(not way.reaches(ask, edge, cached) for edge in found if edge not in good)
         lost = len(found) - len(good)
         self._count(
             requests=1,

@@ -30,8 +30,8 @@ from sacglam.types import Adapter, Query
 
 CPU_BLOCK = 32
 """Tokens of a cache block on a CPU: the fewest that its attention kernel is made for."""
-CPU_BATCHED_TOKENS = 2048
-"""Tokens in one pass on a CPU, where an adapter's layers gather their weights anew for each token."""
+CPU_BATCHED_TOKENS = 1024
+"""Tokens in one pass on a CPU, where each adapted layer copies its weights for every token: more take memory alone."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _arguments(settings: VllmSettings, on_cpu: bool) -> dict[str, Any]:
     return arguments | {
         "block_size": CPU_BLOCK,
         "enforce_eager": True,
-        "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, settings.max_tokens),
+        "max_num_batched_tokens": CPU_BATCHED_TOKENS,
         "kv_cache_memory_bytes": int(settings.cpu_cache_gib * 2**30),
     }
 

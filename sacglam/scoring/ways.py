@@ -70,6 +70,9 @@ class Way(Protocol):
     def parameters(self, ask: Ask) -> Mapping[str, Any]:
         """The request's sampling parameters, by their names in vLLM, beside those that all ways share."""
 
+    def reaches(self, ask: Ask, edge: Prefix, cached: int) -> bool:
+        """Whether an answer whose first `cached` tokens came from the cache has the edge's score."""
+
     def read(self, ask: Ask, answer: Answer) -> list[float]:
         """The scores of `ask.gives` in nats; NaN where the answer has none that can be trusted."""
 
@@ -89,19 +92,23 @@ class PromptRows:
         """The score of each row's own next token, and none beside it."""
         return {"prompt_logprobs": 0}
 
+    def reaches(self, ask: Ask, edge: Prefix, cached: int) -> bool:
+        """Where the edge's own row was computed."""
+        return ask.row(edge) >= cached
+
     def read(self, ask: Ask, answer: Answer) -> list[float]:
         """See `Way`."""
         rows = answer.prompt_logprobs
         if rows is None:
             return [nan] * len(ask.gives)
-        return [self._read(ask, edge, answer.num_cached_tokens or 0, rows) for edge in ask.gives]
+        cached = answer.num_cached_tokens or 0
+        return [self._read(ask, edge, rows) if self.reaches(ask, edge, cached) else nan for edge in ask.gives]
 
     @staticmethod
-    def _read(ask: Ask, edge: Prefix, cached: int, rows: Rows) -> float:
-        row = ask.row(edge)
+    def _read(ask: Ask, edge: Prefix, rows: Rows) -> float:
         last = len(ask.tokens) - 2
-        position = len(rows.start_indices) - 1 - (last - row)
-        if row < cached or position < 1:  # position 0 stands for the first token, which nothing predicts
+        position = len(rows.start_indices) - 1 - (last - ask.row(edge))
+        if position < 1:  # position 0 stands for the first token, which nothing predicts
             return nan
         place = rows.start_indices[position]
         if place >= len(rows.token_ids) or rows.token_ids[place] != edge[-1]:
@@ -126,6 +133,10 @@ class TokenRows:
         ids = np.asarray(ask.tokens[start + 1 :], dtype=np.int32)[:, None]
         return {"prompt_logprob_token_ids": ids, "prompt_logprob_start": start}
 
+    def reaches(self, ask: Ask, edge: Prefix, cached: int) -> bool:
+        """Where the first row asked for was computed: the engine gives all of them or none."""
+        return ask.row(ask.gives[0]) >= cached
+
     def read(self, ask: Ask, answer: Answer) -> list[float]:
         """See `Way`."""
         scores = answer.prompt_token_id_logprobs
@@ -148,6 +159,10 @@ class TrieNodes:
     def parameters(self, ask: Ask) -> Mapping[str, Any]:
         """The children's token ids."""
         return {"logprob_token_ids": [edge[-1] for edge in ask.gives]}
+
+    def reaches(self, ask: Ask, edge: Prefix, cached: int) -> bool:
+        """Always: an engine never takes a whole request from its cache."""
+        return True
 
     def read(self, ask: Ask, answer: Answer) -> list[float]:
         """See `Way`. The token that the engine itself chose stands among the children's."""
