@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -150,7 +151,7 @@ def host_engine(config: Config, threads: int) -> EngineHost:
     if _serves_vllm(config):
         from sacglam.scoring.vllm import vllm_engine
 
-        return EngineHost(vllm_engine(config))
+        return EngineHost(vllm_engine(config.model_copy(update={"threads": threads})))
     brain = build_brain(config)
     return EngineHost(PackedEngine(brain.lm, brain.tokenizer, brain.policy))
 
@@ -183,7 +184,5 @@ def _fixed_states(config: Config) -> list[Query]:
     """The states at which engines and learner are compared: first observations of fixed episodes."""
     env = build_env(config)
     starts = RandomStarts(env.goals("train"), np.random.default_rng(_PARITY_SEED))
-    return [
-        query(start.goal, env.reset(start.goal, start.seed))
-        for start, _ in zip(starts, range(_PARITY_STATES), strict=False)
-    ]
+    chosen = itertools.islice(starts, _PARITY_STATES)
+    return [query(start.goal, env.reset(start.goal, start.seed)) for start in chosen]

@@ -228,7 +228,7 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: NonNegative = 0
-    """CPU threads of the tensor library in a learner's process; 0: its share of the cores, at most 4 without engines."""
+    """CPU threads of a learner's process; 0: its share of the cores, and 4 at most without engines."""
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""
     env: EnvConfig = EnvConfig()
