@@ -108,8 +108,8 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
         raise ConfigError(where.fault)
     on_gpu = config.device != "cpu"
     env = {"GLOO_SOCKET_IFNAME": "lo"} if config.runtime.address is None else {}
-    engine = Needs(where.engine_threads, where.tensor_parallel if on_gpu else 0, env)
-    learner = Needs(where.learner_threads, 1 if on_gpu else 0, env)
+    engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0, env)
+    learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0, env)
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
     try:
         engines = EngineGroup(

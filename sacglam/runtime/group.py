@@ -113,8 +113,9 @@ def _first_cause(pending: Sequence[Pending], seen: Exception) -> Exception:
 
 @dataclass(frozen=True)
 class Needs:
-    """What one worker's process takes: CPU threads, GPUs, and environment variables beside."""
+    """What one worker's process takes: CPU threads, GPUs, and environment variables beside; `ps` shows its role."""
 
+    role: str
     threads: int = 1
     gpus: int = 0
     env: Mapping[str, str] | None = None
@@ -178,7 +179,7 @@ class RayRuntime:
         needs = self._places[place]
         env = {"OMP_NUM_THREADS": str(needs.threads), "TOKENIZERS_PARALLELISM": "false", **(needs.env or {})}
         actor = (
-            self._ray.remote(_Host)
+            self._ray.remote(type(needs.role, (_Host,), {}))
             .options(
                 num_cpus=0 if needs.gpus else needs.threads,
                 num_gpus=needs.gpus,

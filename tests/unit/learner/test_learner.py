@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sacglam import config
-from sacglam.assembly import build
-from sacglam.build import resolve
+from sacglam.build import build_brain, build_learner, resolve
+from sacglam.clock import PhaseClock
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
@@ -22,7 +22,8 @@ NEXT = Observation("You see: baby red cat, blue water\nYou are on: baby red cat\
 
 def make_learner(*overrides: str) -> Learner:
     settings = ["threads=1", "critic.hidden=[16]", "env.copies=1", "algo.update_interval=1", "algo.warmup_updates=0"]
-    return build(resolve(config.load(None, [*settings, *overrides]))).learner
+    resolved = resolve(config.load(None, [*settings, *overrides]))
+    return build_learner(build_brain(resolved), resolved, PhaseClock())
 
 
 def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
