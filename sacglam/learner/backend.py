@@ -128,4 +128,6 @@ def adam_moments(optimizer: torch.optim.Optimizer) -> Moments:
 
 def load_adam_moments(optimizer: torch.optim.Optimizer, moments: Moments) -> None:
     """Take over what `adam_moments` gave."""
-    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+    # Copies, since the optimizer else steps the given tensors themselves.
+    state = {index: {name: tensor.clone() for name, tensor in found.items()} for index, found in moments.items()}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -34,6 +35,8 @@ def init_distributed(rank: int, world: int, address: str, port: int, device: str
     import deepspeed.ops
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Of DeepSpeed's own calls, which torch is about to rename.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     if chosen.type == "cpu":
         # What the machine could compile is not looked for, so that nothing is.
         deepspeed.ops.__compatible_ops__ = {}
@@ -51,12 +54,15 @@ def init_distributed(rank: int, world: int, address: str, port: int, device: str
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:
-    """What DeepSpeed is told. Micro-batches are counted by the learner, weights keep their own types."""
+    """What DeepSpeed is told. Micro-batches are counted by the learner, weights keep their own types.
+
+    Without ZeRO (stage 0) the backend clips itself.
+    """
     return {
         "train_batch_size": world,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": max_grad_norm or 0.0,
+        "gradient_clipping": max_grad_norm or 0.0 if stage else 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
             "stage": stage,
@@ -179,14 +185,11 @@ class DeepSpeedBackend:
 
     def _begin_moments(self) -> None:
         """Give Adam its state, which it else makes in its first step: a checkpoint may be loaded before that."""
-        optimizer = self._engine.optimizer
-        flats = (
-            optimizer.fp32_partitioned_groups_flat if self._stage == 3 else optimizer.single_partition_of_fp32_groups
-        )
-        for flat in flats:
+        optimizer, sharded = self._engine.optimizer, self._stage == 3
+        for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
             moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
             self._adam.state[flat] = {"step": torch.tensor(0.0), **moments}
-        if self._stage < 3:
+        if not sharded:
             optimizer._lazy_init_hp_params_optimizer_state()
 
     def moments(self) -> Moments:
