@@ -7,10 +7,14 @@ from itertools import count
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
-from sacglam.errors import EngineError
+import safetensors.torch
+from safetensors import SafetensorError
+
+from sacglam.errors import DivergenceError, EngineError
 from sacglam.types import Adapter
 
-NEEDED = ("adapter_config.json", "adapter_model.safetensors")
+WEIGHTS = "adapter_model.safetensors"
+NEEDED = ("adapter_config.json", WEIGHTS)
 
 
 class AdapterFolders:
@@ -55,6 +59,28 @@ class AdapterFolders:
     def close(self) -> None:
         """Delete everything."""
         self._root.cleanup()
+
+
+def check_finite(adapter: Adapter) -> None:
+    """Hold back what would poison an engine: its cache keeps what such an adapter left, and gives it to the next one.
+
+    Raises:
+        DivergenceError: a weight is not finite.
+        EngineError: the files are no adapter.
+    """
+    _check(adapter)
+    try:
+        tensors = safetensors.torch.load(adapter.files[WEIGHTS])
+    except SafetensorError as error:
+        raise EngineError(
+            f"expected adapter version {adapter.version} to hold tensors in {WEIGHTS}; it cannot be read: {error}"
+        ) from error
+    faulty = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+    if faulty:
+        raise DivergenceError(
+            f"adapter version {adapter.version} holds values that are not finite, first in {faulty[0]}: the policy has "
+            "diverged; train anew with smaller learning rates"
+        )
 
 
 def _check(adapter: Adapter) -> None:

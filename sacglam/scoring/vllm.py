@@ -21,7 +21,7 @@ from sacglam.config import Config, PolicyConfig
 from sacglam.errors import EngineError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.scoring.adapters import AdapterFolders
+from sacglam.scoring.adapters import AdapterFolders, check_finite
 from sacglam.scoring.asking import Asker, Counts, Request
 from sacglam.scoring.base import LogPolicy
 from sacglam.scoring.normalise import log_policy
@@ -119,10 +119,12 @@ class VllmEngine:
         versions may: a resumed run repeats some.
 
         Raises:
-            EngineError: the adapter cannot be written or loaded; the one before goes on serving.
+            DivergenceError: the adapter holds values that are no numbers.
+            EngineError: it cannot be written or loaded. In both cases the one before goes on serving.
         """
         from vllm.lora.request import LoRARequest
 
+        check_finite(adapter)
         number, folder = self._folders.write(adapter)
         request = LoRARequest(f"v{number}", number, str(folder))
         try:

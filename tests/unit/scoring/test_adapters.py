@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import safetensors.torch
+import torch
 
-from sacglam.errors import EngineError
-from sacglam.scoring.adapters import AdapterFolders
+from sacglam.errors import DivergenceError, EngineError
+from sacglam.scoring.adapters import AdapterFolders, check_finite
 from sacglam.types import Adapter
 
 FILES = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"\x00\x01"}
@@ -72,3 +74,18 @@ def test_a_disk_that_refuses_is_an_error_that_leaves_nothing() -> None:
         folders.write(Adapter(1, {**FILES, "x" * 300: b""}))
     assert list(folders.root.iterdir()) == []
     folders.close()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+    tensors = {"a.lora_A.weight": torch.zeros(2, 3), "a.lora_B.weight": torch.zeros(3, 2)}
+    good = Adapter(6, {**FILES, "adapter_model.safetensors": safetensors.torch.save(tensors)})
+    check_finite(good)
+    tensors["a.lora_B.weight"][2, 1] = value
+    with pytest.raises(DivergenceError, match=r"version 6 .* first in a.lora_B.weight.*diverged"):
+        check_finite(Adapter(6, {**FILES, "adapter_model.safetensors": safetensors.torch.save(tensors)}))
+
+
+def test_weights_that_are_no_tensors_are_refused() -> None:
+    with pytest.raises(EngineError, match="version 6 to hold tensors"):
+        check_finite(Adapter(6, FILES))

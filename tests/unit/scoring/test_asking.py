@@ -75,14 +75,14 @@ def test_a_prompt_that_fills_its_blocks_has_its_first_tokens_asked_at_its_node()
 
 @pytest.mark.parametrize("way", [PromptRows(), TokenRows()], ids=lambda way: type(way).__name__)
 def test_rows_that_the_cache_swallowed_are_asked_at_their_nodes(way: Way) -> None:
-    # P = 6, L = 3: the second time 8 tokens are cached, and with them the rows of the first and second token.
+    # P = 6, L = 4: the second time 8 tokens are cached, so rows 5 to 7 are lost, which predict the first three tokens.
     engine = FakeEngine(shortened=True)
     asker = Asker(engine, way, BLOCK, max_tokens=100)
-    queries = [state(range(10, 16), [1, 2, 3])]
+    queries = [state(range(10, 16), [1, 2, 3, 4])]
     asker.log_probs(queries)
     assert asker.counts.reasked == 0
     assert_scores(asker.log_probs(queries), queries)
-    assert (asker.counts.reasked, asker.counts.missing) == (2 if isinstance(way, PromptRows) else 3, 0)
+    assert (asker.counts.reasked, asker.counts.missing) == (3 if isinstance(way, PromptRows) else 4, 0)
     assert all("logprob_token_ids" in request.parameters for request in engine.sent[2:])
     assert not any(request.parameters["skip_reading_prefix_cache"] for request in engine.sent)
 
