@@ -211,6 +211,27 @@ def envs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.
 
 
 @app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Read versions only; import nothing.")] = False,
+) -> None:
+    """Say what this machine can run, and how to mend what it cannot.
+
+    Tries each package in a process of its own, which takes up to half a minute. The exit code is 0 if a training in one
+    process works.
+    """
+    from sacglam.doctor import report
+
+    with errors.status("looking at this machine") as status:
+        diagnosis = report.examine(quick, lambda name: status.update(f"trying to import {name}"))
+    if as_json:
+        print(json.dumps(report.to_json(diagnosis)))
+    else:
+        report.print_report(console, diagnosis)
+    raise typer.Exit(0 if diagnosis.trains else 1)
+
+
+@app.command()
 def export(run: RunArgument, folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")]) -> None:
     """Write a run's agent as a peft adapter, and its critic as safetensors beside it."""
     from sacglam.agent import load_agent

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# One training over the nodes of a SLURM allocation.
+#
+#   sbatch launch/slurm.sh                                           the configuration below, over all GPUs
+#   sbatch --nodes=4 launch/slurm.sh configs/x.yaml --set steps=1000 arguments go to `sacglam train`
+#   RUN=runs/mine sbatch launch/slurm.sh                             names the run's folder
+#
+# What happens: a Ray head starts on the first node, a Ray worker on each of the others, and `sacglam train` beside the
+# head; it places engines and learner ranks on all of them. The run's folder and the environment have to be on a file
+# system that all nodes share.
+#
+# When the time is nearly up, or the job is preempted, SLURM sends TERM to this script. It is passed on to the training,
+# which writes a checkpoint and ends; the job is then queued again under its number, so it finds the same folder and
+# goes on from there.
+#SBATCH --job-name=sacglam
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=32
+#SBATCH --time=24:00:00
+# B: the script alone is told, 120 s before the end. A checkpoint waits for the interval in progress; give it more time
+# if yours are longer.
+#SBATCH --signal=B:TERM@120
+#SBATCH --requeue
+# A job that goes on appends to its log.
+#SBATCH --open-mode=append
+#SBATCH --output=sacglam-%j.log
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+
+RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}  # the number stays when a job is queued again
+PORT=${PORT:-6379}                    # another one where two jobs may share a node
+START_S=${START_S:-300}               # seconds for all nodes to join
+[ $# -gt 0 ] || set -- configs/playground_sac_her.yaml
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes[0]}
+gpus_per_node=${SLURM_GPUS_ON_NODE:-0}
+if [ "$gpus_per_node" -eq 0 ]; then
+  echo "error: expected GPUs on the nodes, SLURM granted none; ask for them with --gpus-per-node" >&2
+  exit 1
+fi
+
+# on NODE COMMAND...: one process there, in place of the subshell that calls it, so that a signal to the subshell reaches
+# it. --overlap: steps share the node, or each would wait for the one before.
+on() {
+  local node=$1
+  shift
+  exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" "$@"
+}
+
+# The nodes talk over the network by which the head knows itself. Name the address where it has several:
+# HEAD_ADDRESS=10.0.0.1. Ray obeys whoever reaches its ports: a token of this job keeps other users of that network out.
+address=${HEAD_ADDRESS:-$(on "$head" hostname --ip-address | awk '{print $1; exit}')}
+umask 077
+token=$(mktemp "$HOME/.sacglam-ray-token.XXXXXX")
+od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token"
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
+
+steps=()
+training=
+finish() { # ray start --block ends all of a node's Ray with its step
+  [ ${#steps[@]} -eq 0 ] || kill "${steps[@]}" 2>/dev/null || true
+  rm -f "$token"
+}
+trap finish EXIT
+
+told=0
+pass_on() { # the training finishes its interval and writes a checkpoint
+  told=$((told + 1))
+  [ -z "$training" ] || kill -TERM "$training" 2>/dev/null || true
+}
+trap pass_on TERM
+
+resources=(--num-cpus="${SLURM_CPUS_PER_TASK:-1}" --num-gpus="$gpus_per_node" --disable-usage-stats --block)
+on "$head" ray start --head --node-ip-address="$address" --port="$PORT" --include-dashboard=false "${resources[@]}" &
+steps+=($!)
+deadline=$((SECONDS + START_S))
+joined() { # how many nodes are in
+  ray status --address "$address:$PORT" 2>/dev/null | grep -c '^ *[0-9]* node_' || true
+}
+until_joined() { # until_joined N
+  until [ "$(joined)" -ge "$1" ] || [ "$told" -gt 0 ]; do
+    if [ $SECONDS -ge $deadline ]; then
+      echo "error: expected $1 Ray node(s) at $address:$PORT within $START_S s, got $(joined);" \
+        "see the messages above, or set HEAD_ADDRESS to an address that all nodes reach" >&2
+      exit 1
+    fi
+    sleep 1
+  done
+}
+until_joined 1
+for node in "${nodes[@]:1}"; do
+  on "$node" ray start --address="$address:$PORT" "${resources[@]}" &
+  steps+=($!)
+done
+until_joined "${#nodes[@]}"
+
+run() {
+  if compgen -G "$RUN/checkpoints/step-*" >/dev/null; then
+    exec sacglam train --resume "$RUN"
+  fi
+  [ ! -e "$RUN" ] || mv "$RUN" "$RUN.without-checkpoint-$(date +%s)"
+  exec sacglam train "$@" --gpus $((gpus_per_node * ${#nodes[@]})) --address auto --out "$RUN"
+}
+
+code=0
+if [ "$told" -eq 0 ]; then
+  run "$@" &
+  training=$!
+  [ "$told" -eq 0 ] || pass_on # it came while the training was being started
+  while :; do # a signal ends `wait`, too; the training's own exit code comes when it has ended
+    before=$told came=0
+    wait "$training" || came=$?
+    [ "$came" -eq 127 ] || code=$came # 127: its code has been told already
+    [ "$told" -ne "$before" ] || break
+  done
+fi
+
+# 143: TERM came before the training could listen to it.
+if [ "$told" -gt 0 ] && [[ $code == 0 || $code == 143 ]] && ! grep -qs '"finished": true' "$RUN/summary.json"; then
+  echo "stopped before its budget was spent: queued again as job $SLURM_JOB_ID"
+  scontrol requeue "$SLURM_JOB_ID" || echo "not queued again; go on with: RUN=$RUN sbatch launch/slurm.sh" >&2
+fi
+exit "$code"
