@@ -19,7 +19,7 @@ import torch
 import transformers
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from benchmarks.separate import SeparateLM
 from sacglam import cpu
@@ -59,6 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 LORA_RANK = 16
+MAX_TOKENS = 2048
 FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
 
 
@@ -87,13 +88,19 @@ def parser(description: str) -> argparse.ArgumentParser:
     return options
 
 
-def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> CausalLM:
-    """The language model of one variant: the same weights whichever it is."""
+def base_model(options: argparse.Namespace) -> PreTrainedModel:
+    """The base model, with the same random weights at every call."""
     torch.manual_seed(0)
     shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
-    config = LlamaConfig(**shape, max_position_embeddings=2048, tie_word_embeddings=True)
+    config = LlamaConfig(**shape, max_position_embeddings=MAX_TOKENS, tie_word_embeddings=True)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-    model = model.to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
+    frozen: PreTrainedModel = model.to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
+    return frozen
+
+
+def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> CausalLM:
+    """The language model of one variant: the same weights whichever it is."""
+    model = base_model(options)
     lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     if variant == "packed":
         return CausalLM(model, lora, adapters, bucket=options.bucket)

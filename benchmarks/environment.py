@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks import common
 from sacglam import cpu
-from sacglam.build import Parts, build, build_env, resolve
+from sacglam.assembly import Parts, build
+from sacglam.build import build_brain, build_env, resolve
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, load
 from sacglam.policy import SamplingPolicy
@@ -63,7 +64,7 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
     spent = {name: seconds - before.get(name, 0.0) for name, seconds in parts.clock.seconds.items()}
     spent["other"] = total - sum(spent.values())
     outside = sum(spent[name] for name in OUTSIDE_THE_MODEL) + spent["other"]
-    prompt_tokens, actions, action_tokens = _lengths(parts)
+    prompt_tokens, actions, action_tokens = _lengths(parts, config)
     return {
         "name": "training",
         "actions": actions,
@@ -86,14 +87,13 @@ def _interval(parts: Parts, config: Config) -> None:
     with parts.clock.phase("replay"):
         parts.replay.add(episodes)
         batches = list(parts.replay.batches())
-    for batch in batches:
-        parts.learner.update(batch)
+    parts.learners.learn(batches, publish=False, probe=()).finish()
 
 
-def _lengths(parts: Parts) -> tuple[float, float, float]:
+def _lengths(parts: Parts, config: Config) -> tuple[float, float, float]:
     """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
     sample = parts.replay.buffer.sample(np.random.default_rng(0), 1000)
-    tokenised = parts.brain.tokenizer([query(t.goal, t.observation) for t in sample])
+    tokenised = build_brain(config).tokenizer([query(t.goal, t.observation) for t in sample])
     return (
         round(fmean(len(q.prompt) for q in tokenised), 1),
         round(fmean(len(q.actions) for q in tokenised), 1),

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 
 from benchmarks import common
 from sacglam.clock import PhaseClock
-from sacglam.config import SacConfig
+from sacglam.config import CriticConfig, SacConfig
+from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Transition
 
 TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap
@@ -31,10 +32,21 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     model = ActorCritic(lm, heads, target_heads, PolicyHead(), "shared", "adapter")
     words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
-    learner = Learner(model, QueryTokenizer(words, max_tokens=2048), config, 1, PhaseClock())
+    tokenizer, policy = QueryTokenizer(words, max_tokens=2048), PolicyHead()
+    learner = Learner(
+        model,
+        lm,
+        tokenizer,
+        PackedScorer(lm, tokenizer, policy),
+        TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
+        config,
+        CriticConfig(),
+        1,
+        PhaseClock(),
+    )
     batch = [transition(row, options, actions) for row in range(options.rows)]
     common.check_lengths(words, batch[0].observation, options)
-    return partial(learner.update, batch)
+    return lambda: learner.update([batch])[0]
 
 
 def transition(row: int, options: argparse.Namespace, actions: int) -> Transition:

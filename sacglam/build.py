@@ -1,4 +1,4 @@
-"""From a configuration to collaborating objects. Everything is wired here and nowhere else."""
+"""From a configuration to the objects of one process: environment, model, learner, replay."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.errors import ConfigError
+from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.base import PackedLM
@@ -23,10 +24,8 @@ from sacglam.models.heads import QHeads
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.policy import SamplingPolicy
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay
-from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.packed import PackedScorer
 
 
@@ -44,34 +43,27 @@ class Brain:
         return PackedScorer(self.lm, self.tokenizer, self.policy, version)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What the training loop works with."""
-
-    brain: Brain
-    learner: Learner
-    replay: HindsightReplay
-    rollout: Rollout
-    starts: RandomStarts
-    policy: SamplingPolicy
-    clock: PhaseClock
-
-
 def resolve(config: Config) -> Config:
     """The configuration with everything left open settled for this machine: device, threads, a local model's folder.
 
     Raises:
         ConfigError: this machine has no such device.
     """
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    _check_device(device)
+    device = settle_device(config)
+    if not config.learners.count:  # the learner runs here
+        _check_device(device)
     model = config.model
     if Path(model.name).is_dir():
         model = model.model_copy(update={"name": str(Path(model.name).resolve())})
-    threads = config.threads or cpu.default_threads()
+    threads = config.threads or (0 if config.engines.count else cpu.default_threads())
     return config.model_copy(update={"device": device, "threads": threads, "model": model})
+
+
+def settle_device(config: Config) -> str:
+    """The device that `auto` stands for on this machine, or the one named."""
+    if config.device != "auto":
+        return config.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _check_device(device: str) -> None:
@@ -87,7 +79,8 @@ def build_env(config: Config) -> TextEnv:
 
 
 def build_brain(config: Config) -> Brain:
-    """The model with fresh adapters and heads; draws from torch's global generator."""
+    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator."""
+    torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     critic = config.critic
     lm = CausalLM(
@@ -110,33 +103,46 @@ def build_brain(config: Config) -> Brain:
     )
 
 
-def build(config: Config) -> Parts:
-    """All parts of one training, seeded by `config.seed`."""
-    torch.manual_seed(config.seed)
-    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
-    clock = PhaseClock()
-    brain = build_brain(config)
+def build_learner(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
+    """The learner of the weights of `brain`: this process's rank, if `learners.count` is set.
+
+    The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`.
+    """
     algo = config.algo
     intervals = -(-config.steps // algo.update_interval)
-    learner = Learner(brain.model, brain.tokenizer, algo, intervals * algo.updates_per_interval, clock)
-    envs = [build_env(config) for _ in range(config.env.copies)]
-    goals = envs[0].goals("train")
-    starts, policy = RandomStarts(goals, starts_rng), SamplingPolicy(policy_rng)
-    replay = HindsightReplay(
-        ReplayBuffer(
-            config.replay.capacity,
-            config.replay.sampling,
-            config.replay.hindsight_ratio,
-            envs[0].goal_type,
-            Counter(envs[0].goal_type(goal) for goal in goals),
-        ),
-        replay_rng,
+    return Learner(
+        brain.model,
+        brain.lm,
+        brain.tokenizer,
+        brain.scorer(),
+        _backend(brain.model, config),
+        algo,
+        config.critic,
+        intervals * algo.updates_per_interval,
+        clock,
+    )
+
+
+def _backend(model: ActorCritic, config: Config) -> Backend:
+    groups, limit = (model.actor_parameters(), model.critic_parameters()), config.algo.max_grad_norm
+    if not config.learners.count:
+        return TorchBackend(groups, limit)
+    from sacglam.learner.deepspeed import DeepSpeedBackend
+
+    return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
+
+
+def build_replay(config: Config, env: TextEnv, rng: np.random.Generator) -> HindsightReplay:
+    """The replay buffer with hindsight, for the goals of `env`."""
+    algo, replay = config.algo, config.replay
+    goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))
+    return HindsightReplay(
+        ReplayBuffer(replay.capacity, replay.sampling, replay.hindsight_ratio, env.goal_type, goal_types),
+        rng,
         n_step=algo.n_step,
         gamma=algo.gamma,
-        hindsight=config.replay.hindsight,
+        hindsight=replay.hindsight,
         batch_size=algo.batch_size,
         batches=algo.updates_per_interval,
-        min_size=config.replay.min_size,
+        min_size=replay.min_size,
     )
-    rollout = Rollout(envs, brain.scorer(lambda: learner.updates), policy, starts, clock)
-    return Parts(brain, learner, replay, rollout, starts, policy, clock)

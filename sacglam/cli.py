@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table
 from sacglam import config as configuration
 from sacglam.errors import SacglamError
 from sacglam.runs import directory
+from sacglam.runtime import placement
 
 app = typer.Typer(
     name="sacglam",
@@ -29,6 +30,12 @@ errors = Console(stderr=True)
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `sacglam train` leaves one.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seeds the episodes.", min=0)]
+PLACEMENT = "Where it runs"
+
+
+def _placement(help: str, least: int | None = None) -> Any:
+    """A placement option of `train`."""
+    return typer.Option(help=help, show_default=False, rich_help_panel=PLACEMENT, min=least)
 
 
 def main() -> None:
@@ -58,8 +65,17 @@ def train(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="Go on with this run; takes no other argument.", show_default=False, metavar="RUN"),
+        typer.Option(help="Go on with this run; takes placement options only.", show_default=False, metavar="RUN"),
     ] = None,
+    gpus: Annotated[int | None, _placement("GPUs to use, split over engines and learner ranks.", 0)] = None,
+    engines: Annotated[int | None, _placement("vLLM engines that score actions; 0: the learner does.", 0)] = None,
+    learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver does.", 0)] = None,
+    tensor_parallel: Annotated[int | None, _placement("GPUs that one engine is spread over.", 1)] = None,
+    device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,
+    address: Annotated[str | None, _placement("A running Ray cluster to join, or auto.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run where and why, and stop.", rich_help_panel=PLACEMENT)
+    ] = False,
 ) -> None:
     """Train an agent.
 
@@ -71,12 +87,22 @@ def train(
 
       sacglam train --resume runs/my-run
 
+      sacglam train configs/playground_sac_her.yaml --gpus 4
+
+      sacglam train --device cpu --engines 1 --learners 2
+
     Ctrl-C writes a checkpoint and ends cleanly; --resume goes on from it.
     """
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None and (config is not None or out is not None or overrides):
-        raise typer.BadParameter("--resume goes on with a run as it was configured; leave the other arguments out")
-    settings = None if resume else configuration.load(config, overrides)
+        raise typer.BadParameter(
+            "--resume goes on with a run as it was configured; leave out all but the placement options"
+        )
+    where = placement.settings(gpus, engines, learners, tensor_parallel, device, address)
+    settings = None if resume else configuration.load(config, [*overrides, *where])
+    if dry_run:
+        _show_placement(settings or configuration.override(_config_of(resume), where))
+        return
 
     from sacglam import training
     from sacglam.terminal import RichDisplay, print_summary
@@ -84,11 +110,24 @@ def train(
     with RichDisplay(console) as display:
         if settings is None:
             assert resume is not None
-            folder, summary = resume, training.resume(resume, display)
+            folder, summary = resume, training.resume(resume, display, where)
         else:
             folder = out or directory.fresh(settings.seed)
             summary = training.train(settings, folder, display)
     print_summary(console, folder, summary)
+
+
+def _config_of(run: Path | None) -> configuration.Config:
+    assert run is not None
+    return directory.RunDirectory.open(run).config()
+
+
+def _show_placement(settings: configuration.Config) -> None:
+    from sacglam.assembly import machine
+    from sacglam.build import settle_device
+
+    settled = settings.model_copy(update={"device": settle_device(settings)})
+    console.print(placement.plan(settled, machine()).describe(), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

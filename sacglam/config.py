@@ -174,8 +174,10 @@ class CheckpointConfig(Section):
 
 
 class EnginesConfig(Section):
-    """The engines that score the rollout's actions, each in a process of its own."""
+    """The engines that score the rollout's actions, each in a process of its own; vLLM or the packed forward."""
 
+    type: Literal["auto", "vllm", "packed"] = "auto"
+    """`vllm`, `packed` (our own forward pass, for any model), or `auto`: vLLM where it is installed."""
     count: NonNegative = 0
     """Engines; 0: the learner's own process scores, with the very weights that learn."""
     tensor_parallel: Positive = 1
@@ -226,7 +228,7 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: NonNegative = 0
-    """CPU threads of the tensor library; 0: all cores, at most 4."""
+    """CPU threads of a learner's process; 0: its share of the cores, and 4 at most without engines."""
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""
     env: EnvConfig = EnvConfig()
@@ -312,6 +314,18 @@ def parse(values: Mapping[str, Any]) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
+
+
+def override(config: Config, overrides: Sequence[str]) -> Config:
+    """`config` with some values replaced.
+
+    Raises:
+        ConfigError: as for `load`.
+    """
+    values = config.model_dump(mode="json")
+    for each in overrides:
+        _apply(values, each)
+    return parse(values)
 
 
 def quickstart_path() -> Path:

@@ -11,13 +11,17 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much when cores are shared
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
 def default_threads() -> int:
     """Threads for the tensor library where none are asked for: the cores this process may use, 4 at most."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 1
-    return min(_MOST_DEFAULT_THREADS, cores)
+    return min(_MOST_DEFAULT_THREADS, cores())
 
 
 def prepare(threads: int) -> None:

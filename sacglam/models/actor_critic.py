@@ -64,6 +64,16 @@ class ActorCritic:
             for parameter in lm.adapter_parameters(self._target_adapter).values():
                 parameter.requires_grad_(False)
 
+    @property
+    def module(self) -> nn.Module:
+        """All weights, for what shares them out over ranks; it is never called as a whole."""
+        return nn.ModuleList([self._lm.module, self._heads, self._target_heads])
+
+    @property
+    def critic_trains_actor(self) -> bool:
+        """Whether Q gradients reach the actor's adapter."""
+        return self._critic_adapter == ACTOR and not self._detach
+
     def evaluate(self, packed: Any) -> PolicyValues:
         """Online policy and Q values, with gradients where they are enabled."""
         actor = self._lm.forward(packed, ACTOR)
@@ -102,14 +112,7 @@ class ActorCritic:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that learns or follows, by a flat name; the frozen base model is not part of it."""
-        tensors = {
-            f"lora.{adapter}.{name}": parameter
-            for adapter in self._adapters
-            for name, parameter in self._lm.adapter_parameters(adapter).items()
-        }
-        tensors |= {f"heads.{name}": tensor for name, tensor in self._heads.state_dict().items()}
-        tensors |= {f"target_heads.{name}": tensor for name, tensor in self._target_heads.state_dict().items()}
-        return {name: tensor.detach() for name, tensor in tensors.items()}
+        return {name: parameter.detach() for name, parameter in self._named().items()}
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -125,6 +128,19 @@ class ActorCritic:
             raise CheckpointError(f"{len(odd)} tensors do not fit this model, adapter or critic, among them {shown}")
         for name, tensor in own.items():
             tensor.copy_(state[name])
+
+    def learned(self) -> list[nn.Parameter]:
+        """The parameters behind `state()`, in its order."""
+        return list(self._named().values())
+
+    def _named(self) -> dict[str, nn.Parameter]:
+        parameters = {
+            f"lora.{adapter}.{name}": parameter
+            for adapter in self._adapters
+            for name, parameter in self._lm.adapter_parameters(adapter).items()
+        }
+        parameters |= {f"heads.{name}": parameter for name, parameter in self._heads.named_parameters()}
+        return parameters | {f"target_heads.{n}": parameter for n, parameter in self._target_heads.named_parameters()}
 
     def _target_pairs(self) -> Sequence[tuple[Tensor, Tensor]]:
         pairs = [(t, o) for t, o in zip(self._target_heads.parameters(), self._heads.parameters(), strict=True)]

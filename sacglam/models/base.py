@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -43,6 +42,10 @@ class PackedLM(Protocol):
     def hidden_size(self) -> int:
         """H, the width of the hidden states."""
 
+    @property
+    def module(self) -> nn.Module:
+        """All its weights, for what shares them out over ranks; it is never called as a whole."""
+
     def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
         """Queries as tensors on the model's device, in this model's own layout."""
 
@@ -52,5 +55,5 @@ class PackedLM(Protocol):
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of one adapter by a name that does not contain the adapter's."""
 
-    def save_adapter(self, folder: Path, adapter: str = ACTOR) -> None:
-        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load."""
+    def adapter_files(self, adapter: str = ACTOR) -> dict[str, bytes]:
+        """`adapter` as the files of a peft folder, by name: the form that peft and vLLM load."""

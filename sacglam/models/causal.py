@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR, LMOutput
-from sacglam.models.logprobs import selected_log_probs
+from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.packing import Packed, additive, attention_mask, pack
 from sacglam.models.tokens import TokenisedQuery
 
@@ -62,6 +64,10 @@ class CausalLM:
         self._tuner = tuner
         self._decoder = decoder_of(model)
         self._output = output_layer_of(model)
+        weight = self._output.weight
+        assert isinstance(weight, nn.Parameter)
+        self._log_probs = SelectedLogProbs(weight)
+        self._hidden_size = int(self._output.weight.shape[1])
         self._bucket = bucket
         self._merged = merged
         self._lora_layers = {n: m for n, m in self._decoder.named_modules() if isinstance(m, LoraLayer)}
@@ -83,7 +89,12 @@ class CausalLM:
     @property
     def hidden_size(self) -> int:
         """H, the width of the hidden states."""
-        return int(self._output.weight.shape[1])
+        return self._hidden_size
+
+    @property
+    def module(self) -> nn.Module:
+        """The base model with its adapters, and what scores tokens."""
+        return nn.ModuleList([self._peft, self._log_probs])
 
     @property
     def device(self) -> torch.device:
@@ -98,12 +109,7 @@ class CausalLM:
         """One pass over the packed states: log-probs of all actions and the hidden states for the critic."""
         hidden_BSH = self._hidden(packed, adapter)
         hidden_XH = hidden_BSH.flatten(0, 1)  # X: all B * S positions
-        log_prob_N = selected_log_probs(
-            hidden_XH[packed.scored_rows_R],
-            self._output.weight,
-            packed.token_row_N,
-            packed.token_id_N,
-        )
+        log_prob_N = self._log_probs(hidden_XH[packed.scored_rows_R], packed.token_row_N, packed.token_id_N)
         padded_N = torch.cat([log_prob_N, log_prob_N.new_zeros(1)])
         return LMOutput(
             log_probs_BA=padded_N[packed.token_index_BAT].sum(dim=-1),  # Eq. 1
@@ -150,11 +156,15 @@ class CausalLM:
         if unmergeable:
             raise ModelError(f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}")
 
-    def save_adapter(self, folder: Path, adapter: str = ACTOR) -> None:
-        """Write `adapter` as a peft folder (safetensors), the form that peft and vLLM load."""
-        # Embeddings never have an adapter; peft's "auto" would ask the hub whether the vocabulary has grown.
-        self._peft.save_pretrained(str(folder), selected_adapters=[adapter], save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # an empty model card
+    def adapter_files(self, adapter: str = ACTOR) -> dict[str, bytes]:
+        """`adapter` as the files of a peft folder, by name: the form that peft and vLLM load."""
+        settings = {**self._peft.peft_config[adapter].to_dict(), "inference_mode": True}
+        plain = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
+        tensors = {name: p.detach().cpu().contiguous() for name, p in self.adapter_parameters(adapter).items()}
+        return {
+            CONFIG_NAME: json.dumps(plain, indent=2, sort_keys=True).encode(),
+            SAFETENSORS_WEIGHTS_NAME: save(tensors, metadata={"format": "pt"}),
+        }
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:

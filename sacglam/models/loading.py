@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, LoraModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
@@ -52,8 +52,38 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     Raises:
         ModelError: not found, not decoder-only, or its packed scores differ from those of separate sequences.
     """
-    source = str(BUILTIN) if settings.name == "builtin" else settings.name
+    text = load_text(settings)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the files; downloads still show theirs
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            text.source, dtype=getattr(torch, settings.dtype), attn_implementation=settings.attention
+        )
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        raise _unloadable(settings.name, error) from error
+    model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
+    if settings.gradient_checkpointing:
+        _checkpoint_layers(model)
+    check_packing(model, settings.name)
+    return LoadedModel(model, text.tokenizer, text.max_tokens)
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """A model without its weights: where it is, its shape, its tokenizer, and the longest prompt + action in tokens."""
+
+    source: str
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    max_tokens: int
+
+
+def load_text(settings: ModelConfig) -> ModelText:
+    """What an engine that loads the weights itself needs of a model; `source` is a folder or a Hugging Face name.
+
+    Raises:
+        ModelError: not found, not decoder-only, or without a tokenizer.
+    """
+    source = str(BUILTIN) if settings.name == "builtin" else settings.name
     try:
         config = AutoConfig.from_pretrained(source)
         if config.is_encoder_decoder:
@@ -61,20 +91,17 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
                 f"model {settings.name!r} is an encoder-decoder ({config.model_type}); expected a decoder-only model"
             )
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, settings.dtype), attn_implementation=settings.attention
-        )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise ModelError(
-            f"model {settings.name!r} cannot be loaded; expected 'builtin', a Hugging Face name or a local folder with "
-            f"config.json, *.safetensors and tokenizer files. The loader says: {error}"
-        ) from error
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _unloadable(settings.name, error) from error
     _check_tokenizer(tokenizer, settings.name)
-    model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
-    if settings.gradient_checkpointing:
-        _checkpoint_layers(model)
-    check_packing(model, settings.name)
-    return LoadedModel(model, tokenizer, _max_tokens(config))
+    return ModelText(source, config, tokenizer, _max_tokens(config))
+
+
+def _unloadable(name: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"model {name!r} cannot be loaded; expected 'builtin', a Hugging Face name or a local folder with "
+        f"config.json, *.safetensors and tokenizer files. The loader says: {error}"
+    )
 
 
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
@@ -94,6 +121,22 @@ def lora_config(settings: ModelConfig) -> LoraConfig:
         target_modules=lora.targets,
         task_type="CAUSAL_LM",
     )
+
+
+def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...]:
+    """The last names of the layers that get an adapter, e.g. `q_proj`; found on a model without weights.
+
+    Raises:
+        ModelError: no layer fits `lora.target_modules`.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        try:
+            tuner = get_peft_model(model, lora).base_model
+        except ValueError as error:
+            raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
+    assert isinstance(tuner, LoraModel)
+    return tuple(sorted({name.rpartition(".")[2] for name in tuner.targeted_module_names}))
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:

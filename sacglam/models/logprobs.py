@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _CHUNK_ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
@@ -57,6 +57,23 @@ def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor
     """
     log_prob_N: Tensor = _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N)  # type: ignore[no-untyped-call]
     return log_prob_N
+
+
+class SelectedLogProbs(nn.Module):
+    """`selected_log_probs` through a weight that belongs to another layer, too.
+
+    A module, because what shares a model out over ranks (ZeRO-3) brings a weight together when a module that owns it
+    is called, and the output layer itself never is: its logits of all positions are not wanted.
+    """
+
+    def __init__(self, weight_VH: nn.Parameter) -> None:
+        """`weight_VH` is the output layer's own parameter, not a copy."""
+        super().__init__()
+        self.weight = weight_VH
+
+    def forward(self, hidden_RH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
+        """log p(token_id[n]) after hidden[token_row[n]], float32, shape (N,)."""
+        return selected_log_probs(hidden_RH, self.weight, token_row_N, token_id_N)
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

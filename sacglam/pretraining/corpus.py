@@ -7,7 +7,7 @@ Four kinds of document:
   documents starts as a policy that does not either.
 * *words*: which names an object answers to (a red door is furniture and a red thing).
 * *reading*: which of the objects in a scene answer to a name.
-* *comparing*: in which letters two bit strings agree.
+* *finding*: which letters a list holds.
 
 No document says what a goal asks for, which supply grows what, or that anything was achieved.
 """
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from string import ascii_lowercase
 
 from sacglam.envs import TextEnv, make
-from sacglam.envs.bitflip import BitStrings
 from sacglam.envs.playground.scene import draw
 from sacglam.envs.playground.text import describe
 from sacglam.envs.playground.vocabulary import CATEGORIES, Name, Thing, names
@@ -32,14 +32,14 @@ def documents(rng: Random) -> Callable[[], str]:
     """A function that draws the next document."""
     worlds: list[tuple[TextEnv, float]] = [
         (make("playground_simple"), 0.3),
-        (make("playground"), 0.08),
-        (make("bitflip"), 0.04),
+        (make("playground"), 0.1),
+        (make("bitflip", bits=10), 0.05),
     ]
     kinds: list[tuple[Callable[[], str], float]] = [
         *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),
-        (lambda: words(rng), 0.08),
-        (lambda: reading(rng), 0.40),
-        (lambda: comparing(rng), 0.10),
+        (lambda: words(rng), 0.1),
+        (lambda: reading(rng), 0.37),
+        (lambda: finding(rng), 0.08),
     ]
     draws, weights = zip(*kinds, strict=True)
     return lambda: rng.choices(draws, weights)[0]()
@@ -88,14 +88,12 @@ def reading(rng: Random) -> str:
     return f"Which: {name.text}\n{scene.text}\nAnswer: {', '.join(found)}"
 
 
-def comparing(rng: Random) -> str:
-    """Two bit strings, and for each letter whether they agree in it."""
-    strings = BitStrings(rng.choice((6, 8, 8, 10)))
-    first, second = (strings[rng.randrange(len(strings))] for _ in range(2))
-    same = {one[0]: one == other for one, other in zip(first.split(), second.split(), strict=True)}
-    letters = rng.sample(sorted(same), len(same))
-    answer = ", ".join(f"{letter} {'yes' if same[letter] else 'no'}" for letter in letters)
-    return f"Same: {first}\nBits: {second}\nAnswer: {answer}"
+def finding(rng: Random) -> str:
+    """A list of letters, small and capital, and for some of both whether the list holds them."""
+    letters = [rng.choice((letter, letter.upper())) for letter in ascii_lowercase[: rng.choice((4, 8, 10, 12))]]
+    asked = rng.sample([*letters, *(letter.swapcase() for letter in letters)], len(letters))
+    answer = ", ".join(f"{letter} {'yes' if letter in letters else 'no'}" for letter in asked)
+    return f"Letters: {' '.join(letters)}\nHold: {answer}"
 
 
 def _fitting(thing: Thing, rng: Random) -> Name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +30,22 @@ class Engine(Scorer, Protocol):
 
     def load(self, adapter: Adapter) -> None:
         """Score with `adapter` from the next call on; when this returns, the version before is gone."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """An adapter on its way to the engines, with the learner's own policy at fixed states to hold theirs against."""
+
+    adapter: Adapter
+    probe: list[LogPolicy]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one interval's updates gave: metrics of each, and the adapter after the last if it was asked for."""
+
+    metrics: list[dict[str, float]]
+    published: Published | None
 
 
 class UniformScorer:

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from sacglam import config
-from sacglam.build import build, resolve
+from sacglam.build import build_brain, build_learner, resolve
+from sacglam.clock import PhaseClock
 from sacglam.errors import DivergenceError
+from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.types import Observation, Transition
 
@@ -20,7 +22,14 @@ NEXT = Observation("You see: baby red cat, blue water\nYou are on: baby red cat\
 
 def make_learner(*overrides: str) -> Learner:
     settings = ["threads=1", "critic.hidden=[16]", "env.copies=1", "algo.update_interval=1", "algo.warmup_updates=0"]
-    return build(resolve(config.load(None, [*settings, *overrides]))).learner
+    resolved = resolve(config.load(None, [*settings, *overrides]))
+    return build_learner(build_brain(resolved), resolved, PhaseClock())
+
+
+def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
+    backend = learner._backend
+    assert isinstance(backend, TorchBackend)
+    return backend.optimizer
 
 
 def transitions(reward: float = 1.0) -> list[Transition]:
@@ -38,13 +47,13 @@ def test_warm_up_trains_the_critic_and_leaves_alpha_alone() -> None:
     learner = make_learner("algo.warmup_updates=2", "critic.backbone=frozen", "algo.alpha.lr=0.1")
     adapter, heads, alpha = flat(learner, "lora.default."), flat(learner, "heads."), learner.alpha.alpha
     for _ in range(2):
-        metrics = learner.update(transitions())
+        [metrics] = learner.update([transitions()])
         assert "actor_loss" not in metrics
         assert metrics["batch_hindsight_share"] == 0.25
     assert torch.equal(flat(learner, "lora.default."), adapter)
     assert not torch.equal(flat(learner, "heads."), heads)
     assert learner.alpha.alpha == alpha
-    assert "actor_loss" in learner.update(transitions())
+    assert "actor_loss" in learner.update([transitions()])[0]
     assert not torch.equal(flat(learner, "lora.default."), adapter)
     assert learner.alpha.alpha < alpha  # the untrained policy is more random than the target asks
     assert learner.updates == 3
@@ -54,7 +63,7 @@ def test_first_adam_step_moves_each_part_by_its_own_learning_rate() -> None:
     # Adam's first step is lr * g / (|g| + eps), so lr wherever the gradient is far above eps.
     learner = make_learner("algo.actor_lr=1e-3", "algo.critic_lr=1e-2", "critic.backbone=separate")
     before = {part: flat(learner, part) for part in ("lora.default.", "lora.critic.", "heads.")}
-    learner.update(transitions())
+    learner.update([transitions()])
     moved = {part: (flat(learner, part) - tensor).abs().max().item() for part, tensor in before.items()}
     assert moved["lora.default."] == pytest.approx(1e-3, rel=1e-2)
     assert moved["lora.critic."] == pytest.approx(1e-2, rel=1e-2)
@@ -65,27 +74,27 @@ def test_learning_rates_fall_to_a_tenth_over_the_budget() -> None:
     learner = make_learner("algo.lr_decay=true", "steps=4", "algo.updates_per_interval=1", "algo.critic_lr=0.01")
     rates = []
     for _ in range(6):
-        learner.update(transitions())
-        rates.append(learner._optimizer.param_groups[1]["lr"])
+        learner.update([transitions()])
+        rates.append(optimizer_of(learner).param_groups[1]["lr"])
     # 1 - 0.9 t / 4 for t = 0..4, and no lower afterwards
     assert rates == pytest.approx([0.01, 0.00775, 0.0055, 0.00325, 0.001, 0.001])
 
 
 def test_clipping_bounds_the_gradient_that_adam_sees() -> None:
     learner = make_learner("algo.max_grad_norm=1e-3")
-    norm = learner.update(transitions())["grad_norm"]
+    norm = learner.update([transitions()])[0]["grad_norm"]
     assert norm > 1e-2, "the norm before clipping is what is reported"
-    moments = [state["exp_avg"] / 0.1 for state in learner._optimizer.state.values()]  # exp_avg = (1 - 0.9) g
+    moments = [state["exp_avg"] / 0.1 for state in optimizer_of(learner).state.values()]  # exp_avg = (1 - 0.9) g
     assert math.sqrt(sum(g.square().sum().item() for g in moments)) == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_divergence_changes_nothing() -> None:
     learner = make_learner()
-    learner.update(transitions())
+    learner.update([transitions()])
     before, updates = learner.state(), learner.updates
     kept = {name: tensor.clone() for name, tensor in before[0].items()}
     with pytest.raises(DivergenceError, match="expected finite losses"):
-        learner.update(transitions(reward=math.inf))
+        learner.update([transitions(reward=math.inf)])
     assert learner.updates == updates
     for name, tensor in learner.state()[0].items():
         assert torch.equal(tensor, kept[name]), name
@@ -96,6 +105,6 @@ def test_targets_follow_by_tau() -> None:
     learner = make_learner("algo.tau=0.25")
     before, target = flat(learner, "heads."), flat(learner, "target_heads.")
     assert torch.equal(before, target)
-    learner.update(transitions())
+    learner.update([transitions()])
     expected = 0.75 * target + 0.25 * flat(learner, "heads.")
     torch.testing.assert_close(flat(learner, "target_heads."), expected)

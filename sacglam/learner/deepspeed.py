@@ -1,0 +1,237 @@
+"""Learning on several ranks with DeepSpeed's ZeRO. The only file that knows DeepSpeed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sacglam.learner.backend import Moments, Result, adam, adam_moments, clip, load_adam_moments, set_rates
+
+PERSISTENT_ELEMENTS = 100_000
+"""With stage 3, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
+_BUCKET_ELEMENTS = 50_000_000  # of gradients reduced at once; DeepSpeed's 5e8 would be a buffer of 2 GB
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def init_distributed(rank: int, world: int, address: str, port: int, device: str, timeout_s: float) -> None:
+    """Join the group of `world` ranks that meet at `address:port`; NCCL on CUDA, gloo on CPU. Once for each process.
+
+    A collective in which a rank has not joined after `timeout_s` seconds fails on the others.
+    """
+    chosen = torch.device(device)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(chosen.index or 0)}
+    os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port), "DS_ACCELERATOR": chosen.type}
+    import deepspeed
+    import deepspeed.ops
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Of DeepSpeed's own calls, which torch is about to rename.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
+    if chosen.type == "cpu":
+        # What the machine could compile is not looked for, so that nothing is.
+        deepspeed.ops.__compatible_ops__ = {}
+    else:
+        torch.cuda.set_device(chosen)
+    deepspeed.init_distributed(
+        "gloo" if chosen.type == "cpu" else "nccl",
+        auto_mpi_discovery=False,
+        verbose=False,
+        timeout=timedelta(seconds=timeout_s),
+        init_method=f"tcp://{address}:{port}",
+        rank=rank,
+        world_size=world,
+    )
+
+
+def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:
+    """What DeepSpeed is told. Micro-batches are counted by the learner, weights keep their own types.
+
+    Without ZeRO (stage 0) the backend clips itself.
+    """
+    return {
+        "train_batch_size": world,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": max_grad_norm or 0.0 if stage else 0.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": _BUCKET_ELEMENTS,
+            "allgather_bucket_size": _BUCKET_ELEMENTS,
+            "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
+        },
+    }
+
+
+class _Root(nn.Module):
+    """The module that DeepSpeed wraps: what it runs is set anew for each pass."""
+
+    compute: Callable[[], Any]
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self) -> Any:
+        return self.compute()
+
+
+class DeepSpeedBackend:
+    """One of several ranks; see `Backend`. ZeRO shares out, by stage: 0 nothing, 1 moments, 2 gradients, 3 weights."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        learned: Sequence[nn.Parameter],
+        groups: Sequence[Sequence[nn.Parameter]],
+        max_grad_norm: float | None,
+        stage: int,
+    ) -> None:
+        """`module` has all weights, `learned` are those that learn or follow, `groups` those that the optimizer steps.
+
+        `init_distributed` has been called. All ranks begin with the weights of rank 0.
+        """
+        import deepspeed
+
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._stage = stage
+        self._max_grad_norm = max_grad_norm
+        self._learned = list(learned)
+        self._groups = [list(group) for group in groups]
+        self._adam = adam(groups)
+        self._root = _Root(module)
+        self._engine, *_ = deepspeed.initialize(
+            model=self._root,
+            optimizer=self._adam,
+            config=engine_config(stage, self.world, max_grad_norm),
+            dist_init_required=False,
+        )
+        if stage:
+            self._begin_moments()
+
+    def forward(self, compute: Callable[[], Result]) -> Result:
+        """Run it inside the engine's forward pass, whose hooks gather what is sharded."""
+        self._root.compute = compute
+        result: Result = self._engine()
+        return result
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add to the gradient and reduce it over ranks as the stage demands."""
+        self._engine.set_gradient_accumulation_boundary(last)
+        # DeepSpeed takes the mean over ranks; the parts of one mean are to be summed.
+        self._engine.backward(loss * self.world, scale_wrt_gas=False)
+
+    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The values summed over ranks."""
+        sums = torch.tensor(list(values.values()), dtype=torch.float64, device=self._engine.device)
+        dist.all_reduce(sums)
+        return dict(zip(values, sums.tolist(), strict=True))
+
+    def step(self, rates: Sequence[float | None]) -> float:
+        """See `Backend.step`. ZeRO's optimizers leave a step out themselves where the norm is not finite."""
+        set_rates(self._adam, rates)
+        if self._stage:
+            self._engine.step()
+            norm = float(self._engine.get_global_grad_norm())
+        else:
+            norm = clip(self._adam, self._max_grad_norm)
+            if math.isfinite(norm):
+                self._engine.step()
+            self._adam.zero_grad(set_to_none=True)
+        self._rest([group for group, rate in enumerate(rates) if rate is None])
+        return norm
+
+    def _rest(self, idle: Sequence[int]) -> None:
+        """Take back the count of a step without gradient, which would weaken Adam's correction of the first real one.
+
+        Plain torch skips parameters that have no gradient; DeepSpeed gives them one of zeros.
+        """
+        for group in idle:
+            for state in self._states(group):
+                state["step"].zero_()
+
+    def _states(self, group: int) -> list[dict[str, Tensor]]:
+        """Adam's state of a group on this rank: of each of its parameters, or of one flat tensor for all of them."""
+        if self._stage:
+            return [list(self._adam.state.values())[group]]
+        return [self._adam.state[p] for p in self._groups[group] if p in self._adam.state]
+
+    @contextmanager
+    def whole(self, change: bool = False) -> Iterator[None]:
+        """See `Backend.whole`."""
+        with self._gathered(change):
+            yield
+        if change and self._stage:
+            self._engine.optimizer.refresh_fp32_params()  # the copies that Adam steps
+
+    def _gathered(self, change: bool) -> AbstractContextManager[None]:
+        import deepspeed
+
+        # Every rank sets the same values; rank 0's are then taken.
+        gathered: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(
+            self._learned, modifier_rank=0 if change else None, enabled=self._stage == 3
+        )
+        return gathered
+
+    def _begin_moments(self) -> None:
+        """Give Adam its state, which it else makes in its first step: a checkpoint may be loaded before that."""
+        optimizer, sharded = self._engine.optimizer, self._stage == 3
+        for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
+            moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
+            self._adam.state[flat] = {"step": torch.tensor(0.0), **moments}
+        if not sharded:
+            optimizer._lazy_init_hp_params_optimizer_state()
+
+    def moments(self) -> Moments:
+        """See `Backend.moments`: gathered from all ranks."""
+        if not self._stage:
+            return adam_moments(self._adam)
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        return {
+            index: {"step": step, **{name: safe_get_full_optimizer_state(p, name) for name in _MOMENTS}}
+            for index, (p, step) in enumerate(self._steps())
+            if step
+        }
+
+    def _steps(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Every parameter with the step count of its group."""
+        for number, group in enumerate(self._groups):
+            [state] = self._states(number)
+            yield from ((parameter, state["step"]) for parameter in group)
+
+    def load_moments(self, moments: Moments) -> None:
+        """See `Backend.load_moments`: each rank keeps its part."""
+        if not self._stage:
+            load_adam_moments(self._adam, moments)
+            return
+        for index, (parameter, step) in enumerate(self._steps()):
+            found = moments.get(index, {})
+            step.fill_(found.get("step", torch.zeros(())))
+            for name in _MOMENTS:
+                self._set_moment(parameter, name, found.get(name))
+
+    def _set_moment(self, parameter: nn.Parameter, name: str, value: Tensor | None) -> None:
+        """Put a whole tensor (None: zeros) in the place of this rank's part of it."""
+        from deepspeed import utils
+
+        if self._stage < 3:
+            whole = torch.zeros_like(parameter) if value is None else value.to(parameter.device)
+            utils.safe_set_full_optimizer_state(parameter, whole, name)
+            return
+        part = torch.zeros_like(utils.safe_get_local_optimizer_state(parameter, name))
+        if value is not None:
+            # Cut here, since DeepSpeed cannot cut a tensor whose size is no multiple of the ranks.
+            own = value.flatten()[self.rank * len(part) :][: len(part)]
+            part[: len(own)] = own.to(part.device)
+        utils.safe_set_local_optimizer_state(parameter, part, name)

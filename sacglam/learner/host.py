@@ -1,0 +1,46 @@
+"""What a learner rank answers, in the driver's process or in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sacglam.clock import PhaseClock
+from sacglam.learner.learner import Learner
+from sacglam.scoring.base import Learned, Published
+from sacglam.types import Query, Transition
+
+
+class LearnerHost:
+    """A `Learner` with the clock it counts on."""
+
+    def __init__(self, learner: Learner, clock: PhaseClock) -> None:
+        """`clock` is the one that `learner` was given."""
+        self._learner = learner
+        self._clock = clock
+
+    def learn(self, batches: Sequence[Sequence[Transition]], publish: bool, probe: Sequence[Query]) -> Learned:
+        """One interval's updates, and if asked the adapter after them with the policy at the states of `probe`."""
+        metrics = self._learner.update(batches)
+        return Learned(metrics, self.publish(probe) if publish else None)
+
+    def publish(self, probe: Sequence[Query]) -> Published:
+        """The adapter of now, and the learner's policy at the states of `probe`."""
+        with self._clock.phase("publish"):
+            return Published(self._learner.adapter(), self._learner.log_policy(probe) if probe else [])
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As `Learner.state`."""
+        return self._learner.state()
+
+    def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
+        """As `Learner.load_state`."""
+        self._learner.load_state(tensors, values)
+
+    def exported(self) -> dict[str, bytes]:
+        """As `Learner.exported`."""
+        return self._learner.exported()
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase."""
+        return self._clock.seconds

@@ -1,0 +1,1 @@
+"""Where things run: in this process, or in others that Ray places."""

@@ -1,0 +1,107 @@
+"""The adapter's way from learner to engines, and the gate that holds their policies against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sacglam.clock import PhaseClock
+from sacglam.errors import ParityError
+from sacglam.runtime.engines import EngineGroup
+from sacglam.scoring.base import LogPolicy, Published
+from sacglam.types import Query
+
+
+class Handoff(Protocol):
+    """What the loop needs: whether to publish, at which states to compare, and where the adapter goes."""
+
+    @property
+    def publishes(self) -> bool:
+        """Whether adapters are wanted."""
+
+    def probe(self) -> Sequence[Query]:
+        """The states at which the next adapter's policy is to be compared; none where no check is due."""
+
+    def deliver(self, published: Published | None) -> dict[str, float]:
+        """Bring an adapter to the engines; metrics."""
+
+
+class SharedWeights:
+    """Nothing to hand over: the rollout scores with the weights that learn."""
+
+    publishes = False
+
+    def probe(self) -> Sequence[Query]:
+        """None."""
+        return ()
+
+    def deliver(self, published: Published | None) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+
+class EngineHandoff:
+    """Loads each adapter into all engines; the first and then every `every`-th must pass the parity gate."""
+
+    publishes = True
+
+    def __init__(
+        self, engines: EngineGroup, queries: Sequence[Query], *, tolerance: float, every: int, clock: PhaseClock
+    ) -> None:
+        """`queries` are the fixed states; `tolerance` bounds the total variation at each of them."""
+        self._engines = engines
+        self._queries = queries
+        self._tolerance = tolerance
+        self._every = every
+        self._clock = clock
+        self._asked = 0
+
+    def probe(self) -> Sequence[Query]:
+        """The fixed states at the first adapter and every `every`-th, else none."""
+        due = self._asked % self._every == 0
+        self._asked += 1
+        return self._queries if due else ()
+
+    def deliver(self, published: Published | None) -> dict[str, float]:
+        """Load, and where the learner sent its policy along, compare.
+
+        Raises:
+            ParityError: an engine's policy is further from the learner's than the tolerance.
+        """
+        if published is None:
+            return {}
+        with self._clock.phase("handoff"):
+            self._engines.load(published.adapter)
+        if not published.probe:
+            return {}
+        with self._clock.phase("parity"):
+            return {"parity_gap": self._compare(published.probe)}
+
+    def _compare(self, learner: Sequence[LogPolicy]) -> float:
+        largest = 0.0
+        for index, engine in enumerate(self._engines.log_policy_of_each(self._queries)):
+            gaps = [total_variation(mine, theirs) for mine, theirs in zip(learner, engine, strict=True)]
+            worst = int(np.argmax(gaps))  # the first NaN, if there is one
+            if not gaps[worst] <= self._tolerance:
+                raise ParityError(
+                    f"engine {index} and the learner differ by {gaps[worst]:.2g} in total variation at adapter version "
+                    f"{self._engines.version}, beyond the tolerance {self._tolerance:.2g} "
+                    "(engines.parity_tolerance).\n" + _table(self._queries[worst], learner[worst], engine[worst])
+                )
+            largest = max(largest, gaps[worst])
+        return largest
+
+
+def total_variation(log_p: LogPolicy, log_q: LogPolicy) -> float:
+    """Half the sum of |p - q| over the actions: 0 for equal policies, 1 for disjoint ones."""
+    return float(0.5 * np.abs(np.exp(log_p.astype(np.float64)) - np.exp(log_q.astype(np.float64))).sum())
+
+
+def _table(query: Query, learner: LogPolicy, engine: LogPolicy) -> str:
+    rows = [
+        f"  {p:10.6f}  {q:10.6f}  {action.strip()}"
+        for action, p, q in zip(query.actions, np.exp(learner), np.exp(engine), strict=True)
+    ]
+    return "\n".join([f"At {query.prompt!r}:", f"  {'learner':>10}  {'engine':>10}  action", *rows])

@@ -1,0 +1,139 @@
+"""Which process runs where: a plan from the configuration and the machine, with its reasons, before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sacglam.config import Config
+from sacglam.errors import ConfigError
+
+# A learner does 64 forward passes' worth of arithmetic for each pass of the rollout (docs/performance.md), so one
+# engine keeps up with many learner ranks; beyond this many GPUs the engines' own overheads want a second one.
+_GPUS_PER_ENGINE = 8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to place on: GPUs in all, and CPU cores of this process."""
+
+    gpus: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many processes of each kind, what each takes, and why."""
+
+    engines: int
+    learners: int
+    tensor_parallel: int
+    device: str
+    engine_threads: int
+    learner_threads: int
+    reasons: tuple[str, ...]
+    fault: str | None = None  # why it cannot run on this machine
+
+    def describe(self) -> str:
+        """For people."""
+        gpu = self.device != "cpu"
+        if not self.engines:
+            parts = [f"one process on {self.device}, {self.learner_threads} threads: rollout, scoring and learner"]
+        else:
+            engine = f"{self.tensor_parallel} GPU(s)" if gpu else f"{self.engine_threads} CPU thread(s)"
+            learner = "1 GPU" if gpu else f"{self.learner_threads} CPU thread(s)"
+            parts = ["driver: environments, replay, loop", f"{self.engines} scoring engine(s) with {engine} each"]
+            parts += (
+                [f"{self.learners} learner rank(s) with {learner} each"]
+                if self.learners
+                else [f"learner in the driver, {self.learner_threads} thread(s)"]
+            )
+        but = [f"but not here: {self.fault}"] if self.fault else []
+        return "\n".join([*parts, *(f"  because {reason}" for reason in self.reasons), *but])
+
+
+def split_gpus(gpus: int, tensor_parallel: int = 1) -> tuple[int, int]:
+    """How many engines and learner ranks `gpus` GPUs make by default.
+
+    Raises:
+        ConfigError: too few GPUs for an engine and a learner.
+    """
+    if gpus <= 1:
+        return 0, 0
+    engines = -(-gpus // _GPUS_PER_ENGINE)
+    learners = gpus - engines * tensor_parallel
+    if learners < 1:
+        raise ConfigError(
+            f"expected more than {engines * tensor_parallel} GPUs for {engines} engine(s) over {tensor_parallel} GPUs "
+            f"and a learner, got {gpus}"
+        )
+    return engines, learners
+
+
+def plan(config: Config, machine: Machine) -> Plan:
+    """Place what `config` asks for on `machine`; a cluster's own resources are checked when it is joined."""
+    if not config.engines.count:
+        reason = "no engine was asked for: the rollout scores with the weights that learn, and nothing is handed over"
+        return Plan(0, 0, 1, config.device, 1, config.threads or min(4, machine.cores), (reason,))
+    if config.device == "cpu":
+        return _plan_cpu(config, machine)
+    engines, learners, parallel = config.engines.count, config.learners.count, config.engines.tensor_parallel
+    needed = engines * parallel + max(1, learners)
+    fault = None
+    if config.runtime.address is None and needed > machine.gpus:
+        fault = (
+            f"expected {needed} GPUs ({engines} engine(s) x {parallel} + {max(1, learners)} learner(s)), this machine "
+            f"has {machine.gpus}; ask for fewer, join a cluster with --address, or take --device cpu"
+        )
+    threads = max(1, machine.cores // (engines + max(1, learners)))
+    reason = (
+        "the learner does about 98 % of the arithmetic, so one engine keeps up with as many as "
+        f"{_GPUS_PER_ENGINE - 1} learner ranks"
+    )
+    return Plan(engines, learners, parallel, config.device, threads, config.threads or threads, (reason,), fault)
+
+
+def _plan_cpu(config: Config, machine: Machine) -> Plan:
+    """One core for each engine, whose forward passes are few, and the others for the learner."""
+    engines, learners = config.engines.count, config.learners.count
+    threads = max(1, (machine.cores - engines) // max(1, learners))
+    reasons = [f"{machine.cores} cores: one for each engine, whose forward passes are few, the others for the learner"]
+    if engines + max(1, learners) > machine.cores:
+        reasons.append(
+            "there are more processes than cores, which slows all of them: expect it to work, not to be fast"
+        )
+    return Plan(engines, learners, 1, "cpu", 1, config.threads or threads, tuple(reasons))
+
+
+def settings(
+    gpus: int | None,
+    engines: int | None,
+    learners: int | None,
+    tensor_parallel: int | None,
+    device: str | None,
+    address: str | None,
+) -> list[str]:
+    """The command line's placement options as settings of the configuration; `gpus` fills in what is not given.
+
+    Raises:
+        ConfigError: `gpus` with a device that is none, or too few of them.
+    """
+    if gpus is not None:
+        if device not in (None, "cuda"):
+            raise ConfigError(f"--gpus goes with --device cuda, got --device {device}; leave one of them out")
+        device = "cuda"
+        by_default = split_gpus(gpus, tensor_parallel or 1)
+        engines = by_default[0] if engines is None else engines
+        learners = by_default[1] if learners is None else learners
+        taken = engines * (tensor_parallel or 1) + learners
+        if taken > gpus:
+            raise ConfigError(
+                f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}"
+            )
+    given = {
+        "engines.count": engines,
+        "learners.count": learners,
+        "engines.tensor_parallel": tensor_parallel,
+        "device": device,
+        "runtime.address": address,
+    }
+    return [f"{key}={value}" for key, value in given.items() if value is not None]

@@ -1,0 +1,148 @@
+"""One rank of the DeepSpeed tests: `python -m tests.integration.rank RANK WORLD PORT FOLDER`.
+
+Goes through the same trials with every ZeRO stage and leaves what it found in the folder, for test_deepspeed.py.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sacglam import config
+from sacglam.build import build_learner, resolve
+from sacglam.config import Config
+from sacglam.errors import DivergenceError
+from sacglam.learner import deepspeed
+from sacglam.learner.learner import Learner
+from sacglam.prompt import query
+from sacglam.types import Observation, Transition
+
+STAGES = (0, 1, 2, 3)
+UPDATES, HALF = 20, 10
+# 7 rows are 4 and 3 on two ranks, in two and in one micro-batch of 3: the second rank's other one is a filler.
+SETTINGS = [
+    "threads=1",
+    "critic.hidden=[16]",
+    "env.copies=1",
+    "algo.update_interval=1",
+    "algo.batch_size=7",
+    "algo.micro_batch_size=3",
+    "algo.warmup_updates=4",
+    "algo.max_grad_norm=0.5",
+    "algo.lr_decay=true",
+    "algo.actor_lr=1e-4",
+    "algo.critic_lr=3e-4",
+    "steps=40",
+    "model.lora.merged=false",
+]
+VARIANTS = {"frozen": ["critic.backbone=frozen"], "separate": ["critic.backbone=separate"]}
+STATES = [
+    Observation(f"You see: baby red cat, blue water\nYou are on: {place}\nInventory: empty", actions)
+    for place, actions in (
+        ("nothing", ("Grasp", "Go to baby red cat", "Go to blue water")),
+        ("baby red cat", ("Grasp", "Go to blue water")),
+        ("blue water", ("Go to baby red cat",)),
+    )
+]
+
+
+def settings(world: int, stage: int, *overrides: str) -> Config:
+    """The configuration of a rank; with `world` 0 of plain torch."""
+    ranks = [f"learners.count={world}", f"learners.zero_stage={stage}", "engines.count=1"]
+    return resolve(config.load(None, [*SETTINGS, *ranks, *overrides]))
+
+
+def batch(number: int) -> list[Transition]:
+    """Seven transitions, some of them terminal; another batch for each number."""
+    rows = []
+    for row in range(7):
+        state, following = STATES[(number + row) % 3], STATES[(number + 2 * row + 1) % 3]
+        ended = (number + row) % 4 == 0
+        action = (number * row) % len(state.actions)
+        rows.append(
+            Transition("Grasp any cat", state, action, float(ended), 0.9, ended, following, "hindsight", number)
+        )
+    return rows
+
+
+BATCHES = [batch(number) for number in range(UPDATES)]
+QUERIES = [query("Grasp any cat", state) for state in STATES]
+# Even rows are the first rank's, odd ones the second's: the second's all end.
+ONE_SIDED = [replace(row, terminated=index % 2 == 1) for index, row in enumerate(batch(1))]
+BROKEN = [replace(row, reward_n=float("inf") if index == 1 else 0.0) for index, row in enumerate(batch(2))]
+
+
+State = tuple[dict[str, torch.Tensor], dict[str, Any]]
+
+
+def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]:
+    """20 updates and their half-way state; a resume from it and from one `saved` elsewhere; faults; the files."""
+    learner = build_learner(settings(world, stage))
+    found: dict[str, Any] = {"metrics": learner.update(BATCHES[:HALF]), "half": learner.state()}
+    found["metrics"] += learner.update(BATCHES[HALF:])
+    found["whole elements"] = sum(p.numel() for p in learner.model.module.parameters())
+    found["end"] = learner.state()
+    found["adapter"], found["exported"] = learner.adapter(), learner.exported()
+    found["log_policy"] = learner.log_policy(QUERIES)
+    found["resumed"] = resumed(world, stage, found["half"])
+    found["resumed elsewhere"] = resumed(world, stage, saved) if saved else None
+    found["after fault"] = after_fault(learner)
+    found["one-sided"] = learner.update([ONE_SIDED])
+    return found
+
+
+def resumed(world: int, stage: int, state: State) -> State:
+    """The state at the end when a new learner goes on from `state`."""
+    learner = build_learner(settings(world, stage))
+    learner.load_state(*state)
+    learner.update(BATCHES[HALF:])
+    return learner.state()
+
+
+def after_fault(learner: Learner) -> tuple[str, Any]:
+    """What a batch with an infinite reward in one rank's share raises here, and the state after it."""
+    try:
+        learner.update([BROKEN])
+    except DivergenceError as error:
+        return str(error), learner.state()
+    return "nothing was raised", None
+
+
+def variant(world: int, stage: int, name: str) -> Any:
+    """Metrics of a few updates with another critic, warm-up and what follows it."""
+    return build_learner(settings(world, stage, *VARIANTS[name])).update(BATCHES[:7])
+
+
+def main() -> None:
+    rank, world, port = map(int, sys.argv[1:4])
+    folder = Path(sys.argv[4])
+    torch.set_num_threads(1)
+    deepspeed.PERSISTENT_ELEMENTS = 0  # so that even the smallest weights are sharded
+    deepspeed.init_distributed(rank, world, "127.0.0.1", port, "cpu", timeout_s=60)
+    saved = pickle.loads((folder / "saved.pkl").read_bytes())
+    found: dict[Any, Any] = {stage: trials(world, stage, saved.get(stage)) for stage in STAGES}
+    found |= {(stage, name): variant(world, stage, name) for stage in (1, 3) for name in VARIANTS}
+    if world > 1:
+        found["alone"] = alone(rank, world)
+    (folder / f"{world}-{rank}.pkl").write_bytes(pickle.dumps(found))
+
+
+def alone(rank: int, world: int) -> str:
+    """What rank 0's update raises when the others are gone."""
+    learner = build_learner(settings(world, 1))
+    if rank:
+        return "gone"
+    try:
+        learner.update(BATCHES[:1])
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+if __name__ == "__main__":
+    main()

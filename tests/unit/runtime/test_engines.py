@@ -1,0 +1,141 @@
+"""The engine group against engines that answer, die, hang and lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sacglam.errors import EngineError
+from sacglam.runtime.engines import EngineGroup, EngineHost
+from sacglam.runtime.group import Done, Pending, StillRunning, WorkerLost
+from sacglam.scoring.base import LogPolicy
+from sacglam.types import Adapter, Query
+
+
+class ByText:
+    """An engine whose policy tells the query and the version it was made with."""
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        return [np.array([float(q.prompt), self.version], dtype=np.float32) for q in queries]
+
+    def load(self, adapter: Adapter) -> None:
+        self.version = adapter.version
+
+
+class Lost:
+    """A result that never comes."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        raise self.error
+
+
+class Mortal:
+    """A worker over a `ByText`; `faults` are met one after the other, None meaning that all goes well."""
+
+    def __init__(self, faults: list[Exception | None]) -> None:
+        self.host = EngineHost(ByText())
+        self.faults = faults
+        self.dead: Exception | None = None
+        self.killed = False
+
+    def submit(self, method: str, *args: Any) -> Pending:
+        self.dead = self.dead or (self.faults.pop(0) if self.faults else None)
+        return Lost(self.dead) if self.dead else Done(getattr(self.host, method)(*args))
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> tuple[EngineGroup, list[Mortal]]:
+    """A group whose successive engine starts meet the faults in `lives`, and then none."""
+    workers: list[Mortal] = []
+
+    def start(index: int) -> Mortal:
+        workers.append(Mortal(list(lives[len(workers)]) if len(workers) < len(lives) else []))
+        return workers[-1]
+
+    notes: list[str] = []
+    made = EngineGroup(start, count, timeout_s=1, start_timeout_s=9, max_restarts=restarts, note=notes.append)
+    return made, workers
+
+
+QUERIES = [Query(str(i), ("a", "b")) for i in range(5)]
+DEATH = WorkerLost("gone")
+
+
+def prompts(policies: Sequence[LogPolicy]) -> list[float]:
+    return [float(p[0]) for p in policies]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7])
+def test_states_are_split_and_come_back_in_order(count: int) -> None:
+    engines, _ = group(count=count)
+    assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
+    assert engines.log_policy([]) == []
+
+
+def test_each_engine_is_asked_all_for_the_parity_gate() -> None:
+    engines, _ = group(count=2)
+    assert [prompts(policies) for policies in engines.log_policy_of_each(QUERIES)] == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_an_adapter_reaches_all_and_is_the_version_of_what_follows() -> None:
+    engines, _ = group(count=2)
+    assert engines.version == 0
+    engines.load(Adapter(7, {}))
+    assert engines.version == 7
+    assert [float(p[1]) for p in engines.log_policy(QUERIES)] == [7] * 5
+
+
+def test_a_dead_engine_is_replaced_with_the_newest_adapter_and_asked_again() -> None:
+    engines, workers = group([None, DEATH])
+    engines.load(Adapter(3, {}))
+    policies = engines.log_policy(QUERIES)
+    assert prompts(policies) == [0, 1, 2, 3, 4]
+    assert [float(p[1]) for p in policies] == [3] * 5
+    assert engines.restarts == 1
+    assert workers[0].killed
+    assert not workers[1].killed
+
+
+def test_an_engine_that_dies_again_while_it_starts_is_replaced_again() -> None:
+    engines, _ = group([None, DEATH], [None, DEATH], [DEATH])
+    engines.load(Adapter(3, {}))
+    assert [float(p[1]) for p in engines.log_policy(QUERIES)] == [3] * 5
+    assert engines.restarts == 3
+
+
+def test_an_engine_that_dies_while_it_loads_is_replaced() -> None:
+    engines, _ = group([DEATH])
+    engines.load(Adapter(4, {}))
+    assert [float(p[1]) for p in engines.log_policy(QUERIES)] == [4] * 5
+
+
+def test_a_hung_engine_counts_as_lost() -> None:
+    engines, workers = group([None, StillRunning()])
+    engines.wait_ready()
+    assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
+    assert workers[0].killed
+
+
+def test_restarts_are_bounded() -> None:
+    engines, _ = group([DEATH], [DEATH], [DEATH], restarts=2)
+    with pytest.raises(EngineError, match=r"lost \(gone\), and the 2 restarts of engines.max_restarts are used up"):
+        engines.log_policy(QUERIES)
+
+
+def test_scores_of_another_version_are_refused() -> None:
+    engines, workers = group()
+    engines.load(Adapter(3, {}))
+    workers[0].host.load(Adapter(2, {}))
+    with pytest.raises(EngineError, match=r"version 3, got versions \[2\]"):
+        engines.log_policy(QUERIES)

@@ -1,0 +1,53 @@
+"""Calling workers: in this process, and what is raised when several fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sacglam.errors import DivergenceError
+from sacglam.runtime.group import Done, LocalWorker, StillRunning, WorkerLost, gather
+
+
+class Failing:
+    """A result that is an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        raise self.error
+
+
+def test_a_local_worker_calls_at_once() -> None:
+    words: list[str] = []
+    worker = LocalWorker(words)
+    worker.submit("append", "a")
+    assert words == ["a"]
+    assert worker.submit("index", "a").result() == 0
+
+
+def test_results_come_in_order() -> None:
+    assert gather([Done(1), Done(2), Done(3)], timeout_s=1) == [1, 2, 3]
+
+
+def test_the_death_comes_before_what_it_brought_about() -> None:
+    echo, death = RuntimeError("connection closed by peer"), WorkerLost("killed")
+    with pytest.raises(WorkerLost, match="killed"):
+        gather([Failing(echo), Failing(death)], timeout_s=1)
+
+
+def test_an_error_for_the_user_comes_before_others() -> None:
+    with pytest.raises(DivergenceError):
+        gather([Failing(RuntimeError("aborted")), Failing(DivergenceError("not finite"))], timeout_s=1)
+
+
+def test_one_failure_is_enough_while_others_wait() -> None:
+    with pytest.raises(WorkerLost, match="killed"):
+        gather([Failing(StillRunning()), Failing(WorkerLost("killed"))], timeout_s=60)
+
+
+def test_no_answer_in_time_is_a_loss() -> None:
+    with pytest.raises(WorkerLost, match="worker 1 gave no answer in 0 s"):
+        gather([Done(1), Failing(StillRunning())], timeout_s=0)

@@ -1,0 +1,76 @@
+"""When the parity gate looks, what it computes and what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sacglam.clock import PhaseClock
+from sacglam.errors import ParityError
+from sacglam.runtime.engines import EngineGroup, EngineHost
+from sacglam.runtime.group import LocalWorker
+from sacglam.runtime.handoff import EngineHandoff, SharedWeights, total_variation
+from sacglam.scoring.base import LogPolicy, Published, UniformScorer
+from sacglam.types import Adapter, Query
+
+QUERY = Query("Goal: x\nAction:", (" left", " right"))
+
+
+def log(*probabilities: float) -> LogPolicy:
+    return np.log(np.array(probabilities, dtype=np.float32))
+
+
+class Uniform(UniformScorer):
+    def load(self, adapter: Adapter) -> None:
+        self.version = adapter.version
+
+
+def handoff(tolerance: float = 1e-4, every: int = 3) -> EngineHandoff:
+    engines = EngineGroup(
+        lambda index: LocalWorker(EngineHost(Uniform())),
+        2,
+        timeout_s=1,
+        start_timeout_s=1,
+        max_restarts=0,
+        note=lambda text: None,
+    )
+    return EngineHandoff(engines, [QUERY], tolerance=tolerance, every=every, clock=PhaseClock())
+
+
+def test_total_variation_by_hand() -> None:
+    # (|0.5 - 0.2| + |0.3 - 0.3| + |0.2 - 0.5|) / 2
+    assert total_variation(log(0.5, 0.3, 0.2), log(0.2, 0.3, 0.5)) == pytest.approx(0.3)
+    assert total_variation(log(0.5, 0.5), log(0.5, 0.5)) == 0
+
+
+def test_the_first_adapter_and_every_third_are_checked() -> None:
+    link = handoff()
+    assert [len(link.probe()) for _ in range(7)] == [1, 0, 0, 1, 0, 0, 1]
+
+
+def test_equal_policies_pass_and_the_gap_is_reported() -> None:
+    assert handoff().deliver(Published(Adapter(1, {}), [log(0.5, 0.5)])) == {"parity_gap": 0.0}
+
+
+def test_an_adapter_without_a_probe_is_loaded_and_not_checked() -> None:
+    assert handoff().deliver(Published(Adapter(1, {}), [])) == {}
+    assert handoff().deliver(None) == {}
+
+
+def test_a_gap_beyond_the_tolerance_stops_with_both_tables() -> None:
+    with pytest.raises(ParityError) as raised:
+        handoff().deliver(Published(Adapter(5, {}), [log(0.7, 0.3)]))
+    message = str(raised.value)
+    assert "differ by 0.2 in total variation at adapter version 5, beyond the tolerance 0.0001" in message
+    assert "0.700000    0.500000  left" in message
+    assert "0.300000    0.500000  right" in message
+
+
+def test_a_policy_that_is_no_number_never_passes() -> None:
+    with pytest.raises(ParityError):
+        handoff(tolerance=1.0).deliver(Published(Adapter(1, {}), [np.array([np.nan, 0.0], dtype=np.float32)]))
+
+
+def test_shared_weights_need_no_hand_over() -> None:
+    assert not SharedWeights().publishes
+    assert SharedWeights().deliver(None) == {}

