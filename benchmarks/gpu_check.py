@@ -24,7 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 500.0  # all parts together: machines are lent for 10 minutes at a time
 GRACE_S = 15.0  # from TERM to KILL
 TAIL = 2000  # characters of a failed part's output that are kept
-TRAIN_NEEDS = ("vllm", "ray", "pydantic", "typer", "rich", "matplotlib")
+NEEDS = {
+    "engine": ("vllm", "pydantic"),
+    "train": ("vllm", "ray", "deepspeed", "pydantic", "typer", "rich", "matplotlib"),
+}
 _MACHINE = "import json, sys; from benchmarks import common; print(json.dumps([common.machine(sys.argv[1], 1)]))"
 _COUNT = "import torch; print(torch.cuda.device_count())"
 _TINY_RUN = (
@@ -40,6 +43,9 @@ _TINY_RUN = (
     "evaluation.episodes=20",
     "engines.parity_every=1",  # every adapter's policy in the engine is held against the learner's
 )
+
+
+Skip = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,14 @@ def benchmarks(device: str) -> list[Part]:
     ]
 
 
+def engine(device: str) -> Part:
+    """A vLLM engine's scoring: parity, computed tokens, and time against vLLM's default."""
+    small = ["--model-shape", "tiny", "--prompt-tokens", "64", "--actions", "4", "--repeats", "1"]
+    return benchmark(
+        "engine", "engine", device, 180, *(small if device == "cpu" else ["--rows", "8", "--repeats", "3"])
+    )
+
+
 def training(device: str, gpus: int, folder: Path) -> Part:
     """A short training with an engine and the parity check on."""
     out = folder / "run"
@@ -130,11 +144,18 @@ def run(part: Part, timeout_s: float) -> Result:
 
 def _rows(part: Part, output: str) -> list[dict[str, Any]]:
     if part.run is None:
-        rows: list[dict[str, Any]] = json.loads(output)
+        rows: list[dict[str, Any]] = json.loads(_last_list(output))
         return [{"part": part.name, **row} for row in rows]
     summary = json.loads(part.run.read_text())
     config = (part.run.parent / "config.yaml").read_text()
     return [{"part": part.name, "name": "train", **summary, "config": config}]
+
+
+def _last_list(output: str) -> str:
+    """The JSON list at the end of what a benchmark printed; engines print to the same place before it."""
+    lines = output.splitlines()
+    first = max((index for index, line in enumerate(lines) if line.startswith("[")), default=len(lines))
+    return "\n".join(lines[first:])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -160,7 +181,7 @@ def collect(parts: list[Part], deadline: float) -> list[Result]:
     return results
 
 
-def report(machine: Result, results: list[Result], skipped: list[dict[str, str]]) -> dict[str, Any]:
+def report(machine: Result, results: list[Result], skipped: list[Skip]) -> dict[str, Any]:
     """What goes into the file."""
     known = machine.rows[0] if machine.rows else {"device": "unknown", "versions": {}, "commit": "unknown"}
     return {
@@ -174,8 +195,24 @@ def report(machine: Result, results: list[Result], skipped: list[dict[str, str]]
 
 
 def missing(names: tuple[str, ...]) -> list[str]:
-    """Packages that are not installed."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    """Packages that are not installed; the stand-in for pydantic is none."""
+    stood_in = {"pydantic"} if os.environ.get("SACGLAM_BARE") else set()
+    return [name for name in names if name in stood_in or importlib.util.find_spec(name) is None]
+
+
+def choose(always: list[Part], where_installed: list[Part], only: list[str] | None) -> tuple[list[Part], list[Skip]]:
+    """The parts to run, and why the others are not."""
+    chosen: list[Part] = []
+    skipped: list[Skip] = []
+    for part in (*always, *where_installed):
+        absent = missing(NEEDS.get(part.name, ()))
+        if only and not part.name.startswith(tuple(only)):
+            skipped.append({"part": part.name, "reason": "not asked for"})
+        elif absent:
+            skipped.append({"part": part.name, "reason": f"not installed: {', '.join(absent)}"})
+        else:
+            chosen.append(part)
+    return chosen, skipped
 
 
 def gpu_count() -> int:
@@ -194,18 +231,11 @@ def main() -> int:
     options.add_argument("--only", nargs="+", help="parts whose names begin so")
     given = options.parse_args()
     deadline = time.monotonic() + DEADLINE_S
-    skipped: list[dict[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
-        parts = benchmarks(given.device)
-        absent = missing(TRAIN_NEEDS) if not os.environ.get("SACGLAM_BARE") else ["pydantic"]
-        if absent:
-            skipped.append({"part": "train", "reason": f"not installed: {', '.join(absent)}"})
-        else:
-            parts.append(training(given.device, gpu_count(), Path(folder)))
-        chosen = [part for part in parts if not given.only or part.name.startswith(tuple(given.only))]
-        skipped += [{"part": part.name, "reason": "not asked for"} for part in parts if part not in chosen]
+        engines = [engine(given.device), training(given.device, gpu_count(), Path(folder))]
+        parts, skipped = choose(benchmarks(given.device), engines, given.only)
         machine = run(Part("machine", [sys.executable, "-c", _MACHINE, given.device], 90), 90)
-        results = collect(chosen, deadline)
+        results = collect(parts, deadline)
     found = report(machine, results, skipped)
     given.out.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))

@@ -54,6 +54,16 @@ def test_a_part_gives_rows_or_the_reason_why_not() -> None:
     assert "no result" in (gpu_check.run(python("print('nonsense')"), 30).failure or "")
 
 
+def ended(process: int) -> bool:
+    """Whether a process is gone, or is a zombie, within some seconds: a signal takes its time."""
+    status = Path(f"/proc/{process}/status")
+    for _ in range(100):
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def test_a_part_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     code = f"import subprocess; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid));"
@@ -61,8 +71,7 @@ def test_a_part_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     result = gpu_check.run(python(code + "p.wait()"), 2)
     assert "ran past 2 s" in (result.failure or "")
     assert time.monotonic() - started < 30
-    status = Path(f"/proc/{child.read_text()}/status")
-    assert not status.exists() or "State:\tZ" in status.read_text()
+    assert ended(int(child.read_text()))
 
 
 def test_what_no_time_is_left_for_is_said_and_the_rest_kept() -> None:
@@ -100,14 +109,28 @@ def test_benchmarks_run_where_pydantic_typer_and_rich_are_missing(tmp_path: Path
     assert found["pydantic"] == "the stand-in of benchmarks/bare"
     assert found["commit"] == "abc"
     assert [row["part"] for row in found["rows"]] == ["scoring float32", "update bfloat16"]  # type: ignore[attr-defined]
-    assert {"part": "train", "reason": "not installed: pydantic"} in found["skipped"]  # type: ignore[operator]
+    assert {"part": "train", "reason": "not asked for"} in found["skipped"]  # type: ignore[operator]
+
+
+def test_what_is_not_installed_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACGLAM_BARE", "1")
+    monkeypatch.setitem(gpu_check.NEEDS, "train", ("pydantic", "no_such_package", "json"))
+    parts, skipped = gpu_check.choose([python("a")], [Part("train", [], 1.0)], None)
+    assert [part.name for part in parts] == ["made up"]
+    assert skipped == [{"part": "train", "reason": "not installed: pydantic, no_such_package"}]
+
+
+def test_rows_are_found_behind_what_an_engine_prints() -> None:
+    code = "import json; print('INFO x [y]'); print(json.dumps([{'n': [1]}], indent=2))"
+    assert gpu_check.run(python(code), 30).rows == [{"part": "made up", "n": [1]}]
 
 
 @pytest.mark.slow
-def test_a_short_training_goes_into_the_file(tmp_path: Path) -> None:
+def test_an_engine_and_a_short_training_go_into_the_file(tmp_path: Path) -> None:
     for name in ("vllm", "ray", "deepspeed"):
         pytest.importorskip(name)
-    code, found = check(tmp_path / "x.json", "--only", "train")
+    code, found = check(tmp_path / "x.json", "--only", "engine", "train")
     assert code == 0, found["failed"]
-    (row,) = found["rows"]  # type: ignore[misc]
-    assert row["finished"]
+    *engine, train = found["rows"]  # type: ignore[misc]
+    assert engine
+    assert train["finished"]
