@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Measures on a machine with one or more GPUs what cannot be measured without, in less than 9 minutes:
 #   scoring and update, packed against separate sequences, float32 and bfloat16, with peak memory of the GPU;
-#   and, where vLLM and Ray are installed, a short training with an engine whose policy is held against the learner's.
+#   and, where vLLM, DeepSpeed and Ray are installed, the engine's benchmark and a short training with an engine whose
+#   policy is held against the learner's.
 #
 #   launch/gpu_check.sh                        writes gpu_check.json (device, versions, commit, rows, skipped, failed)
 #   launch/gpu_check.sh --out FILE             writes another file
 #   launch/gpu_check.sh --device cpu           small sizes, to try the script itself
 #   launch/gpu_check.sh --only scoring update  these parts alone
 #
-# Installs nothing. Needs torch (2.11 or later), transformers (5.16 or later), peft, numpy, tokenizers, safetensors and
-# PyYAML, which come with those. Where pydantic is missing, a stand-in that validates nothing takes its place and the
+# Installs nothing. Needs torch (2.11 or later), transformers (5.17 or later), peft and what comes with these: numpy,
+# tokenizers, safetensors, PyYAML. Where pydantic is missing, a stand-in that validates nothing takes its place and the
 # file says so. PYTHON names the interpreter; SACGLAM_COMMIT the commit, where the copy has no .git.
 # The exit code is 1 if a part failed; the others' rows are in the file all the same.
 set -uo pipefail
