@@ -9,12 +9,14 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sacglam.errors import ConfigError, SacglamError
+from sacglam.runtime import guardian
 
 _POLL_S = 0.5
 _GRACE_S = 3.0
@@ -136,7 +138,7 @@ class RayRuntime:
         """
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         self._places = list(places)
         self._workers: list[RayWorker] = []
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
@@ -156,6 +158,8 @@ class RayRuntime:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(f"expected a Ray cluster at runtime.address={address!r}, but {error}") from error
+        # Workers in a cluster are its own affair; a Ray of ours must not outlive us.
+        self._guardian = guardian.start() if address is None and sys.platform == "linux" else None
         self._reserve(timeout_s)
 
     def _reserve(self, timeout_s: float) -> None:
@@ -178,7 +182,7 @@ class RayRuntime:
 
         needs = self._places[place]
         env = {"OMP_NUM_THREADS": str(needs.threads), "TOKENIZERS_PARALLELISM": "false", **(needs.env or {})}
-        actor = (
+        actor: Any = (
             self._ray.remote(type(needs.role, (_Host,), {}))
             .options(
                 num_cpus=0 if needs.gpus else needs.threads,
@@ -206,6 +210,8 @@ class RayRuntime:
 
             remove_placement_group(self._group)
         self._ray.shutdown()
+        if self._guardian:
+            self._guardian.communicate()  # closes its input: it sees to the rest, and ends
 
 
 class _Host:
@@ -238,7 +244,7 @@ class _Host:
         """An address and a free port on this node, for ranks to meet at."""
         from ray.util import get_node_ip_address
 
-        address = get_node_ip_address()
+        address: str = get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
         with socket.socket() as found:
             found.bind((address, 0))
             return address, found.getsockname()[1]
