@@ -70,9 +70,7 @@ def publish(lm: CausalLM, number: int) -> Adapter:
     generator = torch.Generator().manual_seed(number)
     for parameter in lm.adapter_parameters(ACTOR).values():
         parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
-    with TemporaryDirectory() as folder:
-        lm.save_adapter(Path(folder))
-        return Adapter(number, {path.name: path.read_bytes() for path in Path(folder).iterdir()})
+    return Adapter(number, lm.adapter_files())
 
 
 def timed(asker: Asker, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_brain, build_env, build_learner, build_replay
+from sacglam.build import build_brain, build_env, build_learner, build_replay, learner_on
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.errors import ConfigError
@@ -69,7 +69,7 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     clock = PhaseClock()
     if not config.engines.count:
         brain = build_brain(config)
-        learner = build_learner(brain, config, clock)
+        learner = learner_on(brain, config, clock)
         learners = LearnerGroup([LocalWorker(LearnerHost(learner, clock))], config.learners.timeout_s)
         scorer = brain.scorer(lambda: learner.updates)
         return _assemble(config, clock, learners, scorer, SharedWeights(), None)
@@ -172,7 +172,7 @@ def host_learner(
 
         init_distributed(rank, world, *meeting, config.device, config.learners.timeout_s)
     clock = PhaseClock()
-    return LearnerHost(build_learner(build_brain(config), config, clock), clock)
+    return LearnerHost(build_learner(config, clock), clock)
 
 
 def machine() -> Machine:

@@ -103,11 +103,17 @@ def build_brain(config: Config) -> Brain:
     )
 
 
-def build_learner(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
-    """The learner of the weights of `brain`: this process's rank, if `learners.count` is set.
+def build_learner(config: Config, clock: PhaseClock | None = None) -> Learner:
+    """A learner with a model of its own: this process's rank, if `learners.count` is set.
 
-    The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`.
+    The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`. The same seed gives every
+    rank the same weights, and the same as in one process.
     """
+    return learner_on(build_brain(config), config, clock or PhaseClock())
+
+
+def learner_on(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
+    """The learner of the weights of `brain`."""
     algo = config.algo
     intervals = -(-config.steps // algo.update_interval)
     return Learner(

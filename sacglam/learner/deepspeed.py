@@ -33,6 +33,7 @@ def init_distributed(rank: int, world: int, address: str, port: int, device: str
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port), "DS_ACCELERATOR": chosen.type}
     import deepspeed
     import deepspeed.ops
+    from deepspeed.utils import groups
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Of DeepSpeed's own calls, which torch is about to rename.
@@ -42,15 +43,18 @@ def init_distributed(rank: int, world: int, address: str, port: int, device: str
         deepspeed.ops.__compatible_ops__ = {}
     else:
         torch.cuda.set_device(chosen)
+    timeout = timedelta(seconds=timeout_s)
     deepspeed.init_distributed(
         "gloo" if chosen.type == "cpu" else "nccl",
         auto_mpi_discovery=False,
         verbose=False,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timeout,
         init_method=f"tcp://{address}:{port}",
         rank=rank,
         world_size=world,
     )
+    # The group of ZeRO's collectives, which DeepSpeed would give torch's time-out of many minutes.
+    groups._WORLD_GROUP = dist.new_group(timeout=timeout)
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[s
         "train_batch_size": world,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": max_grad_norm or 0.0 if stage else 0.0,
+        "gradient_clipping": max_grad_norm if max_grad_norm and stage else 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
             "stage": stage,

@@ -64,9 +64,7 @@ class CausalLM:
         self._tuner = tuner
         self._decoder = decoder_of(model)
         self._output = output_layer_of(model)
-        weight = self._output.weight
-        assert isinstance(weight, nn.Parameter)
-        self._log_probs = SelectedLogProbs(weight)
+        self._log_probs = SelectedLogProbs(self._output)
         self._hidden_size = int(self._output.weight.shape[1])
         self._bucket = bucket
         self._merged = merged

@@ -60,16 +60,16 @@ def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor
 
 
 class SelectedLogProbs(nn.Module):
-    """`selected_log_probs` through a weight that belongs to another layer, too.
+    """`selected_log_probs` through an output layer.
 
     A module, because what shares a model out over ranks (ZeRO-3) brings a weight together when a module that owns it
     is called, and the output layer itself never is: its logits of all positions are not wanted.
     """
 
-    def __init__(self, weight_VH: nn.Parameter) -> None:
-        """`weight_VH` is the output layer's own parameter, not a copy."""
+    def __init__(self, output: nn.Linear) -> None:
+        """Shares the weight of `output`."""
         super().__init__()
-        self.weight = weight_VH
+        self.weight = output.weight
 
     def forward(self, hidden_RH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
         """log p(token_id[n]) after hidden[token_row[n]], float32, shape (N,)."""

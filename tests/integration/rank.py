@@ -24,6 +24,7 @@ from sacglam.types import Observation, Transition
 
 STAGES = (0, 1, 2, 3)
 UPDATES, HALF = 20, 10
+TIMEOUT_S = 61.0
 # 7 rows are 4 and 3 on two ranks, in two and in one micro-batch of 3: the second rank's other one is a filler.
 SETTINGS = [
     "threads=1",
@@ -123,13 +124,22 @@ def main() -> None:
     folder = Path(sys.argv[4])
     torch.set_num_threads(1)
     deepspeed.PERSISTENT_ELEMENTS = 0  # so that even the smallest weights are sharded
-    deepspeed.init_distributed(rank, world, "127.0.0.1", port, "cpu", timeout_s=60)
+    deepspeed.init_distributed(rank, world, "127.0.0.1", port, "cpu", timeout_s=TIMEOUT_S)
     saved = pickle.loads((folder / "saved.pkl").read_bytes())
     found: dict[Any, Any] = {stage: trials(world, stage, saved.get(stage)) for stage in STAGES}
     found |= {(stage, name): variant(world, stage, name) for stage in (1, 3) for name in VARIANTS}
+    found["timeout_s"] = timeout_s()
     if world > 1:
         found["alone"] = alone(rank, world)
     (folder / f"{world}-{rank}.pkl").write_bytes(pickle.dumps(found))
+
+
+def timeout_s() -> float:
+    """How long ZeRO's collectives wait for a rank."""
+    from deepspeed.utils import groups
+
+    options = groups._get_data_parallel_group()._get_backend(torch.device("cpu")).options
+    return float(options._timeout.total_seconds())
 
 
 def alone(rank: int, world: int) -> str:

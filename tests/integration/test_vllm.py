@@ -60,9 +60,7 @@ class Fixture:
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.brain.lm.adapter_parameters(ACTOR).values():
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-        folder = self.folder / f"{seed}"
-        self.brain.lm.save_adapter(folder)
-        return Adapter(version, {path.name: path.read_bytes() for path in folder.iterdir()})
+        return Adapter(version, self.brain.lm.adapter_files())
 
     @torch.no_grad()
     def learned(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:

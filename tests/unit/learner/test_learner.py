@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 
 from sacglam import config
-from sacglam.build import build_brain, build_learner, resolve
-from sacglam.clock import PhaseClock
+from sacglam.build import build_learner, resolve
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
+from sacglam.prompt import query
 from sacglam.types import Observation, Transition
 
 ACTIONS = ("Grasp", "Go to baby red cat", "Go to blue water")
@@ -23,7 +25,7 @@ NEXT = Observation("You see: baby red cat, blue water\nYou are on: baby red cat\
 def make_learner(*overrides: str) -> Learner:
     settings = ["threads=1", "critic.hidden=[16]", "env.copies=1", "algo.update_interval=1", "algo.warmup_updates=0"]
     resolved = resolve(config.load(None, [*settings, *overrides]))
-    return build_learner(build_brain(resolved), resolved, PhaseClock())
+    return build_learner(resolved)
 
 
 def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
@@ -99,6 +101,44 @@ def test_divergence_changes_nothing() -> None:
     for name, tensor in learner.state()[0].items():
         assert torch.equal(tensor, kept[name]), name
     assert learner.state()[1] == before[1]
+
+
+def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was() -> None:
+    learner = make_learner("algo.micro_batch_size=3")
+    learner.update([transitions(), transitions(reward=0.5)])
+    state, kept = learner.state(), {name: tensor.clone() for name, tensor in learner.state()[0].items()}
+    other = make_learner("algo.micro_batch_size=3", "seed=1")
+    other.load_state(*state)
+    assert other.update([transitions()]) == learner.update([transitions()])
+    assert other.state()[1] == learner.state()[1]
+    for name, tensor in learner.state()[0].items():
+        assert torch.equal(other.state()[0][name], tensor), name
+        assert torch.equal(state[0][name], kept[name]), name
+
+
+def test_terminal_rows_alone_have_their_reward_for_target() -> None:
+    learner = make_learner()
+    ended = [t for t in transitions(reward=0.75) if t.terminated]
+    [metrics] = learner.update([ended * 3])
+    assert metrics["target"] == pytest.approx(0.75)
+
+
+def test_what_is_published_is_the_policy_that_learns() -> None:
+    learner = make_learner("algo.actor_lr=0.1")
+    queries = [query("Grasp any cat", STATE)]
+    [before], first = learner.log_policy(queries), learner.adapter()
+    learner.update([transitions()])
+    [after], second = learner.log_policy(queries), learner.adapter()
+    assert (first.version, second.version) == (0, 1)
+    assert not np.allclose(before, after)
+    assert first.files["adapter_config.json"] == second.files["adapter_config.json"]
+    tensors = load(second.files["adapter_model.safetensors"])
+    for name, tensor in learner.model.state().items():
+        if name.startswith("lora.default."):
+            assert torch.equal(tensors[name.removeprefix("lora.default.")], tensor)
+    assert second.files.items() <= learner.exported().items()
+    critic = load(learner.exported()["critic.safetensors"])
+    assert torch.equal(critic["heads.critics.0.0.weight"], learner.model.state()["heads.critics.0.0.weight"])
 
 
 def test_targets_follow_by_tau() -> None:
