@@ -1,13 +1,12 @@
 """The built-in model's corpus: what any language model knows of these words, and never what to do.
 
-Four kinds of document:
+Three kinds of document:
 
 * *transcripts* of a uniformly random policy under a goal drawn apart from it, in the prompt format: the text's form,
   which actions a state offers, what an action changes. As the actions do not depend on the goal, a model of these
   documents starts as a policy that does not either.
 * *words*: which names an object answers to (a red door is furniture and a red thing).
 * *reading*: which of the objects in a scene answer to a name.
-* *finding*: which letters a list holds.
 
 No document says what a goal asks for, which supply grows what, or that anything was achieved.
 """
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from string import ascii_lowercase
 
 from sacglam.envs import TextEnv, make
 from sacglam.envs.playground.scene import draw
@@ -38,8 +36,7 @@ def documents(rng: Random) -> Callable[[], str]:
     kinds: list[tuple[Callable[[], str], float]] = [
         *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),
         (lambda: words(rng), 0.1),
-        (lambda: reading(rng), 0.37),
-        (lambda: finding(rng), 0.08),
+        (lambda: reading(rng), 0.45),
     ]
     draws, weights = zip(*kinds, strict=True)
     return lambda: rng.choices(draws, weights)[0]()
@@ -86,14 +83,6 @@ def reading(rng: Random) -> str:
     found = [text for text, thing in zip(texts, things, strict=True) if name.fits(thing)]
     rng.shuffle(found)
     return f"Which: {name.text}\n{scene.text}\nAnswer: {', '.join(found)}"
-
-
-def finding(rng: Random) -> str:
-    """A list of letters, small and capital, and for some of both whether the list holds them."""
-    letters = [rng.choice((letter, letter.upper())) for letter in ascii_lowercase[: rng.choice((4, 8, 10, 12))]]
-    asked = rng.sample([*letters, *(letter.swapcase() for letter in letters)], len(letters))
-    answer = ", ".join(f"{letter} {'yes' if letter in letters else 'no'}" for letter in asked)
-    return f"Letters: {' '.join(letters)}\nHold: {answer}"
 
 
 def _fitting(thing: Thing, rng: Random) -> Name:

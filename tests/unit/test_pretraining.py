@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from sacglam.envs import make
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.models.loading import BUILTIN
-from sacglam.pretraining.corpus import NAMES, documents, finding, reading, transcript, words
+from sacglam.pretraining.corpus import NAMES, documents, reading, transcript, words
 from sacglam.pretraining.train import PretrainSettings, pretrain, train_tokenizer
 
 
@@ -34,18 +34,6 @@ def test_reading_lists_exactly_what_answers_to_the_name() -> None:
         seen = scene.removeprefix("You see: ").split(", ")
         fitting = [text for text in seen if name.fits(_thing(*_plain(text)))]
         assert Counter(answer.removeprefix("Answer: ").split(", ")) == Counter(fitting)
-
-
-def test_finding_is_true_letter_by_letter() -> None:
-    rng = Random(0)
-    answers = Counter()  # type: Counter[str]
-    for _ in range(200):
-        letters, hold = (line.split(": ")[1] for line in finding(rng).splitlines())
-        for part in hold.split(", "):
-            letter, answer = part.split()
-            answers[answer] += 1
-            assert answer == ("yes" if letter in letters.split() else "no")
-    assert 0.4 < answers["yes"] / answers.total() < 0.6
 
 
 def test_actions_of_transcripts_do_not_depend_on_the_goal() -> None:
