@@ -128,16 +128,14 @@ class VllmEngine:
         number, folder = self._folders.write(adapter)
         request = LoRARequest(f"v{number}", number, str(folder))
         try:
-            loaded = self._llm.llm_engine.add_lora(request)
+            if not self._llm.llm_engine.add_lora(request):
+                raise RuntimeError("it is not taken")
         except Exception as error:  # vLLM says what it does not like in many types
             self._folders.remove(folder)
             raise EngineError(
                 f"vLLM cannot load adapter version {adapter.version}: {error}; expected a peft LoRA adapter of this "
                 "model and rank that leaves the output layer alone"
             ) from error
-        if not loaded:
-            self._folders.remove(folder)
-            raise EngineError(f"vLLM did not take adapter version {adapter.version}; restart the engine")
         before, self._loaded = self._loaded, _Loaded(adapter.version, folder, request)
         if before:
             self._llm.llm_engine.remove_lora(before.request.lora_int_id)
