@@ -15,6 +15,7 @@ TINY = [
     "env.copies=8",
     "algo.update_interval=32",
     "algo.batch_size=16",
+    "algo.updates_per_interval=4",
     "algo.warmup_updates=4",
     "critic.hidden=[16]",
     "replay.min_size=64",

@@ -1,31 +1,46 @@
 """Bit flipping (Andrychowicz et al., 2017, Section 3.1) as a text world: hindsight's classic, its optimum known.
 
-A bit is a letter, and a capital where it is set. An action names the letter as it will be, so that an action is right
-if and only if the goal holds that very letter: what a language model of two layers can learn to see.
+An action names the bit as it will be, so it is right if and only if the goal holds that very name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from string import ascii_lowercase
-from typing import overload
+from typing import Literal, overload
 
 from sacglam.envs.base import Split
+from sacglam.envs.playground.vocabulary import FURNITURE
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 
-_MOST_BITS = 16
+
+@dataclass(frozen=True)
+class Writing:
+    """How bits are put into words: the names of each, unset and set, and what stands around them."""
+
+    label: str
+    separator: str
+    names: tuple[tuple[str, str], ...]
+
+
+WRITINGS = {
+    "letters": Writing("Bits: ", " ", tuple((letter, letter.upper()) for letter in ascii_lowercase[:16])),
+    "furniture": Writing("You see: ", ", ", tuple((f"red {name}", f"blue {name}") for name in FURNITURE)),
+}
 
 
 class BitStrings(Sequence[str]):
-    """All 2^bits bit strings, `a B c` for three bits of which the second is set. Made when asked for, never stored."""
+    """All 2^bits bit strings in a writing, such as `a B c`. Made when asked for, never stored."""
 
-    def __init__(self, bits: int) -> None:
-        self._letters = ascii_lowercase[:bits]
+    def __init__(self, bits: int, writing: Writing = WRITINGS["letters"]) -> None:
+        self._names = writing.names[:bits]
+        self._separator = writing.separator
 
     def __len__(self) -> int:
-        return 1 << len(self._letters)
+        return 1 << len(self._names)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -41,39 +56,49 @@ class BitStrings(Sequence[str]):
         return isinstance(text, str) and self._read(text) is not None
 
     def index(self, text: str, start: int = 0, stop: int | None = None) -> int:
-        """The number that `text` writes: bit i is set if the i-th letter is a capital."""
+        """The number that `text` writes: bit i is set if the i-th name is that of a set bit."""
         value = self._read(text)
         if value is None or value not in range(len(self))[start:stop]:
             raise ValueError(f"{text!r} is not among these bit strings")
         return value
 
     def _write(self, value: int) -> str:
-        return " ".join([letter.upper() if value >> bit & 1 else letter for bit, letter in enumerate(self._letters)])
+        return self._separator.join([names[value >> bit & 1] for bit, names in enumerate(self._names)])
 
     def _read(self, text: str) -> int | None:
-        value = sum(1 << bit for bit, letter in enumerate(self._letters) if letter.upper() in text)
-        return value if self._write(value) == text else None
+        said = text.split(self._separator)
+        if len(said) != len(self._names) or any(one not in names for one, names in zip(said, self._names, strict=True)):
+            return None
+        return sum(names.index(one) << bit for bit, (one, names) in enumerate(zip(said, self._names, strict=True)))
 
 
 class BitFlip:
     """Turn one bit string into another, one bit at a step. A goal is a bit string, and the optimum their distance.
 
     Args:
-        bits: length of the string, 1 to 16; each bit is named by a letter.
+        bits: length of the string, at least 1.
         max_steps: steps until an episode is truncated; by default `bits`, which always suffice.
+        text: `letters` (`a B c`, a capital where a bit is set; at most 16) or `furniture` (`red door, blue chair`, blue
+            where it is set; at most 10), words that the built-in model tells apart.
 
     Raises:
         ConfigError: an option is out of range.
     """
 
-    def __init__(self, *, bits: int = 8, max_steps: int | None = None) -> None:
-        if not 1 <= bits <= _MOST_BITS:
-            raise ConfigError(f"bitflip: expected 1 to {_MOST_BITS} bits, got {bits}")
+    def __init__(
+        self, *, bits: int = 8, max_steps: int | None = None, text: Literal["letters", "furniture"] = "letters"
+    ) -> None:
+        if text not in WRITINGS:
+            raise ConfigError(f"bitflip: expected text to be one of {', '.join(WRITINGS)}, got {text!r}")
+        writing = WRITINGS[text]
+        if not 1 <= bits <= len(writing.names):
+            raise ConfigError(f"bitflip: expected 1 to {len(writing.names)} bits for text {text!r}, got {bits}")
         self._max_steps = bits if max_steps is None else max_steps
         if self._max_steps < 1:
             raise ConfigError(f"bitflip: expected max_steps of at least 1, got {self._max_steps}")
-        self._strings = BitStrings(bits)
         self._bits = bits
+        self._writing = writing
+        self._strings = BitStrings(bits, writing)
         self._goal: int | None = None
         self._state = 0
         self._steps = 0
@@ -100,7 +125,7 @@ class BitFlip:
         drawn = Random(f"{seed} {goal}").randrange(len(self._strings) - 1)
         self._state = drawn + (drawn >= self._goal)
         self._steps, self._over, self._achieved = 0, False, set()
-        return self._observe(self._strings[self._state])
+        return self._observe()
 
     def step(self, action: int) -> Step:
         """Flip the bit of this index. The string reached is what the step achieved, unless a step did before.
@@ -120,7 +145,7 @@ class BitFlip:
         terminated = self._state == self._goal
         truncated = not terminated and self._steps >= self._max_steps
         self._over = terminated or truncated
-        return Step(self._observe(text), float(terminated), achieved, terminated, truncated)
+        return Step(self._observe(), float(terminated), achieved, terminated, truncated)
 
     def optimal_length(self) -> int | None:
         """The Hamming distance from here to the goal.
@@ -132,8 +157,11 @@ class BitFlip:
             raise EnvironmentContractError("bitflip: no episode was started; call reset first")
         return (self._state ^ self._goal).bit_count()
 
-    def _observe(self, text: str) -> Observation:
-        return Observation(f"Bits: {text}", tuple(f"Make {letter.swapcase()}" for letter in text.split()))
+    def _observe(self) -> Observation:
+        flipped = [names[1 - (self._state >> bit & 1)] for bit, names in enumerate(self._writing.names[: self._bits])]
+        return Observation(
+            f"{self._writing.label}{self._strings[self._state]}", tuple(f"Make {name}" for name in flipped)
+        )
 
     def _parse(self, goal: str) -> int:
         try:

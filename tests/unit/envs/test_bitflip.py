@@ -31,6 +31,18 @@ def test_an_episode_by_hand() -> None:
     assert env.optimal_length() == 1
 
 
+def test_furniture_by_hand() -> None:
+    env = make("bitflip", bits=2, text="furniture")
+    start = next(seed for seed in range(99) if "red door, blue chair" in env.reset("blue door, red chair", seed).text)
+    first = Observation("You see: red door, blue chair", ("Make blue door", "Make red chair"))
+    assert env.reset("blue door, red chair", start) == first
+    step = env.step(0)
+    assert step.observation == Observation("You see: blue door, blue chair", ("Make red door", "Make red chair"))
+    assert step.achieved == ("blue door, blue chair",)
+    assert env.step(1).terminated
+    assert list(env.goals("train"))[1] == "blue door, red chair"
+
+
 @given(GOALS, st.integers(0, 2**32), st.lists(st.integers(0, 3), max_size=10))
 @settings(deadline=None)
 def test_the_contract_holds(check_contract: Callable[..., None], goal: str, seed: int, picks: list[int]) -> None:
@@ -111,6 +123,13 @@ def test_no_goal_is_held_out_and_there_is_one_type() -> None:
 def test_a_number_of_bits_out_of_range_is_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="expected 1 to 16 bits"):
         BitFlip(bits=bits)
+
+
+def test_options_out_of_range_for_a_writing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected 1 to 10 bits for text 'furniture', got 11"):
+        BitFlip(bits=11, text="furniture")
+    with pytest.raises(ConfigError, match="one of letters, furniture, got 'runes'"):
+        make("bitflip", text="runes")
 
 
 @pytest.mark.parametrize("goal", ["", "a B c", "a B c e", "b A c d", "a  B c d"])
