@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
@@ -18,47 +19,32 @@ NEEDED = ("adapter_config.json", WEIGHTS)
 
 
 class AdapterFolders:
-    """A private temporary folder with one folder for each adapter that is in use; gone when the process ends."""
+    """Folders that hold an adapter while it is loaded and no longer, so that an engine that is killed leaves none."""
 
     def __init__(self) -> None:
-        self._root = TemporaryDirectory(prefix="sacglam-adapters-")
         self._numbers = count(1)
 
-    @property
-    def root(self) -> Path:
-        """Where the folders are."""
-        return Path(self._root.name)
-
-    def write(self, adapter: Adapter) -> tuple[int, Path]:
-        """A number and a folder that no adapter had before, whatever its version; the folder appears whole.
+    @contextmanager
+    def unpacked(self, adapter: Adapter) -> Iterator[tuple[int, Path]]:
+        """A number and a folder that no adapter had before, whatever its version; the folder goes with the context.
 
         Raises:
             EngineError: files of a peft adapter are missing, names leave the folder, or the disk refuses.
         """
         _check(adapter)
         number = next(self._numbers)
-        folder = self.root / f"v{number}"
-        unfinished = self.root / f"unfinished-{number}"
-        try:
-            unfinished.mkdir()
-            for name, content in adapter.files.items():
-                (unfinished / name).write_bytes(content)
-            unfinished.rename(folder)
-        except OSError as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise EngineError(
-                f"adapter version {adapter.version} cannot be written to {self.root}: {error.strerror}; free space "
-                "there, or set TMPDIR to another disk"
-            ) from error
-        return number, folder
-
-    def remove(self, folder: Path) -> None:
-        """Delete what `write` made."""
-        shutil.rmtree(folder)
-
-    def close(self) -> None:
-        """Delete everything."""
-        self._root.cleanup()
+        with TemporaryDirectory(prefix="sacglam-adapter-") as root:
+            folder = Path(root) / f"v{number}"
+            try:
+                folder.mkdir()
+                for name, content in adapter.files.items():
+                    (folder / name).write_bytes(content)
+            except OSError as error:
+                raise EngineError(
+                    f"adapter version {adapter.version} cannot be written to {folder}: {error.strerror}; free space "
+                    "there, or set TMPDIR to another disk"
+                ) from error
+            yield number, folder
 
 
 def check_finite(adapter: Adapter) -> None:

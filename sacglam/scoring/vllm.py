@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -60,7 +59,6 @@ class VllmSettings:
 @dataclass(frozen=True)
 class _Loaded:
     version: int
-    folder: Path
     request: Any  # vllm.lora.request.LoRARequest
 
 
@@ -113,7 +111,7 @@ class VllmEngine:
         ]
 
     def load(self, adapter: Adapter) -> None:
-        """Score with `adapter` from the next call on; when this returns, the one before is gone from engine and disk.
+        """Score with `adapter` from the next call on; when this returns, the one before is gone.
 
         Names, numbers and paths are the engine's own and never come again, since its prefix cache goes by them, while
         versions may: a resumed run repeats some.
@@ -125,26 +123,23 @@ class VllmEngine:
         from vllm.lora.request import LoRARequest
 
         check_finite(adapter)
-        number, folder = self._folders.write(adapter)
-        request = LoRARequest(f"v{number}", number, str(folder))
-        try:
-            if not self._llm.llm_engine.add_lora(request):
-                raise RuntimeError("it is not taken")
-        except Exception as error:  # vLLM says what it does not like in many types
-            self._folders.remove(folder)
-            raise EngineError(
-                f"vLLM cannot load adapter version {adapter.version}: {error}; expected a peft LoRA adapter of this "
-                "model and rank that leaves the output layer alone"
-            ) from error
-        before, self._loaded = self._loaded, _Loaded(adapter.version, folder, request)
+        with self._folders.unpacked(adapter) as (number, folder):
+            request = LoRARequest(f"v{number}", number, str(folder))
+            try:
+                if not self._llm.llm_engine.add_lora(request):
+                    raise RuntimeError("it is not taken")
+            except Exception as error:  # vLLM says what it does not like in many types
+                raise EngineError(
+                    f"vLLM cannot load adapter version {adapter.version}: {error}; expected a peft LoRA adapter of "
+                    "this model and rank that leaves the output layer alone"
+                ) from error
+        before, self._loaded = self._loaded, _Loaded(adapter.version, request)
         if before:
             self._llm.llm_engine.remove_lora(before.request.lora_int_id)
-            self._folders.remove(before.folder)
 
     def close(self) -> None:
-        """Stop the engine's core and delete the adapter's folder; scoring is over then."""
+        """Stop the engine's core; scoring is over then."""
         self._llm.llm_engine.engine_core.shutdown()
-        self._folders.close()
 
     def _send(self, requests: Sequence[Request]) -> Sequence[Answer]:
         from vllm import SamplingParams

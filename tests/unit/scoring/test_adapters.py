@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import safetensors.torch
 import torch
@@ -13,67 +16,66 @@ from sacglam.types import Adapter
 FILES = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"\x00\x01"}
 
 
-def test_an_adapter_is_written_whole_into_a_folder_of_its_own() -> None:
-    folders = AdapterFolders()
-    number, folder = folders.write(Adapter(40, FILES))
-    assert number == 1
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
-    assert list(folders.root.iterdir()) == [folder]
-    folders.close()
+@pytest.fixture(autouse=True)
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary directory of these tests alone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_an_adapter_is_there_whole_as_long_as_it_is_needed(disk: Path) -> None:
+    with AdapterFolders().unpacked(Adapter(40, FILES)) as (number, folder):
+        assert number == 1
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
+        assert folder.is_relative_to(disk)
+    assert list(disk.iterdir()) == []
 
 
 def test_numbers_and_folders_never_come_again_though_versions_do() -> None:
     folders = AdapterFolders()
     seen = []
     for version in (3, 3, 1):
-        number, folder = folders.write(Adapter(version, FILES))
-        seen.append((number, folder))
-        folders.remove(folder)
+        with folders.unpacked(Adapter(version, FILES)) as found:
+            seen.append(found)
     assert [number for number, _ in seen] == [1, 2, 3]
     assert len({folder for _, folder in seen}) == 3
-    assert list(folders.root.iterdir()) == []
-    folders.close()
 
 
 def test_two_engines_on_one_machine_share_no_folder() -> None:
-    one, other = AdapterFolders(), AdapterFolders()
-    assert one.write(Adapter(1, FILES))[1] != other.write(Adapter(1, FILES))[1]
-    one.close()
-    other.close()
+    with AdapterFolders().unpacked(Adapter(1, FILES)) as one, AdapterFolders().unpacked(Adapter(1, FILES)) as other:
+        assert one[1] != other[1]
 
 
-def test_closing_leaves_nothing() -> None:
-    folders = AdapterFolders()
-    folders.write(Adapter(1, FILES))
-    folders.close()
-    assert not folders.root.exists()
+def test_an_adapter_that_is_not_taken_leaves_nothing(disk: Path) -> None:
+    with pytest.raises(RuntimeError, match="not taken"), AdapterFolders().unpacked(Adapter(1, FILES)):
+        raise RuntimeError("not taken")
+    assert list(disk.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", list(FILES))
-def test_an_adapter_that_lacks_a_file_is_refused(missing: str) -> None:
+def test_an_adapter_that_lacks_a_file_is_refused(missing: str, disk: Path) -> None:
     files = {name: content for name, content in FILES.items() if name != missing}
-    folders = AdapterFolders()
-    with pytest.raises(EngineError, match=rf"version 8 to have .*{missing}"):
-        folders.write(Adapter(8, files))
-    assert list(folders.root.iterdir()) == []
-    folders.close()
+    with (
+        pytest.raises(EngineError, match=rf"version 8 to have .*{missing}"),
+        AdapterFolders().unpacked(Adapter(8, files)),
+    ):
+        pass
+    assert list(disk.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../outside", "inner/file", "/absolute", ".."])
-def test_a_file_cannot_leave_its_folder(name: str) -> None:
-    folders = AdapterFolders()
-    with pytest.raises(EngineError, match="plain names"):
-        folders.write(Adapter(1, {**FILES, name: b""}))
-    assert list(folders.root.iterdir()) == []
-    folders.close()
+def test_a_file_cannot_leave_its_folder(name: str, disk: Path) -> None:
+    adapter = Adapter(1, {**FILES, name: b""})
+    with pytest.raises(EngineError, match="plain names"), AdapterFolders().unpacked(adapter):
+        pass
+    assert list(disk.iterdir()) == []
 
 
-def test_a_disk_that_refuses_is_an_error_that_leaves_nothing() -> None:
-    folders = AdapterFolders()
-    with pytest.raises(EngineError, match="version 1 cannot be written"):
-        folders.write(Adapter(1, {**FILES, "x" * 300: b""}))
-    assert list(folders.root.iterdir()) == []
-    folders.close()
+def test_a_disk_that_refuses_is_an_error_that_leaves_nothing(disk: Path) -> None:
+    adapter = Adapter(1, {**FILES, "x" * 300: b""})
+    with pytest.raises(EngineError, match="version 1 cannot be written"), AdapterFolders().unpacked(adapter):
+        pass
+    assert list(disk.iterdir()) == []
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
