@@ -11,7 +11,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,6 +89,14 @@ def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes], log:
         time.sleep(0.02)
 
 
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with a packed engine that nothing happened to."""
@@ -128,42 +136,26 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
     assert (run / "adapter" / "adapter_model.safetensors").exists()
 
 
-def test_killed_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> None:
-    """No transition is lost or doubled: every metric, those of the replay among them, is the undisturbed run's."""
+def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> None:
+    """No transition is lost or doubled: every metric, those of the replay among them, is the undisturbed run's.
+
+    Engines are killed at random moments (SACGLAM_ENGINE_KILLS of them, one by default), and one more is stopped.
+    """
     run, log = tmp_path / "run", tmp_path / "log"
-    kills = int(os.environ.get("SACGLAM_ENGINE_KILLS", "2"))
-    with started(train(run, *PACKED, "threads=1"), log) as process:
-        for kill in range(kills):
-            wait_for_lines(run, 1 + kill * 18 // kills, process, log)
-            time.sleep(random.random() * 0.1)  # a truly random moment: any must do
+    faults = [signal.SIGKILL] * int(os.environ.get("SACGLAM_ENGINE_KILLS", "1")) + [signal.SIGSTOP]
+    with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5", "engines.max_restarts=99"), log) as process:
+        for number, fault in enumerate(faults):
+            wait_for_lines(run, 1 + number * 17 // len(faults), process, log)
+            wait_for(lambda number=number: log.read_text().count("starting it anew") == number, process)
+            time.sleep(random.random() * 0.2)  # a truly random moment: any must do
             (engine,) = titled(process.pid, "ray::Engine")
-            os.kill(engine.pid, signal.SIGKILL)
-            assert left_after([engine], 10) == []
-        assert process.wait(timeout=300) == 0, log.read_text()
-    assert metrics(run) == metrics(calm)
-    assert summary(run)["engine_restarts"] == kills
-    assert log.read_text().count("starting it anew") == kills
-
-
-def test_an_engine_that_hangs_is_replaced(calm: Path, tmp_path: Path) -> None:
-    run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5"), log) as process:
-        wait_for_lines(run, 4, process, log)
-        (engine,) = titled(process.pid, "ray::Engine")
-        os.kill(engine.pid, signal.SIGSTOP)
+            os.kill(engine.pid, fault)
         assert process.wait(timeout=300) == 0, log.read_text()
         assert left_after([engine], 1) == []
     assert metrics(run) == metrics(calm)
+    assert summary(run)["engine_restarts"] == len(faults)
+    assert log.read_text().count("starting it anew") == len(faults)
     assert "no answer in 5 s" in log.read_text()
-
-
-def test_engines_that_keep_dying_end_the_run(tmp_path: Path) -> None:
-    run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, *PACKED, "threads=1", "engines.max_restarts=0"), log) as process:
-        wait_for_lines(run, 6, process, log)
-        os.kill(titled(process.pid, "ray::Engine")[0].pid, signal.SIGKILL)
-        assert process.wait(timeout=60) == 1
-    assert "engines.max_restarts are used up" in log.read_text()
 
 
 @needs_deepspeed
@@ -198,10 +190,10 @@ def test_nothing_outlives_the_driver(tmp_path: Path, number: signal.Signals) -> 
             process.send_signal(number)
             process.wait()
         assert left_after(everything, 60) == []
-    done = call(sacglam("train", resume=str(run)))
+    done = call(sacglam("train", resume=str(run), learners="0"))
     assert done.returncode == 0, done.stderr
     assert summary(run)["finished"]
-    assert summary(run)["updates"] > 30
+    assert summary(run)["env_steps"] == 640
 
 
 def test_lag_bounds_staleness_and_resumes(tmp_path: Path) -> None:
