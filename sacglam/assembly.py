@@ -21,10 +21,11 @@ from sacglam.prompt import query
 from sacglam.replay.experience import HindsightReplay
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.runtime.engines import EngineGroup, EngineHost
-from sacglam.runtime.group import LocalWorker, Needs, RayRuntime
+from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff, Handoff, SharedWeights
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Machine, Plan, plan
+from sacglam.runtime.ray import Needs, RayRuntime
 from sacglam.scoring.base import Scorer
 from sacglam.scoring.packed import PackedEngine
 from sacglam.types import Query
@@ -107,9 +108,8 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
     if where.fault:
         raise ConfigError(where.fault)
     on_gpu = config.device != "cpu"
-    env = {"GLOO_SOCKET_IFNAME": "lo"} if config.runtime.address is None else {}
-    engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0, env)
-    learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0, env)
+    engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
+    learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
     try:
         engines = EngineGroup(
@@ -125,7 +125,7 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
             engines,
             _fixed_states(config),
             tolerance=config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype],
-            every=config.engines.parity_every,
+            every=config.engines.parity_every * config.algo.updates_per_interval,
             clock=clock,
         )
         return _assemble(config, clock, learners, engines, handoff, Processes(runtime, engines))
@@ -163,16 +163,16 @@ def _serves_vllm(config: Config) -> bool:
 
 
 def host_learner(
-    config: Config, threads: int, rank: int = 0, world: int = 0, meeting: tuple[str, int] | None = None
+    config: Config, threads: int, rank: int = 0, world: int = 0, meeting: str | None = None
 ) -> LearnerHost:
     """A learner rank, in the process that calls this; without a `meeting` point the only one, without DeepSpeed."""
     cpu.prepare(threads)
     if meeting:
         from sacglam.learner.deepspeed import init_distributed
 
-        init_distributed(rank, world, *meeting, config.device, config.learners.timeout_s)
+        init_distributed(rank, world, meeting, config.device, config.learners.timeout_s)
     clock = PhaseClock()
-    return LearnerHost(build_learner(config, clock), clock)
+    return LearnerHost(build_learner(config, clock), clock, first=rank == 0)
 
 
 def machine() -> Machine:

@@ -263,10 +263,18 @@ class Config(Section):
             raise ValueError(
                 f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
             )
-        if self.runtime.lag and not self.engines.count:
+        if self.runtime.lag and not self.learners.count:
             raise ValueError(
-                "runtime.lag needs engines: without them the rollout scores with the very weights that learn; "
-                "set it to 0, or engines.count to 1"
+                "runtime.lag needs engines and learner ranks: in one process a rollout and an update cannot overlap; "
+                "set it to 0, or engines.count and learners.count to 1"
+            )
+        if self.engines.tensor_parallel > 1 and (not self.engines.count or self.engines.type == "packed"):
+            raise ValueError("engines.tensor_parallel needs vLLM engines; set it to 1, or engines.count to 1")
+        if self.runtime.address is not None and not self.engines.count:
+            raise ValueError("runtime.address needs engines to place in the cluster; set engines.count to 1")
+        if self.engines.count and ":" in self.device:
+            raise ValueError(
+                f"device {self.device!r} names one GPU, but engines and ranks are each given their own; take cuda"
             )
         if self.learners.count > self.algo.batch_size:
             raise ValueError(

@@ -33,6 +33,10 @@ class EngineError(SacglamError):
     """A scoring engine cannot start, died or hung more often than it may, or gives no usable score."""
 
 
+class EngineBroken(EngineError):
+    """An engine failed in a way that a new one in its place may not."""
+
+
 class LearnerError(SacglamError):
     """A learner rank died; the last checkpoint is whole."""
 

@@ -57,9 +57,9 @@ def resume(root: Path, display: Display | None = None, placement: Sequence[str] 
     """
     directory = RunDirectory.open(root)
     config = configuration.override(directory.config(), placement)
-    training = Training(directory, resolve(config) if placement else config, display or Silent())
-    training.restore()
-    return training.run()
+    if placement:  # threads were settled for the processes there were
+        config = resolve(config.model_copy(update={"threads": 0}))
+    return Training(directory, config, display or Silent()).run()
 
 
 class Training:
@@ -83,8 +83,10 @@ class Training:
         with StopSignal() as stop, closing(self._parts):
             if new:
                 self._directory.claim(self._config)
+            else:
+                self.restore()
             try:
-                self._start_up()
+                self._start_up(stop)
                 start = self._evaluate_start(stop)
                 self.loop(stop)
                 self._checkpoint()
@@ -106,7 +108,9 @@ class Training:
                 parts.replay.add(episodes)  # real and hindsight transitions
                 batches = parts.replay.batches()
             if batches:
-                self._under_way.append(parts.learners.learn(batches, parts.handoff.publishes, parts.handoff.probe()))
+                self._under_way.append(
+                    parts.learners.learn(batches, parts.handoff.publishes, parts.handoff.probe(parts.learners.begun))
+                )
             self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
             self._window.add_episodes(episodes)
             progress.env_steps += interval
@@ -124,17 +128,17 @@ class Training:
             self._window.add(self._parts.handoff.deliver(learned.published))
             self._progress.updates = self._parts.learners.updates
 
-    def _start_up(self) -> None:
+    def _start_up(self, stop: StopSignal) -> None:
         """Wait for the other processes, if there are any, and bring the first adapter to the engines."""
         parts = self._parts
         if parts.processes is None:
             return
         self._display.stage("starting engines and learners", 3)
-        parts.learners.wait_ready(self._config.engines.start_timeout_s)
+        parts.learners.wait_ready(self._config.engines.start_timeout_s, stop.check)
         self._display.advance(1)
-        parts.processes.engines.wait_ready()
+        parts.processes.engines.wait_ready(stop.check)
         self._display.advance(2)
-        parts.handoff.deliver(parts.learners.publish(parts.handoff.probe()))
+        self._window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
         self._display.advance(3)
 
     def restore(self) -> None:
@@ -227,8 +231,7 @@ class Training:
 
         def progress(done: int) -> None:
             self._display.advance(done)
-            if stop.requested:
-                raise Stopped
+            stop.check()
 
         return evaluate(
             lambda: build_env(self._config),

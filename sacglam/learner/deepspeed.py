@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sacglam.errors import LearnerError
 from sacglam.learner.backend import Moments, Result, adam, adam_moments, clip, load_adam_moments, set_rates
 
 PERSISTENT_ELEMENTS = 100_000
@@ -23,17 +24,17 @@ _BUCKET_ELEMENTS = 50_000_000  # of gradients reduced at once; DeepSpeed's 5e8 w
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def init_distributed(rank: int, world: int, address: str, port: int, device: str, timeout_s: float) -> None:
-    """Join the group of `world` ranks that meet at `address:port`; NCCL on CUDA, gloo on CPU. Once for each process.
+def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s: float) -> None:
+    """Join the group of `world` ranks; NCCL on CUDA, gloo on CPU. Once for each process.
+
+    `meeting` is `tcp://address:port`, or `file://path` for ranks that share a file system.
 
     A collective in which a rank has not joined after `timeout_s` seconds fails on the others.
     """
     chosen = torch.device(device)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(chosen.index or 0)}
-    os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port), "DS_ACCELERATOR": chosen.type}
-    import deepspeed
-    import deepspeed.ops
-    from deepspeed.utils import groups
+    os.environ |= {"DS_ACCELERATOR": chosen.type}
+    deepspeed, groups = _import_deepspeed()
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Of DeepSpeed's own calls, which torch is about to rename.
@@ -49,12 +50,25 @@ def init_distributed(rank: int, world: int, address: str, port: int, device: str
         auto_mpi_discovery=False,
         verbose=False,
         timeout=timeout,
-        init_method=f"tcp://{address}:{port}",
+        init_method=meeting,
         rank=rank,
         world_size=world,
     )
     # The group of ZeRO's collectives, which DeepSpeed would give torch's time-out of many minutes.
     groups._WORLD_GROUP = dist.new_group(timeout=timeout)
+
+
+def _import_deepspeed() -> tuple[Any, Any]:
+    try:
+        import deepspeed
+        import deepspeed.ops
+        from deepspeed.utils import groups
+    except ImportError as error:
+        raise LearnerError(
+            f"learner ranks need DeepSpeed, which cannot be imported ({error}); see docs/install.md, or set "
+            "learners.count to 0"
+        ) from error
+    return deepspeed, groups
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:

@@ -14,15 +14,17 @@ from sacglam.types import Query, Transition
 class LearnerHost:
     """A `Learner` with the clock it counts on."""
 
-    def __init__(self, learner: Learner, clock: PhaseClock) -> None:
-        """`clock` is the one that `learner` was given."""
+    def __init__(self, learner: Learner, clock: PhaseClock, first: bool = True) -> None:
+        """`clock` is the one that `learner` was given. Ranks other than the `first` compute, and send nothing large."""
+        self._first = first
         self._learner = learner
         self._clock = clock
 
     def learn(self, batches: Sequence[Sequence[Transition]], publish: bool, probe: Sequence[Query]) -> Learned:
         """One interval's updates, and if asked the adapter after them with the policy at the states of `probe`."""
         metrics = self._learner.update(batches)
-        return Learned(metrics, self.publish(probe) if publish else None)
+        published = self.publish(probe) if publish else None
+        return Learned(metrics, published if self._first else None)
 
     def publish(self, probe: Sequence[Query]) -> Published:
         """The adapter of now, and the learner's policy at the states of `probe`."""
@@ -31,7 +33,8 @@ class LearnerHost:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """As `Learner.state`."""
-        return self._learner.state()
+        state = self._learner.state()
+        return state if self._first else ({}, {})
 
     def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
         """As `Learner.load_state`."""
@@ -39,7 +42,8 @@ class LearnerHost:
 
     def exported(self) -> dict[str, bytes]:
         """As `Learner.exported`."""
-        return self._learner.exported()
+        files = self._learner.exported()
+        return files if self._first else {}
 
     def seconds(self) -> dict[str, float]:
         """Seconds by phase."""

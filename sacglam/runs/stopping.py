@@ -24,6 +24,15 @@ class StopSignal:
         self.requested = False
         self._previous: dict[signal.Signals, Any] = {}
 
+    def check(self) -> None:
+        """Give up if a stop was requested.
+
+        Raises:
+            Stopped: it was.
+        """
+        if self.requested:
+            raise Stopped
+
     def __enter__(self) -> StopSignal:
         try:
             self._previous = {number: signal.signal(number, self._request) for number in self._SIGNALS}

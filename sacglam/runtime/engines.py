@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacglam.errors import EngineError
+from sacglam.errors import EngineBroken, EngineError
 from sacglam.runtime.group import Pending, StillRunning, Worker, WorkerLost
 from sacglam.scoring.base import Engine, LogPolicy
 from sacglam.types import Adapter, Query
+
+_TICK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,24 @@ class EngineGroup:
         self._adapter: Adapter | None = None
         self.restarts = 0
         self._workers = [start(index) for index in range(count)]
-        self._fresh = [True] * count  # not heard of yet: starting takes longer than answering
+        self._starting = [True] * count  # starting takes longer than answering
+        self._served = [False] * count
+        self._tick: Callable[[], None] = lambda: None
 
     @property
     def version(self) -> int:
         """The version all engines score with; 0, the base model, before the first adapter."""
         return self._adapter.version if self._adapter else 0
 
-    def wait_ready(self) -> None:
-        """Wait until every engine has started.
+    def wait_ready(self, tick: Callable[[], None] = lambda: None) -> None:
+        """Wait until every engine has started, calling `tick` now and then, which may raise to give up.
 
         Raises:
             EngineError: they cannot.
         """
+        self._tick = tick
         self._ask_all("score", [()] * len(self._workers))
+        self._tick = lambda: None
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, float32.
@@ -113,21 +120,28 @@ class EngineGroup:
         while True:
             try:
                 answer = self._wait(index, pending)
-            except WorkerLost as error:
-                self._replace(index, error)
-                pending = self._workers[index].submit(method, argument)
+            except (WorkerLost, EngineBroken) as error:
+                pending = self._ask_anew(index, method, argument, error)
             else:
-                self._fresh[index] = False
+                self._starting[index] = False
+                self._served[index] = True
                 return answer
 
     def _wait(self, index: int, pending: Pending) -> Any:
-        limit = self._start_timeout_s if self._fresh[index] else self._timeout_s
-        try:
-            return pending.result(limit)
-        except StillRunning:
-            raise WorkerLost(f"no answer in {limit:.0f} s") from None
+        limit = self._start_timeout_s if self._starting[index] else self._timeout_s
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                return pending.result(min(_TICK_S, limit))
+            except StillRunning:
+                self._tick()
+                if time.monotonic() > deadline:
+                    raise WorkerLost(f"no answer in {limit:.0f} s") from None
 
-    def _replace(self, index: int, cause: Exception) -> None:
+    def _ask_anew(self, index: int, method: str, argument: object, cause: Exception) -> Pending:
+        """Replace an engine, give the new one the newest adapter, and ask it what the old one was asked."""
+        if not self._served[index]:
+            raise EngineError(f"scoring engine {index} cannot start: {cause}") from cause
         if self.restarts >= self._max_restarts:
             raise EngineError(
                 f"scoring engine {index} was lost ({cause}), and the {self._max_restarts} restarts of "
@@ -136,7 +150,20 @@ class EngineGroup:
         self.restarts += 1
         self._note(f"scoring engine {index} was lost ({cause}); starting it anew ({self.restarts} so far)")
         self._workers[index].kill()
-        self._workers[index] = self._start(index)
-        self._fresh[index] = True
-        if self._adapter:
-            self._workers[index].submit("load", self._adapter)  # runs before whatever is asked next
+        self._workers[index] = worker = self._start(index)
+        self._starting[index] = True
+        if self._adapter is None or method == "load":
+            return worker.submit(method, argument)
+        return _After(worker.submit("load", self._adapter), worker.submit(method, argument))
+
+
+@dataclass(frozen=True)
+class _After:
+    """A result that counts only if what was asked before it went well."""
+
+    before: Pending
+    pending: Pending
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        self.before.result(timeout_s)
+        return self.pending.result(timeout_s)

@@ -1,7 +1,7 @@
 """Ends what a killed driver leaves behind.
 
 Ray's own processes notice the driver's death, but some of them try to report it for a minute first. This file runs as a
-program of its own, without Ray and without this package's other modules: it notes the driver's descendants while the
+program of its own, without Ray and without this package's other modules: it notes Ray's processes and theirs while the
 driver lives, and once that is gone gives them a moment and kills those that remain.
 """
 
@@ -15,53 +15,58 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
 _GRACE_S = 5.0
 
 Descendants = dict[int, str]
 """Process ids with the time each was started, which tells a process from a later one with the same id."""
 
 
-def start() -> subprocess.Popen[bytes]:
-    """Guard the calling process: until it ends, however it ends, or closes the guardian's input."""
-    command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
+Guardian = subprocess.Popen[bytes]
+
+
+def start(roots: set[int]) -> Guardian:
+    """Guard `roots`, children of the calling process, until it ends, however it ends, or closes the guardian's input."""
+    command = [sys.executable, "-I", "-S", __file__, *map(str, [os.getpid(), *roots])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
+def children(pid: int) -> set[int]:
+    """The direct children of `pid`; none where there is no /proc."""
+    return {child for child, (parent, _) in _running().items() if parent == pid}
+
+
 def descendants(pid: int) -> Descendants:
-    """All processes below `pid`, but for the caller."""
-    children = defaultdict(list)
-    started = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it may end while it is looked at
-            state, parent, *rest = (folder / "stat").read_text().rpartition(")")[2].split()
-            if state != "Z":
-                children[int(parent)].append(int(folder.name))
-                started[int(folder.name)] = rest[17]
-    found = list(children[pid])
+    """All processes below `pid`."""
+    running = _running()
+    by_parent = defaultdict(list)
+    for child, (parent, _) in running.items():
+        by_parent[parent].append(child)
+    found = list(by_parent[pid])
     for child in found:  # grows as it goes
-        found += children[child]
-    return {child: started[child] for child in found if child != os.getpid()}
+        found += by_parent[child]
+    return {child: running[child][1] for child in found}
 
 
 def alive(known: Descendants) -> list[int]:
     """Those of `known` that still run."""
-    found = []
-    for pid, start_time in known.items():
-        with contextlib.suppress(OSError):
-            state, _, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if state != "Z" and rest[17] == start_time:
-                found.append(pid)
-    return found
+    running = _running()
+    return [pid for pid, started in known.items() if pid in running and running[pid][1] == started]
 
 
-def watch(driver: int) -> None:
-    """Wait for the end of input, then end what is left of `driver`'s descendants."""
+def watch(driver: int, roots: Sequence[int]) -> None:
+    """Wait for the end of `driver` or of input, then end what is left of `roots` and all below them."""
     known: Descendants = {}
-    while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
-        known |= descendants(driver)
+    while True:
+        running = _running()
+        known |= {root: running[root][1] for root in roots if root in running}
+        for root in roots:
+            known |= descendants(root)
+        if os.getppid() != driver or select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
+            break
     deadline = time.monotonic() + _GRACE_S
     while alive(known) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -70,5 +75,16 @@ def watch(driver: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _running() -> dict[int, tuple[int, str]]:
+    """Parent and start of every process that is no zombie."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end while it is looked at
+            state, parent, *rest = (folder / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                found[int(folder.name)] = (int(parent), rest[17])
+    return found
+
+
 if __name__ == "__main__":
-    watch(int(sys.argv[1]))
+    watch(int(sys.argv[1]), [int(root) for root in sys.argv[2:]])

@@ -21,8 +21,8 @@ class Handoff(Protocol):
     def publishes(self) -> bool:
         """Whether adapters are wanted."""
 
-    def probe(self) -> Sequence[Query]:
-        """The states at which the next adapter's policy is to be compared; none where no check is due."""
+    def probe(self, updates: int) -> Sequence[Query]:
+        """The states at which to compare the policy of the adapter that is begun after `updates`, if a check is due."""
 
     def deliver(self, published: Published | None) -> dict[str, float]:
         """Bring an adapter to the engines; metrics."""
@@ -33,7 +33,7 @@ class SharedWeights:
 
     publishes = False
 
-    def probe(self) -> Sequence[Query]:
+    def probe(self, updates: int) -> Sequence[Query]:
         """None."""
         return ()
 
@@ -43,26 +43,26 @@ class SharedWeights:
 
 
 class EngineHandoff:
-    """Loads each adapter into all engines; the first and then every `every`-th must pass the parity gate."""
+    """Loads each adapter into all engines; now and then they must pass the parity gate with it."""
 
     publishes = True
 
     def __init__(
         self, engines: EngineGroup, queries: Sequence[Query], *, tolerance: float, every: int, clock: PhaseClock
     ) -> None:
-        """`queries` are the fixed states; `tolerance` bounds the total variation at each of them."""
+        """`queries` are the fixed states; `tolerance` bounds the total variation at each of them.
+
+        `every` counts updates, so that a resumed run checks when the uninterrupted one does.
+        """
         self._engines = engines
         self._queries = queries
         self._tolerance = tolerance
         self._every = every
         self._clock = clock
-        self._asked = 0
 
-    def probe(self) -> Sequence[Query]:
-        """The fixed states at the first adapter and every `every`-th, else none."""
-        due = self._asked % self._every == 0
-        self._asked += 1
-        return self._queries if due else ()
+    def probe(self, updates: int) -> Sequence[Query]:
+        """The fixed states where `updates` is a multiple of `every`, else none."""
+        return self._queries if updates % self._every == 0 else ()
 
     def deliver(self, published: Published | None) -> dict[str, float]:
         """Load, and where the learner sent its policy along, compare.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sacglam.errors import LearnerError, SacglamError
@@ -54,9 +54,9 @@ class LearnerGroup:
         seconds: dict[str, float] = self._call("seconds")
         return seconds
 
-    def wait_ready(self, timeout_s: float) -> None:
-        """Wait until every rank has started."""
-        self.collect(self._submit("seconds"), timeout_s)
+    def wait_ready(self, timeout_s: float, tick: Callable[[], None] = lambda: None) -> None:
+        """Wait until every rank has started, calling `tick` now and then, which may raise to give up."""
+        self.collect(self._submit("seconds"), timeout_s, tick)
 
     def _call(self, method: str, *args: Any) -> Any:
         return self.collect(self._submit(method, *args))
@@ -64,24 +64,26 @@ class LearnerGroup:
     def _submit(self, method: str, *args: Any) -> list[Pending]:
         return [worker.submit(method, *args) for worker in self._workers]
 
-    def collect(self, pending: Sequence[Pending], timeout_s: float | None = None) -> Any:
+    def collect(
+        self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Callable[[], None] = lambda: None
+    ) -> Any:
         """The first rank's result.
 
         Raises:
             LearnerError: a rank died or hangs.
         """
         try:
-            return gather(pending, timeout_s or self._timeout_s)[0]
+            return gather(pending, timeout_s or self._timeout_s, tick)[0]
         except WorkerLost as error:
             raise LearnerError(
-                f"a learner rank was lost: {error}. The last checkpoint is whole; go on with --resume"
+                f"a learner rank was lost: {error}. Checkpoints are whole; go on from the last one with --resume"
             ) from error
         except SacglamError:
             raise
         except Exception as error:
             if len(self._workers) == 1:
                 raise
-            raise LearnerError(f"a learner rank failed: {error}. The last checkpoint is whole") from error
+            raise LearnerError(f"a learner rank failed: {_last_line(error)}") from error
 
 
 class UnderWay:
@@ -103,3 +105,9 @@ class UnderWay:
         learned: Learned = self._group.collect(self._pending)
         self._group.updates += self._updates
         return learned
+
+
+def _last_line(error: Exception) -> str:
+    """What a remote traceback comes down to."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -77,11 +77,17 @@ def plan(config: Config, machine: Machine) -> Plan:
     if config.device == "cpu":
         return _plan_cpu(config, machine)
     engines, learners, parallel = config.engines.count, config.learners.count, config.engines.tensor_parallel
-    needed = engines * parallel + max(1, learners)
+    shared = learners == 0 and engines * parallel == 1 and machine.gpus == 1  # the engine beside the driver's learner
+    needed = 1 if shared else engines * parallel + max(1, learners)
     fault = None
-    if config.runtime.address is None and needed > machine.gpus:
+    if learners == 0 and not shared:
         fault = (
-            f"expected {needed} GPUs ({engines} engine(s) x {parallel} + {max(1, learners)} learner(s)), this machine "
+            "a learner in the driver's process would share a GPU with an engine; give it one of its own by "
+            "learners.count 1 (--learners 1)"
+        )
+    elif config.runtime.address is None and needed > machine.gpus:
+        fault = (
+            f"expected {needed} GPUs ({engines} engine(s) x {parallel} + {learners} learner(s)), this machine "
             f"has {machine.gpus}; ask for fewer, join a cluster with --address, or take --device cpu"
         )
     threads = max(1, machine.cores // (engines + max(1, learners)))
@@ -89,6 +95,8 @@ def plan(config: Config, machine: Machine) -> Plan:
         "the learner does about 98 % of the arithmetic, so one engine keeps up with as many as "
         f"{_GPUS_PER_ENGINE - 1} learner ranks"
     )
+    if shared:
+        reason = "the one GPU is shared by engine and learner: set engines.gpu_memory to what the learner leaves"
     return Plan(engines, learners, parallel, config.device, threads, config.threads or threads, (reason,), fault)
 
 
@@ -96,12 +104,30 @@ def _plan_cpu(config: Config, machine: Machine) -> Plan:
     """One core for each engine, whose forward passes are few, and the others for the learner."""
     engines, learners = config.engines.count, config.learners.count
     threads = max(1, (machine.cores - engines) // max(1, learners))
+    fault = None
+    if config.engines.tensor_parallel > 1:
+        fault = "engines.tensor_parallel spreads an engine over GPUs, and device is cpu; set it to 1"
     reasons = [f"{machine.cores} cores: one for each engine, whose forward passes are few, the others for the learner"]
     if engines + max(1, learners) > machine.cores:
         reasons.append(
             "there are more processes than cores, which slows all of them: expect it to work, not to be fast"
         )
-    return Plan(engines, learners, 1, "cpu", 1, config.threads or threads, tuple(reasons))
+    return Plan(engines, learners, 1, "cpu", 1, config.threads or threads, tuple(reasons), fault)
+
+
+def _fill_in(gpus: int, engines: int | None, learners: int | None, parallel: int) -> tuple[int, int]:
+    """Engines and ranks of `gpus` GPUs where one of the numbers, or neither, is given."""
+    if engines is None and learners is None:
+        return split_gpus(gpus, parallel)
+    if engines is None:
+        assert learners is not None
+        engines = (gpus - learners) // parallel
+    elif learners is None:
+        learners = gpus - engines * parallel if engines else 0
+    taken = engines * parallel + learners
+    if taken > gpus or min(engines, learners) < 0:
+        raise ConfigError(f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}")
+    return engines, learners
 
 
 def settings(
@@ -120,15 +146,8 @@ def settings(
     if gpus is not None:
         if device not in (None, "cuda"):
             raise ConfigError(f"--gpus goes with --device cuda, got --device {device}; leave one of them out")
-        device = "cuda"
-        by_default = split_gpus(gpus, tensor_parallel or 1)
-        engines = by_default[0] if engines is None else engines
-        learners = by_default[1] if learners is None else learners
-        taken = engines * (tensor_parallel or 1) + learners
-        if taken > gpus:
-            raise ConfigError(
-                f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}"
-            )
+        device = "cuda" if gpus else "cpu"
+        engines, learners = _fill_in(gpus, engines, learners, tensor_parallel or 1)
     given = {
         "engines.count": engines,
         "learners.count": learners,

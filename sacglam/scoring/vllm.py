@@ -17,7 +17,7 @@ import torch
 
 from sacglam import cpu
 from sacglam.config import Config, PolicyConfig
-from sacglam.errors import EngineError
+from sacglam.errors import EngineBroken, EngineError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.adapters import AdapterFolders, check_finite
@@ -152,7 +152,7 @@ class VllmEngine:
                 use_tqdm=False,
             )
         except Exception as error:  # a failed step leaves the engine unusable, whatever the type
-            raise EngineError(f"vLLM failed while scoring: {error}; restart the engine") from error
+            raise EngineBroken(f"vLLM failed while scoring: {error}") from error
         return answers
 
 
@@ -263,6 +263,8 @@ def _arguments(settings: VllmSettings, on_cpu: bool) -> dict[str, Any]:
         "dtype": settings.dtype,
         "max_model_len": settings.max_tokens,
         "tensor_parallel_size": settings.tensor_parallel,
+        # Not Ray, though this process is Ray's: the engine's GPUs are all here, in one place reserved for it.
+        "distributed_executor_backend": "mp" if settings.tensor_parallel > 1 else None,
         "skip_tokenizer_init": True,  # token ids go in; nothing is turned back into text
         "generation_config": "vllm",
         "use_tqdm_on_load": False,

@@ -124,7 +124,7 @@ def main() -> None:
     folder = Path(sys.argv[4])
     torch.set_num_threads(1)
     deepspeed.PERSISTENT_ELEMENTS = 0  # so that even the smallest weights are sharded
-    deepspeed.init_distributed(rank, world, "127.0.0.1", port, "cpu", timeout_s=TIMEOUT_S)
+    deepspeed.init_distributed(rank, world, f"tcp://127.0.0.1:{port}", "cpu", timeout_s=TIMEOUT_S)
     saved = pickle.loads((folder / "saved.pkl").read_bytes())
     found: dict[Any, Any] = {stage: trials(world, stage, saved.get(stage)) for stage in STAGES}
     found |= {(stage, name): variant(world, stage, name) for stage in (1, 3) for name in VARIANTS}

@@ -196,14 +196,15 @@ def test_nothing_outlives_the_driver(tmp_path: Path, number: signal.Signals) -> 
     assert summary(run)["env_steps"] == 640
 
 
+@needs_deepspeed
 def test_lag_bounds_staleness_and_resumes(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     whole = tmp_path / "whole"
-    assert call(train(whole, *PACKED, "threads=1", "runtime.lag=1")).returncode == 0
+    assert call(train(whole, *PACKED, "threads=1", "runtime.lag=1", learners="1")).returncode == 0
     ages = [line["staleness"] for line in metrics(whole)]
     assert max(ages) == 2  # one interval of two updates
     assert summary(whole)["updates"] > 30
-    with started(train(run, *PACKED, "threads=1", "runtime.lag=1"), log) as process:
+    with started(train(run, *PACKED, "threads=1", "runtime.lag=1", learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
         process.kill()
         process.wait()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sacglam.errors import EngineError
+from sacglam.errors import EngineBroken, EngineError
 from sacglam.runtime.engines import EngineGroup, EngineHost
 from sacglam.runtime.group import Done, Pending, StillRunning, WorkerLost
 from sacglam.scoring.base import LogPolicy
@@ -115,7 +115,8 @@ def test_an_engine_that_dies_again_while_it_starts_is_replaced_again() -> None:
 
 
 def test_an_engine_that_dies_while_it_loads_is_replaced() -> None:
-    engines, _ = group([DEATH])
+    engines, _ = group([None, DEATH])
+    engines.wait_ready()
     engines.load(Adapter(4, {}))
     assert [float(p[1]) for p in engines.log_policy(QUERIES)] == [4] * 5
 
@@ -128,9 +129,33 @@ def test_a_hung_engine_counts_as_lost() -> None:
 
 
 def test_restarts_are_bounded() -> None:
-    engines, _ = group([DEATH], [DEATH], [DEATH], restarts=2)
+    engines, _ = group([None, DEATH], [DEATH], [DEATH], restarts=2)
+    engines.wait_ready()
     with pytest.raises(EngineError, match=r"lost \(gone\), and the 2 restarts of engines.max_restarts are used up"):
         engines.log_policy(QUERIES)
+
+
+def test_an_engine_that_never_served_is_not_tried_again() -> None:
+    engines, _ = group([DEATH])
+    with pytest.raises(EngineError, match=r"engine 0 cannot start: gone"):
+        engines.wait_ready()
+    assert engines.restarts == 0
+
+
+def test_a_broken_engine_is_replaced_as_a_dead_one() -> None:
+    engines, workers = group([None, EngineBroken("cuda error")])
+    engines.wait_ready()
+    assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
+    assert workers[0].killed
+
+
+def test_waiting_can_be_given_up() -> None:
+    def give_up() -> None:
+        raise KeyboardInterrupt
+
+    engines, _ = group([StillRunning()])
+    with pytest.raises(KeyboardInterrupt):
+        engines.wait_ready(give_up)
 
 
 def test_scores_of_another_version_are_refused() -> None:

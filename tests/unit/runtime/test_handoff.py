@@ -43,9 +43,9 @@ def test_total_variation_by_hand() -> None:
     assert total_variation(log(0.5, 0.5), log(0.5, 0.5)) == 0
 
 
-def test_the_first_adapter_and_every_third_are_checked() -> None:
-    link = handoff()
-    assert [len(link.probe()) for _ in range(7)] == [1, 0, 0, 1, 0, 0, 1]
+def test_checks_go_by_the_count_of_updates() -> None:
+    link = handoff(every=6)
+    assert [len(link.probe(updates)) for updates in range(0, 14, 2)] == [1, 0, 0, 1, 0, 0, 1]
 
 
 def test_equal_policies_pass_and_the_gap_is_reported() -> None:

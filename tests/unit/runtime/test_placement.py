@@ -24,8 +24,34 @@ def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
 
 def test_options_become_settings() -> None:
     assert settings(4, None, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
+    assert settings(4, 2, None, None, None, "auto")[:2] == ["engines.count=2", "learners.count=2"]
+    assert settings(4, None, 2, 2, None, None)[:2] == ["engines.count=1", "learners.count=2"]
+    assert settings(1, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cuda"]
+    assert settings(0, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cpu"]
     assert settings(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
     assert settings(None, None, None, None, None, None) == []
+
+
+def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
+    overrides = ["device=cuda", "engines.count=1"]
+    assert "the one GPU is shared" in planned(Machine(gpus=1, cores=8), *overrides)
+    assert "--learners 1" in planned(Machine(gpus=2, cores=8), *overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["runtime.lag=1", "engines.count=1"],
+        ["engines.tensor_parallel=2"],
+        ["engines.tensor_parallel=2", "engines.count=1", "engines.type=packed"],
+        ["runtime.address=auto"],
+        ["device=cuda:1", "engines.count=1", "learners.count=1"],
+        ["learners.count=2"],
+    ],
+)
+def test_settings_that_contradict_are_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        config.load(None, overrides)
 
 
 @pytest.mark.parametrize(("engines", "learners"), [(2, 3), (1, 4)])
