@@ -108,9 +108,8 @@ class Training:
                 parts.replay.add(episodes)  # real and hindsight transitions
                 batches = parts.replay.batches()
             if batches:
-                self._under_way.append(
-                    parts.learners.learn(batches, parts.handoff.publishes, parts.handoff.probe(parts.learners.begun))
-                )
+                probe = parts.handoff.probe(parts.learners.begun)
+                self._under_way.append(parts.learners.learn(batches, parts.handoff.publishes, probe))
             self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
             self._window.add_episodes(episodes)
             progress.env_steps += interval

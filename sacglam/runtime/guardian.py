@@ -29,7 +29,7 @@ Guardian = subprocess.Popen[bytes]
 
 
 def start(roots: set[int]) -> Guardian:
-    """Guard `roots`, children of the calling process, until it ends, however it ends, or closes the guardian's input."""
+    """Guard `roots`, children of the caller, until the caller ends, however it ends, or closes the guardian's input."""
     command = [sys.executable, "-I", "-S", __file__, *map(str, [os.getpid(), *roots])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 

@@ -58,3 +58,26 @@ def left_after(processes: list[Process], seconds: float) -> list[Process]:
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.2)
+
+
+def listening_beyond_loopback(processes: list[Process]) -> list[str]:
+    """Titles of those that listen for TCP connections from other machines."""
+    open_to_all = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            address = local.partition(":")[0]
+            loopback = address.endswith("0100007F") or address == "00000000000000000000000001000000"
+            if state == "0A" and not loopback:
+                open_to_all.add(f"socket:[{rest[5]}]")
+    return [p.title for p in processes if open_to_all & _sockets(p.pid)]
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    try:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(str(descriptor.readlink()))
+    except OSError:  # ended meanwhile
+        pass
+    return found

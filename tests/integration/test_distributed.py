@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import call, sacglam
-from tests.integration.processes import below, left_after, titled
+from tests.integration.processes import below, left_after, listening_beyond_loopback, titled
 
 pytestmark = [
     pytest.mark.slow,
@@ -164,6 +164,7 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
     with started(train(run, *PACKED, "threads=1", learners="2"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)
+        assert listening_beyond_loopback(everything) == []
         os.kill(titled(process.pid, "ray::LearnerRank")[1].pid, signal.SIGKILL)
         assert process.wait(timeout=60) == 1
         assert left_after(everything, 30) == []
