@@ -147,7 +147,8 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
         for number, fault in enumerate(faults):
             wait_for_lines(run, 1 + number * 17 // len(faults), process, log)
             wait_for(lambda number=number: log.read_text().count("starting it anew") == number, process)
-            time.sleep(random.random() * 0.2)  # a truly random moment: any must do
+            wait_for(lambda: len(titled(process.pid, "ray::Engine")) == 1, process)
+            time.sleep(random.random())  # a truly random moment: any must do
             (engine,) = titled(process.pid, "ray::Engine")
             os.kill(engine.pid, fault)
         assert process.wait(timeout=300) == 0, log.read_text()
