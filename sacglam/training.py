@@ -231,6 +231,7 @@ class Training:
         def progress(done: int) -> None:
             self._display.advance(done)
             stop.check()
+            self._parts.learners.check()
 
         return evaluate(
             lambda: build_env(self._config),

@@ -34,6 +34,9 @@ class Worker(Protocol):
     def submit(self, method: str, *args: Any) -> Pending:
         """Call `method`."""
 
+    def check(self) -> None:
+        """Raise `WorkerLost` if the worker is known to be dead; never waits."""
+
     def kill(self) -> None:
         """End the worker at once, whatever it is doing."""
 
@@ -59,6 +62,9 @@ class LocalWorker:
     def submit(self, method: str, *args: Any) -> Done:
         """Call `method` now."""
         return Done(getattr(self._target, method)(*args))
+
+    def check(self) -> None:
+        """Nothing: it lives as long as this process."""
 
     def kill(self) -> None:
         """Nothing: the object goes when it is let go."""

@@ -58,6 +58,18 @@ class LearnerGroup:
         """Wait until every rank has started, calling `tick` now and then, which may raise to give up."""
         self.collect(self._submit("seconds"), timeout_s, tick)
 
+    def check(self) -> None:
+        """Notice a dead rank at once where nothing is asked of the ranks for long, as in an evaluation.
+
+        Raises:
+            LearnerError: a rank is dead.
+        """
+        for worker in self._workers:
+            try:
+                worker.check()
+            except WorkerLost as error:
+                raise _lost(error) from error
+
     def _call(self, method: str, *args: Any) -> Any:
         return self.collect(self._submit(method, *args))
 
@@ -75,9 +87,7 @@ class LearnerGroup:
         try:
             return gather(pending, timeout_s or self._timeout_s, tick)[0]
         except WorkerLost as error:
-            raise LearnerError(
-                f"a learner rank was lost: {error}. Checkpoints are whole; go on from the last one with --resume"
-            ) from error
+            raise _lost(error) from error
         except SacglamError:
             raise
         except Exception as error:
@@ -105,6 +115,12 @@ class UnderWay:
         learned: Learned = self._group.collect(self._pending)
         self._group.updates += self._updates
         return learned
+
+
+def _lost(error: WorkerLost) -> LearnerError:
+    return LearnerError(
+        f"a learner rank was lost: {error}. Checkpoints are whole; go on from the last one with --resume"
+    )
 
 
 def _last_line(error: Exception) -> str:

@@ -187,6 +187,7 @@ class RayWorker:
         self._actor = actor
         self._own = own
         self._killed = False
+        self._sign_of_life: RayPending | None = None
         self._where = actor.where.remote()
 
     def build(self, factory: Callable[..., Any], *args: Any) -> RayWorker:
@@ -205,6 +206,14 @@ class RayWorker:
     def pid(self, timeout_s: float | None = None) -> int:
         """The process's id, once it has started."""
         return int(RayPending(self._ray, self._where).result(timeout_s)[1])
+
+    def check(self) -> None:
+        """Raise `WorkerLost` if the process is known to be dead; one question at a time waits behind its work."""
+        if self._sign_of_life is None:
+            self._sign_of_life = RayPending(self._ray, self._actor.where.remote())
+        with contextlib.suppress(StillRunning):
+            self._sign_of_life.result(0)
+            self._sign_of_life = None
 
     def kill(self) -> None:
         """End the process and those below it. One of this machine that does not react is killed by the system."""

@@ -178,6 +178,16 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
 
 
 @needs_deepspeed
+def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    with started(train(run, *PACKED, "threads=1", "evaluation.episodes=20000", learners="1"), log) as process:
+        wait_for(lambda: "evaluating before" in log.read_text(), process)
+        os.kill(titled(process.pid, "ray::LearnerRank")[0].pid, signal.SIGKILL)
+        assert process.wait(timeout=30) == 1
+    assert "a learner rank was lost" in log.read_text()
+
+
+@needs_deepspeed
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_driver(tmp_path: Path, number: signal.Signals) -> None:
     run, log = tmp_path / "run", tmp_path / "log"

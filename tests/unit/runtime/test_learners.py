@@ -1,0 +1,71 @@
+"""The group of ranks: what counts, and what a lost one says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sacglam.errors import DivergenceError, LearnerError
+from sacglam.runtime.group import Done, Pending, WorkerLost
+from sacglam.runtime.learners import LearnerGroup
+from sacglam.scoring.base import Learned
+
+
+class Failed:
+    """A result that is an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        raise self.error
+
+
+class Rank:
+    """A rank that answers with its number, or fails."""
+
+    def __init__(self, number: int, error: Exception | None = None) -> None:
+        self.number = number
+        self.error = error
+
+    def submit(self, method: str, *args: Any) -> Pending:
+        if self.error:
+            return Failed(self.error)
+        return Done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
+
+    def check(self) -> None:
+        if self.error:
+            raise self.error
+
+    def kill(self) -> None:
+        pass
+
+
+def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
+    group = LearnerGroup([Rank(0), Rank(1)], timeout_s=1)
+    under_way = group.learn([[], []], publish=False, probe=())
+    assert (group.begun, group.updates) == (2, 0)
+    assert under_way.finish().metrics == [{"rank": 0.0}] * 2
+    assert (group.begun, group.updates) == (2, 2)
+    group.check()
+
+
+def test_a_lost_rank_is_an_error_for_the_user() -> None:
+    group = LearnerGroup([Rank(0, RuntimeError("connection closed")), Rank(1, WorkerLost("killed"))], timeout_s=1)
+    with pytest.raises(LearnerError, match=r"a learner rank was lost: killed\. Checkpoints are whole"):
+        group.learn([[]], publish=False, probe=()).finish()
+    with pytest.raises(LearnerError, match="killed"):
+        LearnerGroup([Rank(0), Rank(1, WorkerLost("killed"))], timeout_s=1).check()
+
+
+def test_a_divergence_stays_what_it_is() -> None:
+    group = LearnerGroup([Rank(0, DivergenceError("not finite")), Rank(1, RuntimeError("aborted"))], timeout_s=1)
+    with pytest.raises(DivergenceError):
+        group.publish(())
+
+
+def test_another_failure_comes_down_to_its_last_line() -> None:
+    group = LearnerGroup([Rank(0, RuntimeError("Traceback\n  File x\nKeyError: 7")), Rank(1)], timeout_s=1)
+    with pytest.raises(LearnerError, match=r"^a learner rank failed: KeyError: 7$"):
+        group.publish(())
