@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import typer
 import yaml
 
 from sacglam.cli import app
+from sacglam.learner.deepspeed import engine_config
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
@@ -227,3 +229,8 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:  # an apostrophe of prose
         return text.split()
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_the_zero_configurations_are_what_deepspeed_is_told(stage: int) -> None:
+    assert json.loads((ROOT / "launch" / f"zero{stage}.json").read_text()) == engine_config(stage, 2, None)
