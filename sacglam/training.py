@@ -66,7 +66,7 @@ class Training:
     """One run: its folder, its parts and how far it is."""
 
     def __init__(self, directory: RunDirectory, config: Config, display: Display) -> None:
-        """Builds the parts, which loads the model; nothing runs yet."""
+        """Builds the parts: loads the model, or starts the processes that do; no step is taken yet."""
         cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
         self._directory = directory
         self._config = config

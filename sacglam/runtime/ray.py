@@ -66,9 +66,8 @@ class RayRuntime:
             wanted = "to start a Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
             raise ConfigError(f"expected {wanted}, but {error}") from error
         try:
-            if (
-                self._own and sys.platform == "linux"
-            ):  # a cluster looks after its own; a Ray of ours must not outlive us
+            # A cluster looks after its own processes; a Ray of ours must not outlive us.
+            if self._own and sys.platform == "linux":
                 self._guardian = guardian.start(guardian.children(os.getpid()) - before)
             self._reserve(timeout_s)
         except BaseException:
@@ -202,10 +201,6 @@ class RayWorker:
     def submit(self, method: str, *args: Any) -> RayPending:
         """Call `method` when the worker has done what came before."""
         return RayPending(self._ray, self._actor.call.remote(method, args))
-
-    def pid(self, timeout_s: float | None = None) -> int:
-        """The process's id, once it has started."""
-        return int(RayPending(self._ray, self._where).result(timeout_s)[1])
 
     def check(self) -> None:
         """Raise `WorkerLost` if the process is known to be dead; one question at a time waits behind its work."""
