@@ -131,8 +131,6 @@ class SacConfig(Section):
     """Let both learning rates fall linearly to a tenth over the budget."""
     max_grad_norm: PositiveFloat | None = None
     """Clip the norm of the whole gradient; None: no clipping, as in the paper."""
-    critic_coef: PositiveFloat = 1.0
-    """Weight of the critic's loss beside the actor's, where both train the shared adapter."""
     tau: OpenFraction = 0.005
     """Step of the target's exponential moving average at each update."""
     warmup_updates: NonNegative = 20

@@ -80,14 +80,7 @@ class Sac:
         with self._clock.phase("target"):
             target_B = targets(self._model, batch, self.alpha.alpha)
         with self._clock.phase("forward"):
-            losses = losses_to(
-                self._model,
-                batch,
-                target_B,
-                self.alpha.alpha,
-                train_actor=not self._warming_up(update),
-                critic_coef=self._config.critic_coef,
-            )
+            losses = losses_to(self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update))
         return losses.loss, {**losses.metrics, "batch_hindsight_share": batch.hindsight_share}
 
     def trains_actor(self, update: int) -> bool:
@@ -132,19 +125,12 @@ def sac_losses(model: ActorCritic, batch: SacBatch, alpha: float, train_actor: b
     return losses_to(model, batch, targets(model, batch, alpha), alpha, train_actor)
 
 
-def losses_to(
-    model: ActorCritic,
-    batch: SacBatch,
-    target_B: Tensor,
-    alpha: float,
-    train_actor: bool,
-    critic_coef: float = 1.0,
-) -> SacLosses:
+def losses_to(model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool) -> SacLosses:
     """Critic and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
     values = model.evaluate(batch.packed)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     entropy_B = equations.entropy(values.log_pi_BA.detach())
-    loss = critic_coef * critic
+    loss = critic
     metrics = {
         "critic_loss": critic.item(),
         "entropy": entropy_B.mean().item(),
@@ -153,7 +139,7 @@ def losses_to(
     }
     if train_actor:
         actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
-        loss = loss + actor
+        loss = critic + actor
         metrics["actor_loss"] = actor.item()
     return SacLosses(loss, metrics["entropy"], metrics)
 
