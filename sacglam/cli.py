@@ -177,6 +177,7 @@ def evaluate(
 
 
 app.command()(experiments.compare)
+app.command()(experiments.ablate)
 
 
 @app.command()

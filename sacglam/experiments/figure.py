@@ -25,7 +25,7 @@ def draw_report(report: Mapping[str, Any], file: Path) -> None:
     panels = [_panel(group, axis) for group in report["groups"] for axis in group["axes"]]
     seeds = max((len(m["seeds"]) for group in report["groups"] for m in group["members"]), default=0)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    draw(panels, f"{report['title']} ({spread})", file)
+    draw(panels, f"{report['title']}: {spread}", file)
 
 
 def _panel(group: Mapping[str, Any], axis: str) -> Panel:

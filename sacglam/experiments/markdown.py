@@ -10,6 +10,7 @@ from sacglam.experiments.report import OUTSIDE_TRAINING
 from sacglam.experiments.results import OVERALL
 
 Values = Mapping[str, Any]
+_UNTRAINED = ("random", "before")  # often the same for all members
 
 
 def markdown(report: Values, figure: str) -> str:
@@ -42,7 +43,8 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
         yield "The same on held-out goals, after training.\n\n" + _types(members, {"heldout_after": "after"})
     if group["ratios"]:
         yield _ratios(group["ratios"], threshold)
-    yield _phases(members)
+    if "seconds" in group["axes"]:
+        yield _phases(members)
 
 
 def _overview(members: Sequence[Values], budget: int, threshold: float) -> str:
@@ -67,11 +69,11 @@ def _overview(members: Sequence[Values], budget: int, threshold: float) -> str:
 def _types(members: Sequence[Values], columns: Mapping[str, str]) -> str:
     types = list(dict.fromkeys(name for m in members for key in columns for name in m[key]))
     rows = []
-    for member in members:
-        for key, shown in columns.items():
-            if member[key]:
-                label = member["label"] if len(columns) == 1 else f"{member['label']}, {shown}"
-                rows.append([label, *(_spread(member[key].get(name)) for name in types)])
+    for key, shown in columns.items():
+        cells = {m["label"]: [_spread(m[key].get(name)) for name in types] for m in members if m[key]}
+        if key in _UNTRAINED and len({tuple(each) for each in cells.values()}) == 1:
+            cells = {"all": next(iter(cells.values()))}
+        rows += [[f"{label}, {shown}", *each] for label, each in cells.items()]
     return _table(["", *types], rows)
 
 
@@ -84,7 +86,9 @@ def _ratios(ratios: Sequence[Values], threshold: float) -> str:
             cells.append("-" if found is None else f"{_interval(found, '.2f')}, {found['n']} of {each['seeds']} seeds")
         rows.append([f"{each['of']} / {each['to']}", *cells])
     told = f"Steps and seconds to {threshold:g} of one over the other's, geometric mean of the ratios seed by seed."
-    return f"{told} Below 1 the first is faster.\n\n" + _table(["", "steps", "seconds"], rows)
+    return f"{told} Below 1 the first is faster; -: no seed in which both came there.\n\n" + _table(
+        ["", "steps", "seconds"], rows
+    )
 
 
 def _phases(members: Sequence[Values]) -> str:
@@ -110,7 +114,7 @@ def _setting(report: Values) -> str:
     setting = report["setting"]
     minutes = duration(60 * setting["training_minutes"])
     steps = [
-        f"{m['label']} {m['steps']:,} steps, {_listed(m['updates'])} updates"
+        f"{m['variant']} {m['steps']:,} steps, {_listed(m['updates'])} updates"
         for group in report["groups"]
         for m in group["members"]
         if "steps" in m
@@ -122,7 +126,7 @@ def _setting(report: Values) -> str:
         f"environment: {_listed(setting['environments'])}; model: {_listed(setting['models'])}",
         f"each: {'; '.join(dict.fromkeys(steps))}",
         f"machine: {machine}; {_listed(setting['platforms'])}, device {_listed(setting['devices'])}; "
-        f"{_listed(setting['threads'])} threads a run, runs at a time: {_listed(setting['jobs']) or 'not noted'}"
+        f"threads of a run: {_listed(setting['threads'])}; runs at a time: {_listed(setting['jobs']) or 'not noted'}"
         + (f" ({unnoted} runs were made otherwise, and have no note of it)" if unnoted else ""),
         f"episodes: {_listed(setting['evaluation_episodes'])} before and after, "
         f"{_listed(setting['interim_episodes'])} on the way, every {_listed(setting['interim_steps'])} steps",
