@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sacglam import config as configuration
 from sacglam.errors import SacglamError
+from sacglam.experiments import commands as experiments
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
@@ -173,6 +174,10 @@ def evaluate(
         table.add_row(name, f"{rate:.3f}")
     table.add_row("spl", "unknown" if found.spl is None else f"{found.spl:.3f}")
     console.print(table)
+
+
+app.command()(experiments.compare)
+app.command()(experiments.ablate)
 
 
 @app.command()
