@@ -7,7 +7,6 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from sacglam import __version__
 from sacglam.experiments import statistics
 from sacglam.experiments.plan import Experiment, Group, Run, Variant
 from sacglam.experiments.results import OVERALL, Curve, Result, read
@@ -43,7 +42,6 @@ def _setting(results: Sequence[Result]) -> Values:
     """What ran where; a list of several values says that the runs differ in it."""
     sessions = [session for result in results for session in result.sessions]
     return {
-        "sacglam": __version__,
         "environments": _distinct(result.config.env.name for result in results),
         "models": _distinct(result.config.model.name for result in results),
         "cpus": _distinct(session["cpu"] for session in sessions),
