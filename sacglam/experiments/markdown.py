@@ -133,6 +133,8 @@ def _setting(report: Values) -> str:
         "versions: " + " or ".join(_versions(v) for v in setting["versions"]),
         f"command: `{report['command']}`",
     ]
+    if setting["other_settings"]:
+        lines.append("**not the settings of this command**: " + "; ".join(setting["other_settings"]))
     return "## What ran\n\n" + "\n".join(f"- {line}" for line in lines)
 
 

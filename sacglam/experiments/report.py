@@ -10,6 +10,7 @@ from typing import Any
 from sacglam.experiments import statistics
 from sacglam.experiments.plan import Experiment, Group, Run, Variant
 from sacglam.experiments.results import OVERALL, Curve, Result, read
+from sacglam.experiments.state import differences
 
 OUTSIDE_TRAINING = ("evaluation", "checkpoint")
 """Phases whose seconds are no training time."""
@@ -48,6 +49,7 @@ def _setting(results: Sequence[Result]) -> Values:
         "cores": _distinct(session["cores"] for session in sessions),
         "jobs": _distinct(session["jobs"] for session in sessions),
         "runs_without_a_note_of_the_machine": sum(not result.sessions for result in results),
+        "other_settings": _distinct(line for result in results for line in _other_settings(result)),
         "platforms": _distinct(result.summary["platform"] for result in results),
         "devices": _distinct(result.summary["device"] for result in results),
         "threads": _distinct(result.summary["threads"] for result in results),
@@ -57,6 +59,12 @@ def _setting(results: Sequence[Result]) -> Values:
         "interim_steps": _distinct(result.config.evaluation.every_steps for result in results),
         "interim_episodes": _distinct(result.config.evaluation.every_episodes for result in results),
     }
+
+
+def _other_settings(result: Result) -> list[str]:
+    """What a run has otherwise than the command would; threads are reported by themselves."""
+    lines = differences(result.config, result.run.config)
+    return [f"{result.run.title}: {line}" for line in lines if not line.startswith("threads:")]
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

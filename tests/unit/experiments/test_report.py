@@ -69,10 +69,19 @@ def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict
 def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
     assert json.loads(json.dumps(values))["runs"] == {"finished": 5, "planned": 6}
     assert values["setting"]["threads"] == [1]
+    assert values["setting"]["other_settings"] == []
     assert values["setting"]["environments"] == ["playground_simple"]
     assert values["setting"]["runs_without_a_note_of_the_machine"] == 5
     # 3 runs of 400 s and 2 of 800 s
     assert values["setting"]["training_minutes"] == round(2800 / 60, 1)
+
+
+def test_a_run_of_other_settings_is_told_of(tmp_path: Path) -> None:
+    experiment = plan.comparison(files(tmp_path, "a"))
+    finish(plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.5"], tmp_path)[0], [0.5])
+    values = report(experiment, plan.runs(experiment, 1, [*OVERRIDES, "threads=3"], tmp_path), 0.8, "")
+    assert values["setting"]["other_settings"] == ["a seed 0: algo.gamma: 0.5 there, 0.9 now"]
+    assert "not the settings of this command**: a seed 0: algo.gamma" in markdown(values, "x.png")
 
 
 def test_the_text_shows_the_numbers_and_their_gaps(values: dict[str, Any]) -> None:
