@@ -130,9 +130,11 @@ def _setting(report: Values) -> str:
         + (f" ({unnoted} runs were made otherwise, and have no note of it)" if unnoted else ""),
         f"episodes: {_listed(setting['evaluation_episodes'])} before and after, "
         f"{_listed(setting['interim_episodes'])} on the way, every {_listed(setting['interim_steps'])} steps",
-        f"versions: sacglam {setting['sacglam']}; " + " or ".join(_versions(v) for v in setting["versions"]),
+        "versions: " + " or ".join(_versions(v) for v in setting["versions"]),
         f"command: `{report['command']}`",
     ]
+    if setting["other_settings"]:
+        lines.append("**not the settings of this command**: " + "; ".join(setting["other_settings"]))
     return "## What ran\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
@@ -178,7 +180,7 @@ def _crossing(found: Values, shown: Any) -> str:
 
 
 def _versions(versions: Values) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if name != "sacglam")
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _listed(values: Sequence[Any]) -> str:

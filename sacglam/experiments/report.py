@@ -7,10 +7,10 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from sacglam import __version__
 from sacglam.experiments import statistics
 from sacglam.experiments.plan import Experiment, Group, Run, Variant
 from sacglam.experiments.results import OVERALL, Curve, Result, read
+from sacglam.experiments.state import differences
 
 OUTSIDE_TRAINING = ("evaluation", "checkpoint")
 """Phases whose seconds are no training time."""
@@ -43,13 +43,13 @@ def _setting(results: Sequence[Result]) -> Values:
     """What ran where; a list of several values says that the runs differ in it."""
     sessions = [session for result in results for session in result.sessions]
     return {
-        "sacglam": __version__,
         "environments": _distinct(result.config.env.name for result in results),
         "models": _distinct(result.config.model.name for result in results),
         "cpus": _distinct(session["cpu"] for session in sessions),
         "cores": _distinct(session["cores"] for session in sessions),
         "jobs": _distinct(session["jobs"] for session in sessions),
         "runs_without_a_note_of_the_machine": sum(not result.sessions for result in results),
+        "other_settings": _distinct(line for result in results for line in _other_settings(result)),
         "platforms": _distinct(result.summary["platform"] for result in results),
         "devices": _distinct(result.summary["device"] for result in results),
         "threads": _distinct(result.summary["threads"] for result in results),
@@ -59,6 +59,12 @@ def _setting(results: Sequence[Result]) -> Values:
         "interim_steps": _distinct(result.config.evaluation.every_steps for result in results),
         "interim_episodes": _distinct(result.config.evaluation.every_episodes for result in results),
     }
+
+
+def _other_settings(result: Result) -> list[str]:
+    """What a run has otherwise than the command would; threads are reported by themselves."""
+    lines = differences(result.config, result.run.config)
+    return [f"{result.run.title}: {line}" for line in lines if not line.startswith("threads:")]
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
