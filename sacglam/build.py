@@ -28,6 +28,14 @@ from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay
 from sacglam.scoring.packed import PackedScorer
 
+Observe = Callable[[PackedLM], PackedLM]
+"""What stands before a language model and looks on, as one itself."""
+
+
+def as_it_is(lm: PackedLM) -> PackedLM:
+    """`lm` itself."""
+    return lm
+
 
 @dataclass(frozen=True)
 class Brain:
@@ -78,17 +86,22 @@ def build_env(config: Config) -> TextEnv:
     return make(config.env.name, **config.env.options)
 
 
-def build_brain(config: Config) -> Brain:
-    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator."""
+def build_brain(config: Config, observe: Observe = as_it_is) -> Brain:
+    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator.
+
+    What `observe` makes of the language model takes its place: a profile counts the tokens that go through.
+    """
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     critic = config.critic
-    lm = CausalLM(
-        loaded.model,
-        lora_config(config.model),
-        adapters_needed(critic.backbone, critic.target_backbone),
-        bucket=config.model.bucket,
-        merged=config.model.lora.merged,
+    lm = observe(
+        CausalLM(
+            loaded.model,
+            lora_config(config.model),
+            adapters_needed(critic.backbone, critic.target_backbone),
+            bucket=config.model.bucket,
+            merged=config.model.lora.merged,
+        )
     )
     heads, target_heads = (
         QHeads(lm.hidden_size, critic.hidden, critic.num_critics, critic.input, critic.max_actions).to(config.device)
