@@ -23,10 +23,8 @@ def draw_profile(profiles: Sequence[Profile], file: Path) -> None:
     _stack(absolute, profiles, per_step)
     _stack(shares, profiles, [100 / profile.wall_seconds for profile in profiles])
     _mark_floors(absolute, profiles)
-    absolute.set_title("an environment step, its share of the updates included")
-    absolute.set_ylabel("ms")
-    shares.set_title("share of the time")
-    shares.set_ylabel("%")
+    absolute.set_title("ms per environment step")
+    shares.set_title("share of the time, %")
     shares.set_ylim(0, 100)
     handles, labels = absolute.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize="small")
@@ -41,7 +39,8 @@ def _stack(axes: Axes, profiles: Sequence[Profile], scales: Sequence[float]) -> 
         bars = axes.bar(range(len(profiles)), heights, 0.6, bottoms, color=look(name).colour, label=look(name).title)
         totals = [p.wall_seconds * scale for p, scale in zip(profiles, scales, strict=True)]
         shown = [f"{h:.3g}" if h >= _LEAST_LABELLED * t else "" for h, t in zip(heights, totals, strict=True)]
-        axes.bar_label(bars, shown, label_type="center", fontsize="small")
+        colour = "white" if look(name).dark else "black"
+        axes.bar_label(bars, shown, label_type="center", fontsize="small", color=colour)
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     axes.set_xticks(range(len(profiles)), [f"{p.label}\n({p.algorithm}, {p.device})" for p in profiles])
     axes.set_xlim(-0.6, len(profiles) - 0.4)

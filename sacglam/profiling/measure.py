@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +14,7 @@ from sacglam.assembly import Parts, build
 from sacglam.build import resolve
 from sacglam.config import Config
 from sacglam.errors import ProfileError
+from sacglam.models.base import PackedLM
 from sacglam.profiling.cost import Cost, cost_of, extent, forwards_per_step, layer_matrices
 from sacglam.profiling.counting import Pass, Tally
 from sacglam.profiling.meter import Length, Meter
@@ -54,13 +55,16 @@ def measure(source: Source, length: Length, display: Display) -> tuple[Profile, 
     tally = Tally(recorder)
     parts = build(config, display.note, tally.observe)
     with StopSignal() as stop, closing(parts):
-        ranks: Callable[[], Mapping[str, float]] = parts.learners.seconds if config.learners.count else dict
-        meter = Meter(parts, tally, stop, length, label=source.label, display=display, learner_seconds=ranks)
+        ranks = config.learners.count > 0
+        meter = Meter(parts, tally, stop, length, label=source.label, display=display, ranks=ranks)
         _run(source, config, parts, meter, recorder, stop)
-    display.stage(f"{source.label}: measuring matrix products", 1)
-    first, last = meter.marks[meter.first].passes, meter.marks[-1].passes
-    work, floor = _counted(tally, tally.passes[first:last], config, recorder)
-    display.advance(1)
+    work: dict[str, Work] = {}
+    floor = None
+    if tally.lm:  # else the model is in other processes
+        display.stage(f"{source.label}: measuring matrix products", 1)
+        first, last = meter.marks[meter.first].passes, meter.marks[-1].passes
+        work, floor = _counted(tally.lm, tally.passes[first:last], config, recorder)
+        display.advance(1)
     return _profile(source.label, config, meter, work, floor), _timeline(source.label, meter, tally, recorder)
 
 
@@ -95,13 +99,9 @@ def _run(source: Source, config: Config, parts: Parts, meter: Meter, recorder: R
         raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written")
 
 
-def _counted(
-    tally: Tally, passes: Sequence[Pass], config: Config, recorder: Recorder
-) -> tuple[dict[str, Work], Floor | None]:
-    """What went through the model, and the floor beneath it; nothing where the model is in other processes."""
-    if tally.lm is None:
-        return {}, None
-    cost = cost_of(tally.lm)
+def _counted(lm: PackedLM, passes: Sequence[Pass], config: Config, recorder: Recorder) -> tuple[dict[str, Work], Floor]:
+    """What went through the model by phase, and the floor beneath it."""
+    cost = cost_of(lm)
     by_phase: dict[str, list[Pass]] = defaultdict(list)
     for each in passes:
         by_phase[each.phase].append(each)
@@ -109,7 +109,7 @@ def _counted(
     floor = Floor(
         forwards=forwards_per_step(config),
         state_flop=cost.plain().forward(extent(scored)) / len(scored),
-        matmul_rate=matmul_rate(layer_matrices(tally.lm), recorder.synchronise),
+        matmul_rate=matmul_rate(layer_matrices(lm), recorder.synchronise),
     )
     return {phase: _work(by_phase[phase], cost) for phase in ordered(by_phase)}, floor
 
@@ -140,10 +140,19 @@ def _profile(label: str, config: Config, meter: Meter, work: Mapping[str, Work],
         updates=end.updates - start.updates,
         wall_seconds=wall,
         seconds={name: seconds[name] for name in ordered(seconds)},
-        learner_seconds=_difference(meter.learner_before, meter.learner_after),
+        rank_seconds_per_update=_rank_seconds(meter),
         work=work,
         floor=floor,
     )
+
+
+def _rank_seconds(meter: Meter) -> dict[str, float]:
+    """Of one update, by the first learner rank's clock; nothing where the loop's own counts updates."""
+    if not meter.rank_marks:
+        return {}
+    start, end = meter.rank_marks
+    seconds = _difference(start.seconds, end.seconds)
+    return {name: each / (end.updates - start.updates) for name, each in seconds.items()}
 
 
 def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

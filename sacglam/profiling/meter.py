@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sacglam.assembly import Parts
@@ -38,6 +38,14 @@ class Length:
 
 
 @dataclass(frozen=True)
+class RankMark:
+    """What a learner rank's clock shows after so many updates."""
+
+    updates: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Mark:
     """The counters at the end of an interval."""
 
@@ -62,20 +70,19 @@ class Meter:
         *,
         label: str,
         display: Display,
-        learner_seconds: Callable[[], Mapping[str, float]],
+        ranks: bool,
     ) -> None:
-        """`learner_seconds` reads the clock of learner ranks, if there are any."""
+        """`ranks`: updates run in processes with clocks of their own."""
         self.marks: list[Mark] = []
         self.first = 0
-        self.learner_before: Mapping[str, float] = {}
-        self.learner_after: Mapping[str, float] = {}
+        self.rank_marks: list[RankMark] = []
         self._parts = parts
         self._tally = tally
         self._stop = stop
         self._length = length
         self._label = label
         self._display = display
-        self._learner_seconds = learner_seconds
+        self._ranks = ranks
         self._warm = 0
         self._started = False
 
@@ -104,7 +111,7 @@ class Meter:
         if self.first:
             self._display.advance(self._length.done(*self._measured()))
             if self.complete:
-                self.learner_after = self._learner_seconds()
+                self._mark_ranks()
                 self._stop.requested = True
         else:
             self._warm_up()
@@ -119,14 +126,21 @@ class Meter:
     def _warm_up(self) -> None:
         self._warm += self.marks[-1].updates > self.marks[-2].updates
         self._display.advance(self._warm)
+        if self._warm == WARM_UP - 1 and not self.rank_marks:
+            # Asking waits for updates under way (runtime.lag), so not at the border of what is measured.
+            self._mark_ranks()
         if self._warm == WARM_UP:
-            self.learner_before = self._learner_seconds()
             self._display.stage(f"{self._label}: measuring", self._length.whole)
             self.marks[-1] = self._mark()
             self.first = len(self.marks) - 1
 
     def _measured(self) -> tuple[int, float]:
         return len(self.marks) - 1 - self.first, self.marks[-1].time - self.marks[self.first].time
+
+    def _mark_ranks(self) -> None:
+        if self._ranks:
+            learners = self._parts.learners
+            self.rank_marks.append(RankMark(learners.begun, learners.seconds()))
 
     def _mark(self) -> Mark:
         clock, learners = self._parts.clock, self._parts.learners

@@ -14,7 +14,13 @@ class Look:
     """How a phase is shown."""
 
     title: str
-    colour: str
+    colour: str  # "#rrggbb"
+
+    @property
+    def dark(self) -> bool:
+        """Whether figures on it are to be white."""
+        red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue < 128
 
 
 PHASES: Mapping[str, Look] = {

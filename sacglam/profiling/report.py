@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -53,47 +54,57 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
     """The phases of all profiles side by side, and what was done in that time."""
     console.print(_phases(profiles))
     for profile in profiles:
-        if profile.learner_seconds:
-            console.print(_learner_phases(profile))
+        if profile.rank_seconds_per_update:
+            console.print(_rank_phases(profile))
     console.print(_figures(profiles))
+    if not all(profile.floor for profile in profiles):
+        console.print("Tokens, FLOP and floor are counted where one process does all (engines.count=0).")
 
 
 def _phases(profiles: Sequence[Profile]) -> Table:
-    table = Table("phase", title="Where the time goes")
+    alone = len(profiles) == 1
+    table = Table("phase", title="Where the time goes", box=box.SIMPLE_HEAD)
     for profile in profiles:
-        heading = f"{escape(profile.label)}\n"
-        for column in (f"{heading}seconds", "\nshare", "\nms/step", "\nms/update"):
-            table.add_column(column, justify="right")
+        titles = (["seconds"] if alone else []) + ["share", "ms/step", "ms/update"]
+        for place, title in enumerate(titles):
+            table.add_column(f"{'' if place else escape(profile.label)}\n{title}", justify="right", no_wrap=True)
     for name in ordered(name for profile in profiles for name in profile.seconds):
-        cells = [cell for profile in profiles for cell in _cells(profile, profile.seconds.get(name))]
+        cells = [cell for profile in profiles for cell in _cells(profile, profile.seconds.get(name, 0.0), alone)]
         table.add_row(escape(look(name).title), *cells)
     table.add_section()
-    table.add_row("[bold]all", *(cell for profile in profiles for cell in _cells(profile, profile.wall_seconds)))
+    table.add_row("[bold]all", *(c for profile in profiles for c in _cells(profile, profile.wall_seconds, alone)))
     return table
 
 
-def _cells(profile: Profile, seconds: float | None) -> list[str]:
-    if seconds is None:
-        return ["", "", "", ""]
+def _cells(profile: Profile, seconds: float, alone: bool) -> list[str]:
     per_step, per_update = 1e3 * seconds / profile.env_steps, 1e3 * seconds / profile.updates
-    return [f"{seconds:.2f}", f"{seconds / profile.wall_seconds:.1%}", f"{per_step:.2f}", f"{per_update:.2f}"]
+    cells = [f"{seconds / profile.wall_seconds:.1%}", f"{per_step:.2f}", f"{per_update:.2f}"]
+    return [f"{seconds:.2f}", *cells] if alone else cells
 
 
-def _learner_phases(profile: Profile) -> Table:
-    title = f"{escape(profile.label)}: the first learner rank, on its own clock beside the loop's"
-    table = Table("phase", "seconds", "of the loop's time", title=title)
-    for name, seconds in profile.learner_seconds.items():
-        table.add_row(escape(look(name).title), f"{seconds:.2f}", f"{seconds / profile.wall_seconds:.1%}")
+def _rank_phases(profile: Profile) -> Table:
+    """The first learner rank's phases, on its own clock beside the loop's."""
+    table = Table("phase", title=f"{escape(profile.label)}: first learner rank", box=box.SIMPLE_HEAD)
+    table.add_column("share", justify="right")
+    table.add_column("ms/update", justify="right")
+    total = sum(profile.rank_seconds_per_update.values())
+    for name, seconds in profile.rank_seconds_per_update.items():
+        table.add_row(escape(look(name).title), f"{seconds / total:.1%}", f"{1e3 * seconds:.2f}")
     return table
 
 
 def _figures(profiles: Sequence[Profile]) -> Table:
-    table = Table("", *(escape(profile.label) for profile in profiles), title="What was done in it")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("", title="What was done in it", box=box.SIMPLE_HEAD)
+    for profile in profiles:
+        table.add_column(escape(profile.label), justify="right")
     for title, figure in _FIGURES:
-        table.add_row(title, *map(figure, profiles))
+        cells = [figure(profile) for profile in profiles]
+        if any(cell != _UNKNOWN for cell in cells):
+            table.add_row(title, *cells)
     return table
+
+
+_UNKNOWN = "-"
 
 
 def _flop(count: float) -> str:
@@ -107,38 +118,38 @@ _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
 
 def _tokens(profile: Profile) -> str:
     total = profile.total()
-    return f"{total.tokens / profile.wall_seconds:,.0f}" if total else "-"
+    return f"{total.tokens / profile.wall_seconds:,.0f}" if total else _UNKNOWN
 
 
 def _padding(profile: Profile) -> str:
     total = profile.total()
-    return f"{1 - total.tokens / total.tokens_computed:.1%}" if total else "-"
+    return f"{1 - total.tokens / total.tokens_computed:.1%}" if total else _UNKNOWN
 
 
 def _flop_rate(profile: Profile) -> str:
     total = profile.total()
-    return _flop(total.flop / profile.wall_seconds) if total else "-"
+    return _flop(total.flop / profile.wall_seconds) if total else _UNKNOWN
 
 
 def _matmul_rate(profile: Profile) -> str:
-    return _flop(profile.floor.matmul_rate) if profile.floor else "-"
+    return _flop(profile.floor.matmul_rate) if profile.floor else _UNKNOWN
 
 
 def _state(profile: Profile) -> str:
-    return _flop(profile.floor.state_flop) if profile.floor else "-"
+    return _flop(profile.floor.state_flop) if profile.floor else _UNKNOWN
 
 
 def _forwards(profile: Profile) -> str:
-    return f"{profile.floor.forwards:g} F" if profile.floor else "-"
+    return f"{profile.floor.forwards:g} F" if profile.floor else _UNKNOWN
 
 
 def _floor(profile: Profile) -> str:
-    return f"{1e3 * profile.floor.seconds:.3g}" if profile.floor else "-"
+    return f"{1e3 * profile.floor.seconds:.3g}" if profile.floor else _UNKNOWN
 
 
 def _share(profile: Profile) -> str:
     share = profile.floor_share()
-    return "-" if share is None else f"{share:.1%}"
+    return _UNKNOWN if share is None else f"{share:.1%}"
 
 
 _FIGURES: Sequence[tuple[str, Callable[[Profile], str]]] = (

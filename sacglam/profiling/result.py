@@ -44,7 +44,7 @@ class Profile:
     updates: int
     wall_seconds: float
     seconds: Mapping[str, float]  # by phase of the loop, in its order; they add up to `wall_seconds`
-    learner_seconds: Mapping[str, float]  # by phase of the first learner rank's own clock, beside the loop's
+    rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
     work: Mapping[str, Work]  # by phase; empty where the model is in other processes
     floor: Floor | None  # None where the model is in other processes
 
