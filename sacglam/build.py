@@ -38,6 +38,14 @@ from sacglam.scoring.packed import PackedScorer
 
 _SHUFFLES = 0x5F0FF1E  # the stream of PPO's minibatches
 
+Observe = Callable[[PackedLM], PackedLM]
+"""What stands before a language model and looks on, as one itself."""
+
+
+def as_it_is(lm: PackedLM) -> PackedLM:
+    """`lm` itself."""
+    return lm
+
 
 @dataclass(frozen=True)
 class Brain:
@@ -92,16 +100,21 @@ def build_env(config: Config) -> TextEnv:
     return make(config.env.name, **config.env.options)
 
 
-def build_brain(config: Config) -> Brain:
-    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator."""
+def build_brain(config: Config, observe: Observe = as_it_is) -> Brain:
+    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator.
+
+    What `observe` makes of the language model takes its place: a profile counts the tokens that go through.
+    """
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
-    lm = CausalLM(
-        loaded.model,
-        lora_config(config.model),
-        _adapters(config),
-        bucket=config.model.bucket,
-        merged=config.model.lora.merged,
+    lm = observe(
+        CausalLM(
+            loaded.model,
+            lora_config(config.model),
+            _adapters(config),
+            bucket=config.model.bucket,
+            merged=config.model.lora.merged,
+        )
     )
     policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
     return Brain(

@@ -132,6 +132,65 @@ def _show_placement(settings: configuration.Config) -> None:
 
 
 @app.command()
+def profile(
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="YAML configurations and run folders, to be shown side by side; none: the quickstart.",
+            metavar="[CONFIG|RUN]...",
+            show_default=False,
+        ),
+    ] = None,
+    intervals: Annotated[int, typer.Option(help="Intervals of the loop to measure.", min=1)] = 10,
+    seconds: Annotated[
+        float | None, typer.Option(help="Measure for so long instead.", min=0.1, show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Overrides one value in each; may be repeated.", metavar="KEY=VALUE"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder; none: one under profiles/.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+) -> None:
+    """Show where a training's time goes: seconds by phase, tokens and FLOP per second, share of the floor.
+
+    Runs the loop that `sacglam train` runs, without evaluations and checkpoints, and leaves the first intervals out.
+    A RUN goes on from its newest checkpoint, and nothing in its folder changes. Writes profile.json, profile.png
+    (stacked bars) and trace.json, which opens at https://ui.perfetto.dev.
+
+    Examples:
+
+      sacglam profile
+
+      sacglam profile configs/playground_sac_her.yaml runs/my-run --intervals 5
+
+      sacglam profile --seconds 60 --set device=cpu --out where-it-goes
+    """
+    from sacglam.profiling import report
+    from sacglam.profiling.measure import measure
+    from sacglam.profiling.meter import Length
+    from sacglam.profiling.sources import sources_of
+    from sacglam.terminal import RichDisplay
+
+    found = sources_of(sources or [configuration.quickstart_path()], set_ or [])
+    folder = report.new_folder(out or directory.fresh(found[0].config.seed, Path("profiles")))
+    length = Length(intervals, seconds)
+    with RichDisplay(errors) as display:
+        measured = [measure(source, length, display) for source in found]
+    profiles, timelines = [profile for profile, _ in measured], [timeline for _, timeline in measured]
+    report.write(folder, profiles, timelines)
+    if as_json:
+        print(json.dumps([profile.to_json() for profile in profiles]))
+        return
+    report.show(console, profiles)
+    console.print(
+        f"{folder}: profile.png, profile.json, trace.json (open it at https://ui.perfetto.dev)", soft_wrap=True
+    )
+
+
+@app.command()
 def evaluate(
     run: RunArgument,
     goals: Annotated[Literal["train", "heldout"], typer.Option(help="Which goals.")] = "train",

@@ -41,5 +41,9 @@ class LearnerError(SacglamError):
     """A learner rank died; the last checkpoint is whole."""
 
 
+class ProfileError(SacglamError):
+    """A profile was interrupted, or is asked of what cannot be profiled."""
+
+
 class ParityError(SacglamError):
     """An engine's policy is not the learner's."""

@@ -73,9 +73,11 @@ def _processes(config: Config, parts: Parts) -> dict[str, Any]:
     """What ran beside the driver, if anything did."""
     if parts.processes is None:
         return {}
-    return {
+    found: dict[str, Any] = {
         "engines": config.engines.count,
         "engine_restarts": parts.processes.engines.restarts,
         "learners": config.learners.count,
-        "learner_seconds": {name: round(seconds, 3) for name, seconds in parts.learners.seconds().items()},
     }
+    if config.learners.count:  # else the driver learns, and on its own clock
+        found["learner_seconds"] = {name: round(seconds, 3) for name, seconds in parts.learners.seconds().items()}
+    return found

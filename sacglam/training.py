@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from sacglam import config as configuration
-from sacglam import cpu
-from sacglam.assembly import build
+from sacglam.assembly import Parts, build
 from sacglam.build import build_env, resolve
 from sacglam.config import Config
 from sacglam.evaluate import Evaluation, evaluate
@@ -43,7 +42,8 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     resolved = resolve(config)
-    return Training(RunDirectory.vacant(out), resolved, display or Silent()).run(new=True)
+    directory, shown = RunDirectory.vacant(out), display or Silent()
+    return Training(directory, resolved, shown, build(resolved, shown.note)).run(new=True)
 
 
 def resume(root: Path, display: Display | None = None, placement: Sequence[str] = ()) -> dict[str, Any]:
@@ -59,19 +59,19 @@ def resume(root: Path, display: Display | None = None, placement: Sequence[str] 
     config = configuration.override(directory.config(), placement)
     if placement:  # threads were settled for the processes there were
         config = resolve(config.model_copy(update={"threads": 0}))
-    return Training(directory, config, display or Silent()).run()
+    shown = display or Silent()
+    return Training(directory, config, shown, build(config, shown.note)).run()
 
 
 class Training:
     """One run: its folder, its parts and how far it is."""
 
-    def __init__(self, directory: RunDirectory, config: Config, display: Display) -> None:
-        """Builds the parts: loads the model, or starts the processes that do; no step is taken yet."""
-        cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
+    def __init__(self, directory: RunDirectory, config: Config, display: Display, parts: Parts) -> None:
+        """`parts` are those of `config`; no step is taken yet, and nothing written."""
         self._directory = directory
         self._config = config
         self._display = display
-        self._parts = build(config, display.note)
+        self._parts = parts
         self._progress = Progress()
         self._window = MetricsWindow()
         self._log = MetricsLog(directory)
@@ -86,7 +86,7 @@ class Training:
             else:
                 self.restore()
             try:
-                self._start_up(stop)
+                self.start_up(stop)
                 start = self._evaluate_start(stop)
                 self.loop(stop)
                 self._checkpoint()
@@ -127,8 +127,12 @@ class Training:
             self._window.add(self._parts.handoff.deliver(learned.published))
             self._progress.updates = self._parts.learners.updates
 
-    def _start_up(self, stop: StopSignal) -> None:
-        """Wait for the other processes, if there are any, and bring the first adapter to the engines."""
+    def start_up(self, stop: StopSignal) -> None:
+        """Wait for the other processes, if there are any, and bring the first adapter to the engines.
+
+        Raises:
+            Stopped: `stop` was set meanwhile.
+        """
         parts = self._parts
         if parts.processes is None:
             return
