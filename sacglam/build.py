@@ -19,7 +19,6 @@ from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.base import PackedLM
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import QHeads
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.policy_head import PolicyHead
@@ -83,9 +82,10 @@ def build_brain(config: Config) -> Brain:
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     critic = config.critic
-    lm = CausalLM(
+    architecture = loaded.architecture
+    lm = architecture.lm(
         loaded.model,
-        lora_config(config.model),
+        lora_config(config.model, architecture),
         adapters_needed(critic.backbone, critic.target_backbone),
         bucket=config.model.bucket,
         merged=config.model.lora.merged,
@@ -97,7 +97,7 @@ def build_brain(config: Config) -> Brain:
     policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
     return Brain(
         lm=lm,
-        tokenizer=QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos),
+        tokenizer=QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos, architecture.prompt_eos),
         policy=policy,
         model=ActorCritic(lm, heads, target_heads, policy, critic.backbone, critic.target_backbone),
     )
