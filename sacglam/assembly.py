@@ -16,6 +16,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 from sacglam.learner.host import LearnerHost
+from sacglam.models.loading import load_shape
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import Experience
@@ -161,7 +162,7 @@ def host_engine(config: Config, threads: int) -> EngineHost:
 
 def _serves_vllm(config: Config) -> bool:
     if config.engines.type == "auto":
-        return find_spec("vllm") is not None
+        return find_spec("vllm") is not None and not load_shape(config.model).is_encoder_decoder
     return config.engines.type == "vllm"
 
 

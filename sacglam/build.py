@@ -26,7 +26,6 @@ from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.actor_value import ActorValue
 from sacglam.models.agent_model import AgentModel, trained_adapters
 from sacglam.models.base import PackedLM
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import QHeads, ValueHead
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.policy_head import PolicyHead
@@ -107,10 +106,11 @@ def build_brain(config: Config, observe: Observe = as_it_is) -> Brain:
     """
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
+    architecture = loaded.architecture
     lm = observe(
-        CausalLM(
+        architecture.lm(
             loaded.model,
-            lora_config(config.model),
+            lora_config(config.model, architecture),
             _adapters(config),
             bucket=config.model.bucket,
             merged=config.model.lora.merged,
@@ -119,7 +119,7 @@ def build_brain(config: Config, observe: Observe = as_it_is) -> Brain:
     policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
     return Brain(
         lm=lm,
-        tokenizer=QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos),
+        tokenizer=QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos, architecture.prompt_eos),
         policy=policy,
         model=_agent_model(config, lm, policy),
     )

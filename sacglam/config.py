@@ -227,7 +227,7 @@ class EnginesConfig(Section):
     """The engines that score the rollout's actions, each in a process of its own; vLLM or the packed forward."""
 
     type: Literal["auto", "vllm", "packed"] = "auto"
-    """`vllm`, `packed` (our own forward pass, for any model), or `auto`: vLLM where it is installed."""
+    """`vllm`, `packed` (our own forward pass, for any model), or `auto`: vLLM where it can serve it."""
     count: NonNegative = 0
     """Engines; 0: the learner's own process scores, with the very weights that learn."""
     tensor_parallel: Positive = 1

@@ -25,7 +25,7 @@ class LMOutput:
 
     log_probs_BA: Tensor  # sum over tokens of log p, float32 (Eq. 1); 0 on padding
     action_hidden_BAH: Tensor  # last hidden state at each action's last token
-    prompt_hidden_BH: Tensor  # last hidden state at the prompt's last position
+    prompt_hidden_BH: Tensor  # last hidden state that has read the prompt and no action
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
 
@@ -33,8 +33,7 @@ class LMOutput:
 class PackedLM(Protocol):
     """A language model with LoRA adapters that scores all actions of a state in one pass.
 
-    Decoder-only models implement it in `causal.py`. An encoder-decoder fits as it is: `pack` lays the prompt out for
-    the encoder and `[pad w1..wL | pad w1..wL | ...]` for the decoder, `forward` returns the same `LMOutput`; nothing
+    Decoder-only models implement it in `causal.py`, encoder-decoders in `seq2seq.py`, both on `adapted.py`. Nothing
     above this line looks inside a packed batch.
     """
 

@@ -66,14 +66,16 @@ class SelectedLogProbs(nn.Module):
     is called, and the output layer itself never is: its logits of all positions are not wanted.
     """
 
-    def __init__(self, output: nn.Linear) -> None:
-        """Shares the weight of `output`."""
+    def __init__(self, output: nn.Linear, scale: float = 1.0) -> None:
+        """Shares the weight of `output`; `scale` multiplies hidden states before it, as T5 does."""
         super().__init__()
         self.weight = output.weight
+        self._scale = scale
 
     def forward(self, hidden_RH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
         """log p(token_id[n]) after hidden[token_row[n]], float32, shape (N,)."""
-        return selected_log_probs(hidden_RH, self.weight, token_row_N, token_id_N)
+        scaled_RH = hidden_RH if self._scale == 1.0 else hidden_RH * self._scale
+        return selected_log_probs(scaled_RH, self.weight, token_row_N, token_id_N)
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -1,23 +1,28 @@
-"""Packing for decoder-only models: one sequence `[prompt | a1 | a2 | ...]` for each state.
+"""Packing: all actions of a state in one sequence, decoder-only and encoder-decoder.
 
-Positions restart after the prompt for each action, and a mask keeps sibling actions from seeing each other, so
-that every action is scored as if it alone followed the prompt, while the prompt is computed once. A state costs
-P + |A| L tokens instead of |A| (P + L).
+A decoder-only model reads `[prompt | a1 | a2 | ...]`: positions restart after the prompt for each action. An
+encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]` in its decoder. A mask keeps sibling
+actions from seeing each other, so that every action is scored as if it alone followed the prompt, while the prompt is
+computed once. A state costs P + |A| L tokens instead of |A| (P + L).
 
-Shapes (docs/notation.md): B rows, A actions, T tokens of an action, S packed length, R scored rows, N action tokens.
+Shapes (docs/notation.md): B rows, P prompt length, A actions, T tokens of an action, S packed length, R scored rows,
+N action tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sacglam.models.tokens import TokenisedQuery
+from sacglam.models.tokens import Ids, TokenisedQuery
+
+Ints = npt.NDArray[np.int64]
 
 PAD_SEGMENT = -1
 PROMPT_SEGMENT = 0
@@ -25,47 +30,120 @@ PROMPT_SEGMENT = 0
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed batch. Prompts are padded on the left, so that actions begin in one column for all rows.
+    """Actions in rows of S positions, and where in them scores and hidden states are read.
 
-    `segment` is -1 on padding, 0 on the prompt and k + 1 on action k. The rows whose next-token distribution is
-    needed are listed once each in `scored_rows` (the prompt's last row serves every first token), as indices into
+    `segment` is -1 on padding, 0 on a prompt and k + 1 on action k. The rows whose next-token distribution is needed
+    are listed once each in `scored_rows` (one row serves the first token of all a state's actions), as indices into
     the flattened (B * S) positions and in ascending order; token n of the actions is predicted by
     `scored_rows[token_row[n]]`, its id is `token_id[n]`.
     """
 
     ids_BS: Tensor
-    positions_BS: Tensor
     segment_BS: Tensor
     scored_rows_R: Tensor
     token_row_N: Tensor
     token_id_N: Tensor
     token_index_BAT: Tensor  # into N; N itself (one past the end) on padding
     last_row_BA: Tensor  # flat index of each action's last token; 0 on padding
-    prompt_row_B: Tensor  # flat index of each prompt's last token
+    prompt_row_B: Tensor  # flat index of the position that has read the prompt and no action
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch on `device`."""
+        if self.ids_BS.device == device:
+            return self
+        return type(self)(**{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class PackedCausal(Packed):
+    """For a decoder-only model. Prompts are padded on the left, so that actions begin in one column for all rows."""
+
+    positions_BS: Tensor
 
     @property
     def tokens(self) -> int:
         """B * S: the positions a forward pass computes, padding included."""
         return self.ids_BS.numel()
 
-    def to(self, device: torch.device) -> Packed:
-        """The same batch on `device`."""
-        if self.ids_BS.device == device:
-            return self
-        return Packed(**{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+
+@dataclass(frozen=True)
+class PackedSeq2Seq(Packed):
+    """For an encoder-decoder: `ids_BS` are the decoder's. Each action's segment begins with the start token.
+
+    All start tokens of a state have read the same: the first of them predicts every action's first token.
+    """
+
+    prompt_ids_BP: Tensor  # padded on the right
+    prompt_mask_BP: Tensor  # bool: which tokens are the prompt's
+
+    @property
+    def tokens(self) -> int:
+        """B * (P + S): the positions that encoder and decoder compute, padding included."""
+        return self.prompt_ids_BP.numel() + self.ids_BS.numel()
 
 
-def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
-    """Pack `queries`; the packed length is rounded up to a multiple of `bucket`, so that few shapes occur."""
+@dataclass(frozen=True)
+class _Actions:
+    """All actions of all rows, end to end. X: actions of all rows, N: their tokens."""
+
+    count_B: Ints
+    length_X: Ints
+    row_X: Ints
+    place_X: Ints  # among its row's actions
+    action_N: Ints
+    offset_N: Ints  # within its action
+    id_N: Ids
+
+    @staticmethod
+    def of(queries: Sequence[TokenisedQuery]) -> _Actions:
+        count_B = np.array([len(q.actions) for q in queries])
+        length_X = np.array([len(action) for q in queries for action in q.actions])
+        row_X, place_X = _positions(count_B)
+        action_N, offset_N = _positions(length_X)
+        id_N = np.concatenate([action for q in queries for action in q.actions])
+        return _Actions(count_B, length_X, row_X, place_X, action_N, offset_N, id_N)
+
+    @property
+    def row_N(self) -> Ints:
+        return self.row_X[self.action_N]
+
+    def sum_by_row(self, value_X: Ints) -> Ints:
+        return np.bincount(self.row_X, weights=value_X, minlength=len(self.count_B)).astype(np.int64)
+
+    def readout(self, flat_N: Ints, prompt_row_B: Ints) -> dict[str, Tensor]:
+        """Where scores and hidden states are read, given the flat index of each action token and of each prompt row."""
+        # The row that predicts a token: the one before it, and for an action's first token the prompt's.
+        predicting_N = np.where(self.offset_N == 0, prompt_row_B[self.row_N], flat_N - 1)
+        scored_rows_R, token_row_N = np.unique(predicting_N, return_inverse=True)
+        shape = (len(self.count_B), int(self.count_B.max()))
+        token_index = np.full((*shape, int(self.length_X.max())), len(self.id_N))
+        token_index[self.row_N, self.place_X[self.action_N], self.offset_N] = np.arange(len(self.id_N))
+        last_row = np.zeros(shape, dtype=np.int64)
+        last_row[self.row_X, self.place_X] = flat_N[np.cumsum(self.length_X) - 1]
+        lengths = np.ones(shape, dtype=np.int64)
+        lengths[self.row_X, self.place_X] = self.length_X
+        found = {
+            "scored_rows_R": scored_rows_R,
+            "token_row_N": token_row_N,
+            "token_id_N": self.id_N,
+            "token_index_BAT": token_index,
+            "last_row_BA": last_row,
+            "prompt_row_B": prompt_row_B,
+            "actions_BA": np.arange(shape[1]) < self.count_B[:, None],
+            "lengths_BA": lengths,
+        }
+        return {name: torch.from_numpy(values) for name, values in found.items()}
+
+
+def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
+    """Pack for a decoder-only model; the length is rounded up to a multiple of `bucket`, so that few shapes occur."""
+    actions = _Actions.of(queries)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
-    count_B = np.array([len(q.actions) for q in queries])
-    lengths_X = np.array([len(action) for q in queries for action in q.actions])  # X: actions of all rows
-    row_X = np.repeat(np.arange(len(queries)), count_B)
-    block_B = np.bincount(row_X, weights=lengths_X, minlength=len(queries)).astype(np.int64)
+    block_B = actions.sum_by_row(actions.length_X)
     width = int(prompt_len_B.max())
-    length = -(-(width + int(block_B.max())) // bucket) * bucket
+    length = _rounded(width + int(block_B.max()), bucket)
 
     row_M, column_M = _positions(prompt_len_B)
     column_M += width - prompt_len_B[row_M]
@@ -76,44 +154,57 @@ def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
     positions[row_M, column_M] = column_M - (width - prompt_len_B[row_M])
     segment[row_M, column_M] = PROMPT_SEGMENT
 
-    action_N, offset_N = _positions(lengths_X)
-    row_N = row_X[action_N]
+    row_N = actions.row_N
     column_N = width + _positions(block_B)[1]
-    token_id_N = np.concatenate([action for q in queries for action in q.actions])
-    ids[row_N, column_N] = token_id_N
-    positions[row_N, column_N] = prompt_len_B[row_N] + offset_N
-    action_in_row_X = _positions(count_B)[1]
-    segment[row_N, column_N] = 1 + action_in_row_X[action_N]
-
-    flat_N = row_N * length + column_N
-    prompt_row_B = np.arange(len(queries)) * length + width - 1
-    # The row that predicts a token: the one before it, and for an action's first token the prompt's last.
-    predicting_N = np.where(offset_N == 0, prompt_row_B[row_N], flat_N - 1)
-    scored_rows_R, token_row_N = np.unique(predicting_N, return_inverse=True)
-
-    shape = (len(queries), int(count_B.max()))
-    token_index = np.full((*shape, int(lengths_X.max())), len(token_id_N))
-    token_index[row_N, action_in_row_X[action_N], offset_N] = np.arange(len(token_id_N))
-    last_row = np.zeros(shape, dtype=np.int64)
-    last_row[row_X, action_in_row_X] = flat_N[np.cumsum(lengths_X) - 1]
-    lengths = np.ones(shape, dtype=np.int64)
-    lengths[row_X, action_in_row_X] = lengths_X
-    return Packed(
+    ids[row_N, column_N] = actions.id_N
+    positions[row_N, column_N] = prompt_len_B[row_N] + actions.offset_N
+    segment[row_N, column_N] = 1 + actions.place_X[actions.action_N]
+    return PackedCausal(
         ids_BS=torch.from_numpy(ids),
-        positions_BS=torch.from_numpy(positions),
         segment_BS=torch.from_numpy(segment),
-        scored_rows_R=torch.from_numpy(scored_rows_R),
-        token_row_N=torch.from_numpy(token_row_N),
-        token_id_N=torch.from_numpy(token_id_N),
-        token_index_BAT=torch.from_numpy(token_index),
-        last_row_BA=torch.from_numpy(last_row),
-        prompt_row_B=torch.from_numpy(prompt_row_B),
-        actions_BA=torch.from_numpy(np.arange(shape[1]) < count_B[:, None]),
-        lengths_BA=torch.from_numpy(lengths),
+        positions_BS=torch.from_numpy(positions),
+        **actions.readout(row_N * length + column_N, np.arange(len(queries)) * length + width - 1),
     )
 
 
-def _positions(lengths: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1) -> PackedSeq2Seq:
+    """Pack for an encoder-decoder whose decoder begins with token `start`.
+
+    P and S are rounded up to multiples of `bucket`.
+    """
+    actions = _Actions.of(queries)
+    prompt_len_B = np.array([len(q.prompt) for q in queries])
+    width = _rounded(int(prompt_len_B.max()), bucket)
+    prompts = np.zeros((len(queries), width), dtype=np.int64)
+    prompt_mask = np.arange(width) < prompt_len_B[:, None]
+    prompts[prompt_mask] = np.concatenate([q.prompt for q in queries])
+
+    block_X = 1 + actions.length_X
+    length = _rounded(int(actions.sum_by_row(block_X).max()), bucket)
+    start_X = np.cumsum(block_X) - block_X  # along all rows,
+    first_B = np.cumsum(actions.count_B) - actions.count_B
+    start_X -= start_X[first_B][actions.row_X]  # ... and within its own
+    ids = np.zeros((len(queries), length), dtype=np.int64)
+    segment = np.full_like(ids, PAD_SEGMENT)
+    ids[actions.row_X, start_X] = start
+    segment[actions.row_X, start_X] = 1 + actions.place_X
+    row_N, column_N = actions.row_N, start_X[actions.action_N] + 1 + actions.offset_N
+    ids[row_N, column_N] = actions.id_N
+    segment[row_N, column_N] = 1 + actions.place_X[actions.action_N]
+    return PackedSeq2Seq(
+        ids_BS=torch.from_numpy(ids),
+        segment_BS=torch.from_numpy(segment),
+        prompt_ids_BP=torch.from_numpy(prompts),
+        prompt_mask_BP=torch.from_numpy(prompt_mask),
+        **actions.readout(row_N * length + column_N, np.arange(len(queries)) * length),
+    )
+
+
+def _rounded(length: int, bucket: int) -> int:
+    return -(-length // bucket) * bucket
+
+
+def _positions(lengths: Ints) -> tuple[Ints, Ints]:
     """For runs of the given lengths laid end to end: each element's run, and its place in that run."""
     run = np.repeat(np.arange(len(lengths)), lengths)
     start = np.cumsum(lengths) - lengths
@@ -123,8 +214,8 @@ def _positions(lengths: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], n
 def attention_mask(segment_BS: Tensor) -> Tensor:
     """The boolean mask (B, 1, S, S): true where the query position (third axis) may see the key (fourth).
 
-    Causal over the prompt; an action sees the prompt and itself causally; padding sees only itself, because a row
-    that sees nothing would turn to NaN.
+    Causal over the prompt, if it is there; an action sees the prompt and itself causally; padding sees only itself,
+    because a row that sees nothing would turn to NaN.
     """
     length = segment_BS.shape[1]
     causal_SS = torch.ones(length, length, dtype=torch.bool, device=segment_BS.device).tril()

@@ -33,15 +33,27 @@ class TokenisedQuery:
 class QueryTokenizer:
     """Tokenises queries with a cache from text to ids, and refuses what cannot be scored."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, score_eos: bool = False) -> None:
-        """`max_tokens` bounds prompt + action; with `score_eos` each action ends in the end-of-sequence token."""
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_tokens: int,
+        score_eos: bool = False,
+        prompt_eos: bool = False,
+    ) -> None:
+        """`max_tokens` bounds prompt + action.
+
+        With `score_eos` each action ends in the end-of-sequence token, with `prompt_eos` each prompt does.
+        """
         if score_eos and tokenizer.eos_token_id is None:
             raise ModelError(
                 "policy.score_eos needs an end-of-sequence token, and this tokenizer has none; set it to false"
             )
+        if prompt_eos and tokenizer.eos_token_id is None:
+            raise ModelError("an encoder's prompt ends in the end-of-sequence token, and this tokenizer has none")
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
-        self._suffix = [tokenizer.eos_token_id] if score_eos else []
+        self._action_end = [tokenizer.eos_token_id] if score_eos else []
+        self._prompt_end = [tokenizer.eos_token_id] if prompt_eos else []
         self._cache: dict[str, Ids] = {}
 
     def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
@@ -77,8 +89,10 @@ class QueryTokenizer:
                 raise ModelError(
                     f"expected an action of at least one token, but this one tokenises to nothing: {text!r}"
                 )
-        if self._suffix:
-            actions = tuple(np.append(ids, self._suffix) for ids in actions)
+        if self._prompt_end:
+            prompt = np.append(prompt, self._prompt_end)
+        if self._action_end:
+            actions = tuple(np.append(ids, self._action_end) for ids in actions)
         tokenised = TokenisedQuery(prompt, actions)
         if tokenised.longest > self._max_tokens:
             raise ModelError(

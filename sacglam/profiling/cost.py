@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sacglam.config import Config
+from sacglam.models.adapted import decoder_of, output_layer_of
 from sacglam.models.base import ACTOR, PackedLM
-from sacglam.models.causal import decoder_of, output_layer_of
 from sacglam.models.tokens import TokenisedQuery
 
 

@@ -9,25 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
-    AutoModelForCausalLM,
     Gemma2Config,
     GemmaConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    MT5Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    T5Config,
+    UMT5Config,
 )
 
 from sacglam.algos.sac import SacBatch
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
+from sacglam.models.adapted import AdaptedLM
 from sacglam.models.agent_model import Backbone
+from sacglam.models.architecture import architecture_of
 from sacglam.models.base import ACTOR
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import CriticInput, QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import TokenisedQuery
@@ -43,6 +46,18 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
     "initializer_range": 0.08,
 }
+# So few buckets that a prompt of eleven tokens meets the last one.
+_T5_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 10,
+}
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen2": lambda: Qwen2Config(**_SHAPE),
     "qwen3": lambda: Qwen3Config(**_SHAPE, head_dim=8),
@@ -52,24 +67,42 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma2": lambda: Gemma2Config(**_SHAPE, head_dim=8),
     # Its linear layers keep their weights transposed.
     "gpt2": lambda: GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=96),
+    "t5": lambda: T5Config(**_T5_SHAPE),
+    # T5 1.1 and Flan-T5; UL2 is gated by silu.
+    "flan": lambda: T5Config(**_T5_SHAPE, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "ul2": lambda: T5Config(**_T5_SHAPE, feed_forward_proj="gated-silu", tie_word_embeddings=False),
+    "mt5": lambda: MT5Config(**_T5_SHAPE),
+    "umt5": lambda: UMT5Config(**_T5_SHAPE),
 }
-PACKED = ("qwen2", "qwen3", "llama", "gemma", "mistral")
+DECODERS = ("qwen2", "qwen3", "llama", "gemma", "mistral")
+SEQ2SEQ = ("t5", "flan", "ul2", "mt5", "umt5")
+PACKED = (*DECODERS, *SEQ2SEQ)
+BOTH = ("llama", "flan")  # one of each architecture
 
 
 def tiny_model(name: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A model of two layers with random weights, frozen; the same at every call."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation=attention, dtype=dtype)
+    config = CONFIGS[name]()
+    model = architecture_of(config).auto.from_config(config, attn_implementation=attention, dtype=dtype)
+    if name in ("flan", "ul2", "mt5"):  # whose output layer is not the embedding
+        model.lm_head.weight = nn.Parameter(0.3 * torch.randn(VOCABULARY, config.d_model, dtype=dtype))
     frozen: PreTrainedModel = model.requires_grad_(False).eval()
     return frozen
 
 
-def lora() -> LoraConfig:
-    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+def lora(name: str = "llama") -> LoraConfig:
+    task = architecture_of(CONFIGS[name]()).task
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type=task)
+
+
+def adapted(name: str, model: PreTrainedModel, adapters: Sequence[str] = (ACTOR,), **options: Any) -> AdaptedLM[Any]:
+    """`model`, whose name in `CONFIGS` is `name`, behind the packed forward; its adapters as they are made."""
+    return architecture_of(model.config).lm(model, lora(name), adapters, **options)
 
 
 @torch.no_grad()
-def shake(lm: CausalLM, adapters: Sequence[str]) -> None:
+def shake(lm: AdaptedLM[Any], adapters: Sequence[str]) -> None:
     """Give every adapter weights of its own; B, which begins at zero, among them."""
     generator = torch.Generator().manual_seed(1)
     for adapter in adapters:
@@ -84,9 +117,9 @@ def tiny_lm(
     attention: str = "sdpa",
     bucket: int = 1,
     merged: bool = False,
-) -> CausalLM:
+) -> AdaptedLM[Any]:
     """A tiny model behind the packed forward, its adapters shaken."""
-    lm = CausalLM(tiny_model(name, attention), lora(), adapters, bucket=bucket, merged=merged)
+    lm = adapted(name, tiny_model(name, attention), adapters, bucket=bucket, merged=merged)
     shake(lm, adapters)
     return lm
 
@@ -113,13 +146,39 @@ class Alone:
     prompt_hidden_H: Tensor
 
 
-class Reference:
-    """The same weights in a model of its own, asked the plain way: `prompt + action` alone, no mask, no positions."""
+def alone(name: str, model: Callable[..., Any], query: TokenisedQuery) -> Tensor:
+    """Log-probabilities (A,) of a query's actions, each of them alone, by a model as transformers or peft has it."""
+    return torch.stack([_score(name, model, query.prompt, action)[0] for action in query.actions])
 
-    def __init__(self, name: str, lm: CausalLM, adapters: Sequence[str] = (ACTOR,)) -> None:
-        model = get_peft_model(tiny_model(name), lora(), adapter_name=adapters[0])
+
+def _score(
+    name: str, model: Callable[..., Any], prompt: np.ndarray, action: np.ndarray
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability of one action alone, hidden states at its end and before it."""
+    if name in SEQ2SEQ:
+        inputs, before = {"input_ids": _row(prompt), "decoder_input_ids": _row([0], action)}, 0
+    else:
+        inputs, before = {"input_ids": _row(prompt, action)}, len(prompt) - 1
+    output = model(**inputs, output_hidden_states=True)
+    log_prob_TV = torch.log_softmax(output.logits[0], dim=-1)
+    score = torch.zeros(())
+    for place, token in enumerate(action, start=before):
+        score = score + log_prob_TV[place, token]
+    hidden_TH = (output.decoder_hidden_states if name in SEQ2SEQ else output.hidden_states)[-1][0]
+    return score, hidden_TH[-1], hidden_TH[before]
+
+
+def _row(*parts: Any) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts))[None]
+
+
+class Reference:
+    """The same weights in a model of its own, asked the plain way: one action alone, no mask, no positions."""
+
+    def __init__(self, name: str, lm: AdaptedLM[Any], adapters: Sequence[str] = (ACTOR,)) -> None:
+        model = get_peft_model(tiny_model(name), lora(name), adapter_name=adapters[0])
         for adapter in adapters[1:]:
-            model.add_adapter(adapter, lora())
+            model.add_adapter(adapter, lora(name))
         assert isinstance(model, PeftModel)
         own = dict(model.named_parameters())
         with torch.no_grad():
@@ -128,27 +187,18 @@ class Reference:
                     prefix, matrix, end = parameter.rpartition(".")
                     own[f"{prefix}.{adapter}{matrix}{end}"].copy_(value)
         self._model = model
+        self._name = name
 
     def __call__(self, query: TokenisedQuery, adapter: str = ACTOR) -> Alone:
         self._model.set_adapter(adapter)
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_("lora_" in name)
-        found = [self._score(query.prompt, action) for action in query.actions]
+        found = [_score(self._name, self._model, query.prompt, action) for action in query.actions]
         log_probs, hidden, prompt_hidden = zip(*found, strict=True)
         return Alone(torch.stack(log_probs), torch.stack(hidden), prompt_hidden[0])
 
-    def _score(self, prompt: np.ndarray, action: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        ids = torch.from_numpy(np.concatenate([prompt, action]))
-        output = self._model(input_ids=ids[None], output_hidden_states=True)
-        log_prob_TV = torch.log_softmax(output.logits[0], dim=-1)
-        score = torch.zeros(())
-        for place in range(len(prompt), len(ids)):
-            score = score + log_prob_TV[place - 1, ids[place]]
-        hidden_TH = output.hidden_states[-1][0]
-        return score, hidden_TH[-1], hidden_TH[len(prompt) - 1]
-
     def gradients(self, adapter: str = ACTOR) -> dict[str, Tensor]:
-        """The LoRA gradients, by the names that `CausalLM.adapter_parameters` uses."""
+        """The LoRA gradients, by the names that `AdaptedLM.adapter_parameters` uses."""
         marker = f".{adapter}."
         return {
             n.replace(marker, "."): p.grad
@@ -157,7 +207,7 @@ class Reference:
         }
 
 
-def gradients(lm: CausalLM, adapter: str = ACTOR) -> dict[str, Tensor]:
+def gradients(lm: AdaptedLM[Any], adapter: str = ACTOR) -> dict[str, Tensor]:
     """The LoRA gradients of the packed model; parameters without one are left out."""
     return {n: p.grad for n, p in lm.adapter_parameters(adapter).items() if p.grad is not None}
 
@@ -173,7 +223,7 @@ def assert_same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], t
 
 
 def tiny_actor_critic(
-    lm: CausalLM,
+    lm: AdaptedLM[Any],
     backbone: Backbone,
     target_backbone: TargetBackbone = "adapter",
     critic_input: CriticInput = "observation_action",
@@ -192,7 +242,7 @@ def adapters_of(backbone: Backbone, target_backbone: TargetBackbone = "adapter")
     return adapters_needed(backbone, target_backbone)
 
 
-def sac_batch(lm: CausalLM) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
+def sac_batch(lm: AdaptedLM[Any]) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
     """Three transitions, the second of them terminal; with their states and next states as queries."""
     states = ragged(3, (3, 1, 5))
     following = ragged(4, (2, 4))

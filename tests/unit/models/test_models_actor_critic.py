@@ -14,11 +14,11 @@ from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import CriticInput
 from tests.unit.models.reference import (
+    BOTH,
+    adapted,
     adapters_of,
-    lora,
     ragged,
     sac_batch,
     shake,
@@ -56,6 +56,7 @@ def test_the_adapters_that_each_variant_needs(
     assert target_of(CRITIC) == "critic_target"
 
 
+@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize(
     ("backbone", "from_critic", "from_actor"),
@@ -66,11 +67,11 @@ def test_the_adapters_that_each_variant_needs(
     ],
 )
 def test_who_learns_from_which_loss(
-    backbone: Backbone, from_critic: dict[str, str], from_actor: dict[str, str], merged: bool
+    backbone: Backbone, from_critic: dict[str, str], from_actor: dict[str, str], merged: bool, name: str
 ) -> None:
     names = adapters_of(backbone)
     for loss, expected in (("critic", from_critic), ("actor", from_actor)):
-        lm = tiny_lm("llama", names, merged=merged)
+        lm = tiny_lm(name, names, merged=merged)
         model, heads, target_heads = tiny_actor_critic(lm, backbone)
         batch, _, _ = sac_batch(lm)
         values = model.evaluate(batch.packed)
@@ -78,7 +79,7 @@ def test_who_learns_from_which_loss(
             equations.critic_loss(values.q_CBA, batch.action_B, batch.reward_B).backward()
         else:
             equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha=0.1).backward()
-        found = {name: _moved(lm.adapter_parameters(name).values()) for name in names}
+        found = {adapter: _moved(lm.adapter_parameters(adapter).values()) for adapter in names}
         assert found == {names[-1]: "none"} | expected, loss
         assert _moved(heads.parameters()) == ("all" if loss == "critic" else "none")
         assert _moved(target_heads.parameters()) == "none"
@@ -87,10 +88,11 @@ def test_who_learns_from_which_loss(
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("target_backbone", TARGETS)
 @pytest.mark.parametrize("train_actor", [False, True])
+@pytest.mark.parametrize("name", ["qwen2", "t5"])
 def test_the_joint_loss_gives_the_target_nothing(
-    backbone: Backbone, target_backbone: TargetBackbone, train_actor: bool
+    name: str, backbone: Backbone, target_backbone: TargetBackbone, train_actor: bool
 ) -> None:
-    lm = tiny_lm("qwen2", adapters_of(backbone, target_backbone))
+    lm = tiny_lm(name, adapters_of(backbone, target_backbone))
     model, heads, target_heads = tiny_actor_critic(lm, backbone, target_backbone)
     batch, _, _ = sac_batch(lm)
     losses = sac_losses(model, batch, 0.1, train_actor)
@@ -148,7 +150,7 @@ def test_the_target_is_an_average_by_hand(backbone: Backbone, target_backbone: T
 @pytest.mark.parametrize("target_backbone", TARGETS)
 def test_the_target_begins_where_the_online_network_is(backbone: Backbone, target_backbone: TargetBackbone) -> None:
     names = adapters_of(backbone, target_backbone)
-    lm = CausalLM(tiny_model("llama"), lora(), names)
+    lm = adapted("llama", tiny_model("llama"), names)
     model, _, target_heads = tiny_actor_critic(lm, backbone, target_backbone)
     model.update_target(1.0)  # undoes the helper's difference between the heads
     packed = lm.pack(ragged())
@@ -161,11 +163,12 @@ def test_the_target_begins_where_the_online_network_is(backbone: Backbone, targe
 @pytest.mark.parametrize("critic_input", ["observation_action", "observation"])
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("target_backbone", TARGETS)
+@pytest.mark.parametrize("lm_name", ["qwen3", "flan"])
 def test_what_the_bootstrap_reads(
-    backbone: Backbone, target_backbone: TargetBackbone, critic_input: CriticInput
+    lm_name: str, backbone: Backbone, target_backbone: TargetBackbone, critic_input: CriticInput
 ) -> None:
     names = adapters_of(backbone, target_backbone)
-    lm = tiny_lm("qwen3", names)
+    lm = tiny_lm(lm_name, names)
     model, _, target_heads = tiny_actor_critic(lm, backbone, target_backbone, critic_input)
     packed = lm.pack(ragged())
     reads = CRITIC if backbone == "separate" else ACTOR
@@ -182,12 +185,13 @@ def test_what_the_bootstrap_reads(
 
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_the_base_model_never_changes_and_is_not_copied(backbone: Backbone, merged: bool) -> None:
-    base = tiny_model("llama")
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_the_base_model_never_changes_and_is_not_copied(lm_name: str, backbone: Backbone, merged: bool) -> None:
+    base = tiny_model(lm_name)
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     count = sum(p.numel() for p in base.parameters())
     names = adapters_of(backbone)
-    lm = CausalLM(base, lora(), names, merged=merged)
+    lm = adapted(lm_name, base, names, merged=merged)
     shake(lm, names)
     model, heads, _ = tiny_actor_critic(lm, backbone)
     batch, _, _ = sac_batch(lm)
@@ -206,8 +210,12 @@ def test_the_base_model_never_changes_and_is_not_copied(backbone: Backbone, merg
     unchanged = {name: tensor for name, tensor in after.items() if "lora_" not in name}
     assert unchanged.keys() == before.keys()
     assert all(torch.equal(unchanged[name], tensor) for name, tensor in before.items())
-    # 2 layers x (q, o: 32 + 32; k, v: 32 + 16; gate, up, down: 32 + 48) x rank 4.
-    adapter = 2 * (2 * 64 + 2 * 48 + 3 * 80) * 4
+    adapter = {
+        # 2 layers x (q, o: 32 + 32; k, v: 32 + 16; gate, up, down: 32 + 48) x rank 4.
+        "llama": 2 * (2 * 64 + 2 * 48 + 3 * 80) * 4,
+        # 2 layers of encoder and 3 of decoder x (q, k, v, o: 32 + 32; in twice and out: 32 + 48), 3 x cross-attention.
+        "flan": (5 * (4 * 64 + 3 * 80) + 3 * 4 * 64) * 4,
+    }[lm_name]
     assert sum(p.numel() for p in base.parameters()) == count + len(names) * adapter
     assert not any(p.requires_grad for n, p in base.named_parameters() if "lora_" not in n)
     saved = sum(tensor.numel() for tensor in model.state().values())
@@ -216,11 +224,12 @@ def test_the_base_model_never_changes_and_is_not_copied(backbone: Backbone, merg
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("target_backbone", TARGETS)
-def test_state_round_trip(backbone: Backbone, target_backbone: TargetBackbone) -> None:
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_state_round_trip(lm_name: str, backbone: Backbone, target_backbone: TargetBackbone) -> None:
     names = adapters_of(backbone, target_backbone)
-    source_lm = tiny_lm("llama", names)
+    source_lm = tiny_lm(lm_name, names)
     source, _, _ = tiny_actor_critic(source_lm, backbone, target_backbone)
-    other_lm = CausalLM(tiny_model("llama"), lora(), names)
+    other_lm = adapted(lm_name, tiny_model(lm_name), names)
     other, _, _ = tiny_actor_critic(other_lm, backbone, target_backbone)
     for parameter in other.critic_parameters():
         parameter.data.zero_()

@@ -11,7 +11,10 @@ import torch
 import transformers
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BambaConfig,
+    BartConfig,
     CohereConfig,
     FalconH1Config,
     Gemma2Config,
@@ -26,15 +29,19 @@ from transformers import (
     Qwen2Config,
     RecurrentGemmaConfig,
     RwkvConfig,
-    T5Config,
+    SwitchTransformersConfig,
+    T5GemmaConfig,
 )
 
 from sacglam.config import LoraSettings, ModelConfig
 from sacglam.errors import ModelError
+from sacglam.models.architecture import DECODER_ONLY, ENCODER_DECODER
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
-from sacglam.models.loading import BUILTIN, _max_tokens, check_packing, load_model, lora_config
-from tests.unit.models.reference import CONFIGS, PACKED, ragged, tiny_model
+from sacglam.models.loading import ANY_LENGTH, BUILTIN, _max_tokens, load_model, lora_config
+from sacglam.models.seq2seq import logit_scale
+from sacglam.models.trial import check_packing
+from tests.unit.models.reference import CONFIGS, PACKED, SEQ2SEQ, ragged, tiny_model
 
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {
@@ -99,6 +106,7 @@ def test_bfloat16(folder: Path) -> None:
 
 def test_the_built_in_model() -> None:
     loaded = load_model(ModelConfig(), CPU)
+    assert loaded.architecture is DECODER_ONLY
     assert loaded.model.config.model_type == "llama"
     assert loaded.max_tokens == loaded.model.config.max_position_embeddings
     assert len(loaded.tokenizer) <= loaded.model.config.vocab_size
@@ -154,10 +162,41 @@ def test_a_damaged_folder(folder: Path, tmp_path: Path, damage: str) -> None:
         load_model(ModelConfig(name=str(path)), CPU)
 
 
-def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
-    T5Config(d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=64).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"encoder-decoder \(t5\); expected a decoder-only model"):
+@pytest.mark.parametrize("config", [BartConfig(), SwitchTransformersConfig(), T5GemmaConfig()], ids=type)
+def test_an_encoder_decoder_outside_the_t5_family_is_refused(config: PreTrainedConfig, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(
+        ModelError, match=rf"encoder-decoder \({config.model_type}\).*expected T5, Flan-T5, mT5, UMT5 or UL2, or a dec"
+    ):
         load_model(ModelConfig(name=str(tmp_path)), CPU)
+
+
+def test_the_trial_would_refuse_absolute_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.models.trial.T5_FAMILY", ("bart",))
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    widths = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 64}
+    model = AutoModelForSeq2SeqLM.from_config(BartConfig(**layers, **widths, max_position_embeddings=64)).eval()
+    with pytest.raises(ModelError, match=r"'tiny' \(bart\) cannot be packed: .*positions are not taken as given"):
+        check_packing(model, "tiny")
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_t5_of_a_local_folder(name: str, attention: str, dtype: str, tmp_path: Path) -> None:
+    base = tiny_model(name)
+    base.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer.save_pretrained(tmp_path)
+    settings = ModelConfig(name=str(tmp_path), attention=attention, dtype=dtype)  # type: ignore[arg-type]
+    loaded = load_model(settings, CPU)
+    assert loaded.architecture is ENCODER_DECODER
+    assert loaded.max_tokens == ANY_LENGTH
+    assert logit_scale(loaded.model) == logit_scale(base)
+    head, own = loaded.model.get_output_embeddings().weight, base.get_output_embeddings().weight
+    assert torch.equal(head, own.to(head.dtype))  # an output layer that is not the embedding stays another
+    lm = loaded.architecture.lm(loaded.model, lora_config(settings, loaded.architecture))
+    assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -180,7 +219,7 @@ def test_the_trial_finds_a_small_leak_without_being_told_the_kind_of_layer(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sacglam.models.loading.ATTENTION_KINDS", {"hybrid", "conv", "linear_attention", "full_attention"}
+        "sacglam.models.trial.ATTENTION_KINDS", {"hybrid", "conv", "linear_attention", "full_attention"}
     )
     with pytest.raises(ModelError, match="state leaks between actions"):
         check_packing(_random(STATEFUL[name]), name)

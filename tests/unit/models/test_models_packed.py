@@ -12,6 +12,7 @@ from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.heads import QHeads
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
+    BOTH,
     PACKED,
     Reference,
     adapters_of,
@@ -68,7 +69,7 @@ def test_merged_in_a_model_with_transposed_weights() -> None:
 
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("backbone", ["shared", "frozen", "separate"])
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "t5", "flan"])
 def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bool) -> None:
     adapters = adapters_of(backbone)
     lm = tiny_lm(name, adapters, merged=merged, bucket=32)
@@ -124,11 +125,12 @@ def _q(heads: QHeads, hidden_AH: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_bucket_changes_nothing(attention: str) -> None:
+@pytest.mark.parametrize("name", ["qwen2", "flan"])
+def test_the_bucket_changes_nothing(name: str, attention: str) -> None:
     adapters = adapters_of("shared")
     outcomes = []
     for bucket in (1, 64):
-        lm = tiny_lm("qwen2", adapters, attention=attention, bucket=bucket)
+        lm = tiny_lm(name, adapters, attention=attention, bucket=bucket)
         model, heads, _ = tiny_actor_critic(lm, "shared")
         batch, states, _ = sac_batch(lm)
         assert (batch.packed.ids_BS.shape[1] % 64 == 0) == (bucket == 64)
@@ -144,8 +146,9 @@ def test_the_bucket_changes_nothing(attention: str) -> None:
     torch.testing.assert_close(got_heads, expected_heads, atol=1e-6, rtol=1e-5)
 
 
-def test_a_longer_row_does_not_change_the_others() -> None:
-    lm = tiny_lm("mistral", adapters_of("shared"))
+@pytest.mark.parametrize("name", ["mistral", "flan", "umt5"])
+def test_a_longer_row_does_not_change_the_others(name: str) -> None:
+    lm = tiny_lm(name, adapters_of("shared"))
     model, _, _ = tiny_actor_critic(lm, "shared")
     short = ragged(counts=[2, 3])
     [long] = ragged(seed=7, counts=[6])
@@ -158,8 +161,9 @@ def test_a_longer_row_does_not_change_the_others() -> None:
     assert (beside.q_CBA[:, [0, 2], 3:] == 0).all()
 
 
-def test_permuted_rows_and_actions_give_permuted_results() -> None:
-    lm = tiny_lm("gemma", adapters_of("shared"))
+@pytest.mark.parametrize("name", ["gemma", "t5"])
+def test_permuted_rows_and_actions_give_permuted_results(name: str) -> None:
+    lm = tiny_lm(name, adapters_of("shared"))
     model, _, _ = tiny_actor_critic(lm, "shared")
     queries = ragged(counts=[4, 4, 4])
     rows, actions = [2, 0, 1], [3, 1, 0, 2]
@@ -171,8 +175,9 @@ def test_permuted_rows_and_actions_give_permuted_results() -> None:
     assert before.q_CBA.std() > 0.01
 
 
-def test_an_action_does_not_see_its_siblings() -> None:
-    lm = tiny_lm("llama")
+@pytest.mark.parametrize("name", BOTH)
+def test_an_action_does_not_see_its_siblings(name: str) -> None:
+    lm = tiny_lm(name)
     [query] = ragged(counts=[3])
     other = TokenisedQuery(query.prompt, (query.actions[0][::-1] + 1, *query.actions[1:]))
     before, after = (lm.forward(lm.pack([q])) for q in (query, other))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, T5Tokenizer
 
 from sacglam.errors import ModelError
 from sacglam.models import tokens
@@ -75,6 +75,40 @@ def test_score_eos_ends_every_action() -> None:
     assert _ids(got) == ([6], [[0, 8], [4, 2, 8]])
     [again] = QueryTokenizer(tokenizer, 99, score_eos=False)([Query("abc", ("a", "ab c"))])
     assert _ids(again) == ([6], [[0], [4, 2]])
+
+
+def test_prompt_eos_ends_every_prompt_and_counts_towards_the_length() -> None:
+    tokenizer = _tokenizer(eos_token="</s>")
+    [got] = QueryTokenizer(tokenizer, 4, prompt_eos=True)([Query("a b", ("c",))])
+    assert _ids(got) == ([0, 1, 8], [[2]])
+    with pytest.raises(ModelError, match=r"got 4 \(prompt 3\)"):
+        QueryTokenizer(tokenizer, 3, prompt_eos=True)([Query("a b", ("c",))])
+    with pytest.raises(ModelError, match="prompt ends in the end-of-sequence token, and this tokenizer has none"):
+        QueryTokenizer(_tokenizer(), 99, prompt_eos=True)
+
+
+def test_a_t5_tokenizer_reads_an_action_the_same_with_and_without_its_leading_space() -> None:
+    pieces = [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "\u2581",
+        "\u2581Go",
+        "\u2581to",
+        "\u2581cat",
+        "G",
+        "o",
+        "t",
+        "c",
+        "a",
+        ":",
+        "Action",
+    ]
+    tokenizer = T5Tokenizer(vocab=[(piece, -float(place)) for place, piece in enumerate(pieces)], extra_ids=0)
+    [got] = QueryTokenizer(tokenizer, 99, prompt_eos=True)([Query("Go\nAction:", (" Go to cat", "Go to cat"))])
+    spaced, plain = got.actions
+    assert spaced.tolist() == plain.tolist() == [4, 5, 6]
+    assert got.prompt.tolist() == [4, 3, 13, 12, 1]  # T5 reads a line break as a space
 
 
 def test_score_eos_counts_towards_the_length() -> None:

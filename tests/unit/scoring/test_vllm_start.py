@@ -31,7 +31,9 @@ def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.Monke
         vllm_engine(Config(device="cpu", threads=1))
 
 
-@pytest.mark.parametrize(("kind", "message"), [("t5", "encoder-decoder"), ("nonsense", "cannot be loaded")])
+@pytest.mark.parametrize(
+    ("kind", "message"), [("t5", "expected engines.type auto or packed"), ("nonsense", "cannot be loaded")]
+)
 def test_a_model_that_is_no_decoder_is_refused_before_vllm_is_asked(tmp_path: Path, kind: str, message: str) -> None:
     (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     with pytest.raises(ModelError, match=message):

@@ -1,4 +1,4 @@
-"""Adapters around a decoder: selection, checkpointed layers, saving, and what is refused."""
+"""Adapters around a model of either architecture: selection, checkpointed layers, saving, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from sacglam.models.causal import CausalLM
 from sacglam.models.loading import _checkpoint_layers
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
+    BOTH,
+    adapted,
     adapters_of,
+    alone,
     assert_same_gradients,
     gradients,
     lora,
@@ -33,13 +36,12 @@ from tests.unit.models.reference import (
 )
 
 
-def test_all_adapters_begin_alike_and_as_the_base_model() -> None:
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_all_adapters_begin_alike_and_as_the_base_model(lm_name: str) -> None:
     names = [ACTOR, CRITIC, "critic_target"]
-    lm = CausalLM(tiny_model("llama"), lora(), names)
+    lm = adapted(lm_name, tiny_model(lm_name), names)
     query = ragged(counts=[1])[0]
-    ids = torch.from_numpy(np.concatenate([query.prompt, query.actions[0]]))
-    log_prob_TV = torch.log_softmax(tiny_model("llama")(input_ids=ids[None]).logits[0], dim=-1)
-    expected = log_prob_TV[len(query.prompt) - 1 : -1].gather(1, ids[len(query.prompt) :, None]).sum()
+    [expected] = alone(lm_name, tiny_model(lm_name), query).detach()
     first = lm.adapter_parameters(ACTOR)
     for name in names:
         assert lm.forward(lm.pack([query]), name).log_probs_BA.item() == pytest.approx(expected.item(), abs=1e-5)
@@ -51,8 +53,9 @@ def test_all_adapters_begin_alike_and_as_the_base_model() -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_forward_uses_the_adapter_it_names(merged: bool) -> None:
-    lm = tiny_lm("llama", [ACTOR, CRITIC], merged=merged)
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_a_forward_uses_the_adapter_it_names(lm_name: str, merged: bool) -> None:
+    lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
     packed = lm.pack(ragged())
     actor, critic, again = (lm.forward(packed, name).log_probs_BA for name in (ACTOR, CRITIC, ACTOR))
     assert torch.equal(actor, again)
@@ -63,8 +66,9 @@ def test_a_forward_uses_the_adapter_it_names(merged: bool) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_selecting_an_adapter_thaws_nothing(merged: bool) -> None:
-    lm = tiny_lm("llama", [ACTOR, CRITIC], merged=merged)
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_selecting_an_adapter_thaws_nothing(lm_name: str, merged: bool) -> None:
+    lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
     for parameter in lm.adapter_parameters(CRITIC).values():
         parameter.requires_grad_(False)
     packed = lm.pack(ragged())
@@ -82,46 +86,56 @@ def test_an_unknown_adapter() -> None:
 class _Calls:
     """Counts how often the MLP of layer 0 begins to run; when recomputed, it stops as soon as all is there."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, mlp: nn.Module) -> None:
         self.count = 0
-        model.get_decoder().layers[0].mlp.register_forward_pre_hook(self._hook)
+        mlp.register_forward_pre_hook(self._hook)
 
     def _hook(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self.count += 1
 
 
+def _first_mlps(model: PreTrainedModel) -> list[nn.Module]:
+    """Of the decoder, and of the encoder if there is one."""
+    if model.config.is_encoder_decoder:
+        return [model.get_decoder().block[0].layer[-1], model.get_encoder().block[0].layer[-1]]
+    return [model.get_decoder().layers[0].mlp]
+
+
 @pytest.mark.parametrize("backbone", ["shared", "frozen", "separate"])
-def test_gradient_checkpointing_gives_the_same_gradients(backbone: Backbone) -> None:
+@pytest.mark.parametrize("lm_name", [*BOTH, "t5", "umt5"])
+def test_gradient_checkpointing_gives_the_same_gradients(lm_name: str, backbone: Backbone) -> None:
     names = adapters_of(backbone)
     outcomes = []
     for checkpointing in (False, True):
-        base = tiny_model("llama")
+        base = tiny_model(lm_name)
         if checkpointing:
             _checkpoint_layers(base)
-        calls = _Calls(base)
-        lm = CausalLM(base, lora(), names)
+        calls = [_Calls(mlp) for mlp in _first_mlps(base)]
+        lm = adapted(lm_name, base, names)
         shake(lm, names)
         model, heads, _ = tiny_actor_critic(lm, backbone)
         losses = sac_losses(model, sac_batch(lm)[0], 0.1, train_actor=True)
-        forward = calls.count
+        forward = [c.count for c in calls]
         losses.loss.backward()
         passes_with_gradient = 2 if backbone == "separate" else 1
-        assert calls.count - forward == (passes_with_gradient if checkpointing else 0)
+        again = [c.count - before for c, before in zip(calls, forward, strict=True)]
+        assert again == [passes_with_gradient if checkpointing else 0] * len(calls)
         adapters = [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
         outcomes.append((losses.loss, [gradients(lm, a) for a in adapters], [p.grad for p in heads.parameters()]))
     (loss, lora_plain, heads_plain), (loss_again, lora_again, heads_again) = outcomes
     assert loss.item() == pytest.approx(loss_again.item(), rel=1e-6)
-    for again, plain in zip(lora_again, lora_plain, strict=True):
-        assert_same_gradients(again, plain, 1e-5)
+    for recomputed, plain in zip(lora_again, lora_plain, strict=True):
+        assert_same_gradients(recomputed, plain, 1e-5)
     torch.testing.assert_close(heads_again, heads_plain)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-def test_checkpointing_switches_no_dropout_on() -> None:
-    base = tiny_model("gpt2")
-    assert base.config.resid_pdrop > 0
+@pytest.mark.parametrize("lm_name", ["gpt2", "flan"])
+def test_checkpointing_switches_no_dropout_on(lm_name: str) -> None:
+    base = tiny_model(lm_name)
+    assert any(isinstance(module, nn.Dropout) and module.p > 0 for module in base.modules())
     _checkpoint_layers(base)
-    lm = CausalLM(base, lora(), [ACTOR])
+    lm = adapted(lm_name, base)
     packed = lm.pack(ragged())
     with torch.no_grad():
         assert torch.equal(lm.forward(packed).log_probs_BA, lm.forward(packed).log_probs_BA)
@@ -140,8 +154,9 @@ def test_an_adapter_on_the_output_layer_is_refused() -> None:
         CausalLM(tiny_model("mistral"), config)
 
 
-def test_all_linear_leaves_the_output_layer_out() -> None:
-    assert not any("lm_head" in name for name in tiny_lm("mistral").adapter_parameters(ACTOR))
+@pytest.mark.parametrize("lm_name", ["mistral", "t5", "flan"])
+def test_all_linear_leaves_the_output_layer_out(lm_name: str) -> None:
+    assert not any("lm_head" in name for name in tiny_lm(lm_name).adapter_parameters(ACTOR))
 
 
 def test_merged_needs_linear_layers() -> None:
@@ -157,24 +172,24 @@ def test_targets_that_do_not_exist() -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_adapter_files_are_a_peft_folder_with_the_same_scores(merged: bool, tmp_path: Path) -> None:
-    lm = tiny_lm("qwen2", [ACTOR, CRITIC], merged=merged)
+@pytest.mark.parametrize("lm_name", ["qwen2", "flan"])
+def test_adapter_files_are_a_peft_folder_with_the_same_scores(lm_name: str, merged: bool, tmp_path: Path) -> None:
+    lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
     files = lm.adapter_files()
     assert sorted(files) == ["adapter_config.json", "adapter_model.safetensors"]
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    loaded = PeftModel.from_pretrained(tiny_model("qwen2"), str(tmp_path))
+    loaded = PeftModel.from_pretrained(tiny_model(lm_name), str(tmp_path))
     [query] = ragged(counts=[1])
-    ids = torch.from_numpy(np.concatenate([query.prompt, query.actions[0]]))
-    log_prob_TV = torch.log_softmax(loaded(input_ids=ids[None]).logits[0], dim=-1)
-    expected = log_prob_TV[len(query.prompt) - 1 : -1].gather(1, ids[len(query.prompt) :, None]).sum()
+    [expected] = alone(lm_name, loaded, query).detach()
     for name, same in ((ACTOR, True), (CRITIC, False)):
         gap = abs(lm.forward(lm.pack([query]), name).log_probs_BA.item() - expected.item())
         assert (gap < 1e-5) == same
 
 
-def test_adapter_files_are_those_that_peft_writes(tmp_path: Path) -> None:
-    lm = tiny_lm("llama", [ACTOR, CRITIC])
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_adapter_files_are_those_that_peft_writes(lm_name: str, tmp_path: Path) -> None:
+    lm = tiny_lm(lm_name, [ACTOR, CRITIC])
     lm._peft.save_pretrained(str(tmp_path), selected_adapters=[ACTOR], save_embedding_layers=False)
     files = lm.adapter_files()
     texts = (files["adapter_config.json"], (tmp_path / "adapter_config.json").read_text())
@@ -186,10 +201,11 @@ def test_adapter_files_are_those_that_peft_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_bfloat16_model_has_float32_adapters_and_scores(merged: bool) -> None:
-    lm = CausalLM(tiny_model("llama", dtype=torch.bfloat16), lora(), [ACTOR], merged=merged)
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_a_bfloat16_model_has_float32_adapters_and_scores(lm_name: str, merged: bool) -> None:
+    lm = adapted(lm_name, tiny_model(lm_name, dtype=torch.bfloat16), merged=merged)
     shake(lm, [ACTOR])
-    exact = tiny_lm("llama")
+    exact = tiny_lm(lm_name)
     queries = ragged()
     output = lm.forward(lm.pack(queries))
     assert output.log_probs_BA.dtype == torch.float32
