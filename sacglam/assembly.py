@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import Observe, as_it_is, build_brain, build_env, build_learner, build_replay, learner_on
+from sacglam.build import Observe, as_it_is, build_brain, build_env, build_experience, build_learner, learner_on
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 from sacglam.learner.host import LearnerHost
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
-from sacglam.replay.experience import HindsightReplay
+from sacglam.replay.experience import Experience
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.runtime.engines import EngineGroup, EngineHost
 from sacglam.runtime.group import LocalWorker
@@ -41,7 +41,7 @@ class Parts:
     learners: LearnerGroup
     scorer: Scorer
     handoff: Handoff
-    replay: HindsightReplay
+    experience: Experience
     rollout: Rollout
     starts: RandomStarts
     policy: SamplingPolicy
@@ -95,7 +95,7 @@ def _assemble(
         learners=learners,
         scorer=scorer,
         handoff=handoff,
-        replay=build_replay(config, envs[0], replay_rng),
+        experience=build_experience(config, envs[0], replay_rng),
         rollout=Rollout(envs, scorer, policy, starts, clock),
         starts=starts,
         policy=policy,

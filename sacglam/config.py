@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from sacglam.errors import ConfigError
 
@@ -131,6 +131,8 @@ class SacConfig(Section):
     """Let both learning rates fall linearly to a tenth over the budget."""
     max_grad_norm: PositiveFloat | None = None
     """Clip the norm of the whole gradient; None: no clipping, as in the paper."""
+    critic_coef: PositiveFloat = 1.0
+    """Weight of the critic's loss beside the actor's, where both train the shared adapter."""
     tau: OpenFraction = 0.005
     """Step of the target's exponential moving average at each update."""
     warmup_updates: NonNegative = 20
@@ -138,8 +140,58 @@ class SacConfig(Section):
     alpha: AlphaConfig = AlphaConfig()
 
 
+class PpoConfig(Section):
+    """Proximal policy optimisation, the baseline (paper, Table 1)."""
+
+    type: Literal["ppo"] = "ppo"
+    gamma: OpenFraction = 0.99
+    """Discount per environment step."""
+    gae_lambda: Fraction = 0.99
+    """Lambda of the generalised advantage estimates."""
+    update_interval: Positive = 2048
+    """Environment steps, over all copies together, that are collected for one update."""
+    epochs: Positive = 16
+    """Times that each collected step is learnt from."""
+    batch_size: Positive = 256
+    """Steps in one gradient update."""
+    micro_batch_size: Positive | None = None
+    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
+    clip: PositiveFloat = 0.2
+    """The probability ratio counts within 1 +- this."""
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of the policy's entropy in the loss."""
+    value_coef: PositiveFloat = 0.5
+    """Weight of the value loss."""
+    normalise_advantages: bool = True
+    """Shift and scale an interval's advantages to mean 0 and deviation 1."""
+    actor_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the adapters."""
+    critic_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the value head (and the critic's own adapter, if it has one)."""
+    lr_decay: bool = False
+    """Let both learning rates fall linearly to a tenth over the budget."""
+    max_grad_norm: PositiveFloat | None = 0.5
+    """Clip the norm of the whole gradient; None: no clipping."""
+
+    @property
+    def updates_per_interval(self) -> int:
+        """Gradient updates at each interval."""
+        return self.epochs * -(-self.update_interval // self.batch_size)
+
+
+def _algorithm(values: Any) -> Any:
+    """The algorithm's name in plain values or in a section; SAC where nothing is said."""
+    if isinstance(values, dict):
+        return values.get("type", "sac")
+    return values.type if isinstance(values, SacConfig | PpoConfig) else "sac"
+
+
+_ALGORITHMS: Mapping[str, type[Section]] = {"sac": SacConfig, "ppo": PpoConfig}
+AlgoConfig = Annotated[Annotated[SacConfig, Tag("sac")] | Annotated[PpoConfig, Tag("ppo")], Discriminator(_algorithm)]
+
+
 class ReplayConfig(Section):
-    """The replay buffer and hindsight relabelling."""
+    """The replay buffer and hindsight relabelling; SAC's alone."""
 
     capacity: Positive = 100_000
     """Transitions kept; the oldest go first."""
@@ -235,7 +287,8 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     critic: CriticConfig = CriticConfig()
     policy: PolicyConfig = PolicyConfig()
-    algo: SacConfig = SacConfig()
+    algo: AlgoConfig = SacConfig()
+    """The learning rule: `type: sac` (where nothing is said) or `type: ppo`, and its settings."""
     replay: ReplayConfig = ReplayConfig()
     evaluation: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -262,6 +315,10 @@ class Config(Section):
         if self.learners.count and not self.engines.count:
             raise ValueError(
                 f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
+            )
+        if self.runtime.lag and self.algo.type == "ppo":
+            raise ValueError(
+                "runtime.lag is for SAC: PPO learns from the policy it has, not from one before; set it to 0"
             )
         if self.runtime.lag and not self.learners.count:
             raise ValueError(
@@ -358,20 +415,29 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 
 def _explain(fault: Any) -> str:
-    path = [str(part) for part in fault["loc"]]
+    path = _untagged(fault["loc"])
     where = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        known = list(_fields_at(path[:-1]))
+        known = list(_fields_at([str(part) for part in fault["loc"][:-1]]))
         near = get_close_matches(path[-1], known, n=1)
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {where!r}; {hint}"
+    if fault["type"] == "union_tag_invalid":
+        return f"{where}.type: expected one of {', '.join(_ALGORITHMS)} (got {fault['ctx']['tag']!r})"
     message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{where}: {message} (got {fault['input']!r})" if where else message
 
 
-def _fields_at(path: Sequence[str]) -> Mapping[str, Any]:
+def _untagged(place: Sequence[int | str]) -> list[str]:
+    """A fault's place as a user writes it: pydantic puts the algorithm's name behind `algo`."""
+    path = [str(part) for part in place]
+    return path[:1] + path[2:] if path[:1] == ["algo"] else path
+
+
+def _fields_at(place: Sequence[str]) -> Mapping[str, Any]:
     section: Any = Config
-    for part in path:
-        section = section.model_fields[part].annotation
+    for before, part in zip([None, *place], place, strict=False):
+        if part != "algo":
+            section = _ALGORITHMS[part] if before == "algo" else section.model_fields[part].annotation
     fields: Mapping[str, Any] = section.model_fields
     return fields

@@ -103,17 +103,17 @@ class Training:
         while progress.env_steps < self._config.steps and not stop.requested:
             started = time.perf_counter()
             self._window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
-            episodes = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
+            collected = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
-                parts.replay.add(episodes)  # real and hindsight transitions
-                batches = parts.replay.batches()
+                parts.experience.add(collected)  # SAC: real and hindsight transitions; PPO: the interval's steps
+                batches = parts.experience.batches()
             if batches:
-                probe = parts.handoff.probe(parts.learners.begun)
-                self._under_way.append(parts.learners.learn(batches, parts.handoff.publishes, probe))
+                probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
+                self._under_way.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
             self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
-            self._window.add_episodes(episodes)
+            self._window.add_episodes(collected.episodes)
             progress.env_steps += interval
-            progress.episodes += len(episodes)
+            progress.episodes += len(collected.episodes)
             progress.seconds += time.perf_counter() - started
             self._at_due_times()
 
@@ -155,7 +155,7 @@ class Training:
 
     def _at_due_times(self) -> None:
         if self._due(self._config.log_every_steps):
-            metrics = {**self._window.flush(), **self._parts.replay.metrics(self._progress.updates)}
+            metrics = {**self._window.flush(), **self._parts.experience.metrics(self._progress.updates)}
             self._append(metrics)
             self._display.metrics(self._progress, metrics)
         if self._due(self._config.evaluation.every_steps):

@@ -24,6 +24,15 @@ TINY = [
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 
+QUICKSTART_PPO = Path(__file__).parents[1] / "configs" / "quickstart_ppo.yaml"
+TINY_PPO = [
+    *(setting for setting in TINY if setting.split(".")[0] not in ("algo", "replay")),
+    "algo.update_interval=32",
+    "algo.batch_size=16",
+    "algo.epochs=2",
+]
+"""Overrides that make PPO's quickstart a run of a few seconds, with as many lines of metrics."""
+
 
 def sacglam(*arguments: str | Path, **options: str) -> list[str]:
     """The command line that runs sacglam in a process of its own."""
@@ -33,7 +42,16 @@ def sacglam(*arguments: str | Path, **options: str) -> list[str]:
 
 def tiny_train(out: Path, *overrides: str) -> list[str]:
     """The command that trains the tiny run into `out`."""
-    return sacglam("train", "--out", out, *(word for o in [*TINY, *overrides] for word in ("--set", o)))
+    return sacglam("train", "--out", out, *_set(*TINY, *overrides))
+
+
+def tiny_ppo(out: Path, *overrides: str) -> list[str]:
+    """The command that trains the tiny run of PPO into `out`."""
+    return sacglam("train", QUICKSTART_PPO, "--out", out, *_set(*TINY_PPO, *overrides))
+
+
+def _set(*overrides: str) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
 
 
 def call(command: list[str]) -> subprocess.CompletedProcess[str]:

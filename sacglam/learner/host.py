@@ -8,7 +8,7 @@ from typing import Any
 from sacglam.clock import PhaseClock
 from sacglam.learner.learner import Learner
 from sacglam.scoring.base import Learned, Published
-from sacglam.types import Query, Transition
+from sacglam.types import Batches, Query
 
 
 class LearnerHost:
@@ -20,7 +20,7 @@ class LearnerHost:
         self._learner = learner
         self._clock = clock
 
-    def learn(self, batches: Sequence[Sequence[Transition]], publish: bool, probe: Sequence[Query]) -> Learned:
+    def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
         """One interval's updates, and if asked the adapter after them with the policy at the states of `probe`."""
         metrics = self._learner.update(batches)
         published = self.publish(probe) if publish else None

@@ -12,7 +12,7 @@ from sacglam.runs.display import Display
 from sacglam.runs.progress import Progress
 from sacglam.runs.stopping import StopSignal
 
-WARM_UP = 3
+WARM_UP = 2
 """Intervals with updates that are left out: the first ones allocate memory and meet shapes for the first time."""
 
 

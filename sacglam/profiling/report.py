@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sacglam.errors import ProfileError
+from sacglam.profiling.chart import draw_profile
 from sacglam.profiling.phases import look, ordered
 from sacglam.profiling.result import Profile
 from sacglam.profiling.trace import Timeline, trace
@@ -20,8 +21,8 @@ from sacglam.runs.directory import explained
 from sacglam.summary import versions
 
 
-def new_folder(folder: Path) -> Path:
-    """Make a folder for a profile.
+def vacant(folder: Path) -> Path:
+    """A folder for a new profile; touches nothing.
 
     Raises:
         ProfileError: there is something in it already.
@@ -30,15 +31,13 @@ def new_folder(folder: Path) -> Path:
         raise ProfileError(
             f"expected a new or empty folder for the profile, but {folder} is there; choose another --out"
         )
-    with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timeline]) -> None:
-    """`profile.json`, `trace.json` and `profile.png` in `folder`."""
-    from sacglam.profiling.chart import draw_profile
-
+    """`profile.json`, `trace.json` and `profile.png` in `folder`, which is made."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     found = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
     _write_json(folder / "profile.json", found, indent=2)
     _write_json(folder / "trace.json", trace(timelines), indent=None)

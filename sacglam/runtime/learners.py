@@ -8,7 +8,7 @@ from typing import Any
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import Pending, Worker, WorkerLost, gather
 from sacglam.scoring.base import Learned, Published
-from sacglam.types import Query, Transition
+from sacglam.types import Batches, Query
 
 
 class LearnerGroup:
@@ -24,10 +24,10 @@ class LearnerGroup:
         self.updates = 0
         self.begun = 0
 
-    def learn(self, batches: Sequence[Sequence[Transition]], publish: bool, probe: Sequence[Query]) -> UnderWay:
-        """Begin one interval's updates; `publish` and `probe` as in `Learner.learn`."""
-        self.begun += len(batches)
-        return UnderWay(self, self._submit("learn", batches, publish, probe), len(batches))
+    def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> UnderWay:
+        """Begin one interval's `updates`; `batches`, `publish` and `probe` as in `LearnerHost.learn`."""
+        self.begun += updates
+        return UnderWay(self, self._submit("learn", batches, publish, probe), updates)
 
     def publish(self, probe: Sequence[Query]) -> Published:
         """The adapter of now, and the policy at the states of `probe`."""

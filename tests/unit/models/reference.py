@@ -24,7 +24,8 @@ from transformers import (
 )
 
 from sacglam.algos.sac import SacBatch
-from sacglam.models.actor_critic import ActorCritic, Backbone, TargetBackbone, adapters_needed
+from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
+from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
 from sacglam.models.heads import CriticInput, QHeads
