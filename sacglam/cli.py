@@ -175,7 +175,7 @@ def profile(
     from sacglam.terminal import RichDisplay
 
     found = sources_of(sources or [configuration.quickstart_path()], set_ or [])
-    folder = report.new_folder(out or directory.fresh(found[0].config.seed, Path("profiles")))
+    folder = report.vacant(out or directory.fresh(found[0].config.seed, Path("profiles")))
     length = Length(intervals, seconds)
     with RichDisplay(errors) as display:
         measured = [measure(source, length, display) for source in found]

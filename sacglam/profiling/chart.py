@@ -12,7 +12,7 @@ from sacglam.profiling.phases import look, ordered
 from sacglam.profiling.result import Profile
 from sacglam.runs.directory import explained
 
-_LEAST_LABELLED = 0.04  # of a bar: a smaller part has no room for its figure
+_LEAST_LABELLED = 0.04  # of the highest bar: a smaller part has no room for its figure
 
 
 def draw_profile(profiles: Sequence[Profile], file: Path) -> None:
@@ -34,11 +34,11 @@ def draw_profile(profiles: Sequence[Profile], file: Path) -> None:
 
 def _stack(axes: Axes, profiles: Sequence[Profile], scales: Sequence[float]) -> None:
     bottoms = [0.0] * len(profiles)
+    highest = max(profile.wall_seconds * scale for profile, scale in zip(profiles, scales, strict=True))
     for name in ordered(name for profile in profiles for name in profile.seconds):
         heights = [p.seconds.get(name, 0.0) * scale for p, scale in zip(profiles, scales, strict=True)]
         bars = axes.bar(range(len(profiles)), heights, 0.6, bottoms, color=look(name).colour, label=look(name).title)
-        totals = [p.wall_seconds * scale for p, scale in zip(profiles, scales, strict=True)]
-        shown = [f"{h:.3g}" if h >= _LEAST_LABELLED * t else "" for h, t in zip(heights, totals, strict=True)]
+        shown = [f"{height:.3g}" if height >= _LEAST_LABELLED * highest else "" for height in heights]
         colour = "white" if look(name).dark else "black"
         axes.bar_label(bars, shown, label_type="center", fontsize="small", color=colour)
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]

@@ -111,15 +111,14 @@ def _base(lm: PackedLM) -> PreTrainedModel:
 def forwards_per_step(config: Config) -> float:
     """How many scoring forwards F an environment step costs at least: one to act, and those of its updates.
 
-    An update's row takes 2 F for forward and backward at s, and with SAC one F for the policy at s' and one for the
-    target there, unless they share a pass (`critic.target_backbone: online` on a shared or frozen backbone). A critic
-    with a backbone of its own takes another 2 F at s. With 16 rows a step: SAC 65 F, PPO 33 F.
+    An update's row takes 2 F for forward and backward at s, and as much again for a critic with a backbone of its
+    own. With SAC one F for the policy at s' comes to it, and one for the target there, unless they share a pass
+    (`critic.target_backbone: online` on a shared or frozen backbone). With 16 rows a step: SAC 65 F, PPO 33 F.
     """
     algo, critic = config.algo, config.critic
-    rows = algo.updates_per_interval * algo.batch_size / algo.update_interval
-    if algo.type != "sac":
-        return 1 + 2 * rows
     separate = critic.backbone == "separate"
     gradient = 4 if separate else 2
+    if algo.type == "ppo":
+        return 1 + gradient * algo.epochs
     bootstrap = 2 if separate or critic.target_backbone == "adapter" else 1
-    return 1 + (gradient + bootstrap) * rows
+    return 1 + (gradient + bootstrap) * algo.updates_per_interval * algo.batch_size / algo.update_interval

@@ -12,7 +12,7 @@ from sacglam.runs.display import Display
 from sacglam.runs.progress import Progress
 from sacglam.runs.stopping import StopSignal
 
-WARM_UP = 3
+WARM_UP = 2
 """Intervals with updates that are left out: the first ones allocate memory and meet shapes for the first time."""
 
 
@@ -47,9 +47,10 @@ class RankMark:
 
 @dataclass(frozen=True)
 class Mark:
-    """The counters at the end of an interval."""
+    """The counters at the end of an interval; `cpu` are the seconds that the processor gave to this process."""
 
     time: float
+    cpu: float
     seconds: Mapping[str, float]
     updates: int
     passes: int
@@ -144,4 +145,4 @@ class Meter:
 
     def _mark(self) -> Mark:
         clock, learners = self._parts.clock, self._parts.learners
-        return Mark(time.perf_counter(), clock.seconds, learners.updates, len(self._tally.passes))
+        return Mark(time.perf_counter(), time.process_time(), clock.seconds, learners.updates, len(self._tally.passes))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-_ROWS, _REPEATS = 4096, 3
+_ROWS, _REPEATS = 4096, 5
 _LEAST_SECONDS = 0.02  # of one timing, so that neither the timer nor waiting for a device weighs
 
 
@@ -18,7 +18,7 @@ _LEAST_SECONDS = 0.02  # of one timing, so that neither the timer nor waiting fo
 def matmul_rate(matrices: Sequence[Tensor], synchronise: Callable[[], None]) -> float:
     """FLOP per second of (4096, k) x (k, n) products, over all of `matrices` (n, k) in their own type and place.
 
-    Of each shape the fastest of three timings counts: other programs of the machine can only slow one down.
+    Of each shape the fastest of five timings counts: other programs of the machine can only slow one down.
     """
     flop, seconds = 0, 0.0
     for (outputs, inputs), count in Counter((m.shape[0], m.shape[1]) for m in matrices).items():

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sacglam.errors import ProfileError
+from sacglam.profiling.chart import draw_profile
 from sacglam.profiling.phases import look, ordered
 from sacglam.profiling.result import Profile
 from sacglam.profiling.trace import Timeline, trace
@@ -20,8 +21,8 @@ from sacglam.runs.directory import explained
 from sacglam.summary import versions
 
 
-def new_folder(folder: Path) -> Path:
-    """Make a folder for a profile.
+def vacant(folder: Path) -> Path:
+    """A folder for a new profile; touches nothing.
 
     Raises:
         ProfileError: there is something in it already.
@@ -30,15 +31,13 @@ def new_folder(folder: Path) -> Path:
         raise ProfileError(
             f"expected a new or empty folder for the profile, but {folder} is there; choose another --out"
         )
-    with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timeline]) -> None:
-    """`profile.json`, `trace.json` and `profile.png` in `folder`."""
-    from sacglam.profiling.chart import draw_profile
-
+    """`profile.json`, `trace.json` and `profile.png` in `folder`, which is made."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     found = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
     _write_json(folder / "profile.json", found, indent=2)
     _write_json(folder / "trace.json", trace(timelines), indent=None)
@@ -62,24 +61,31 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
 
 
 def _phases(profiles: Sequence[Profile]) -> Table:
+    """One column for each profile, with the same figures in it."""
     alone = len(profiles) == 1
-    table = Table("phase", title="Where the time goes", box=box.SIMPLE_HEAD)
+    table = Table("\nphase", title="Where the time goes", box=box.SIMPLE_HEAD)
+    table.columns[0].no_wrap = True
+    titles = _line(["seconds", "share", "ms/step", "ms/update"], alone)
     for profile in profiles:
-        titles = (["seconds"] if alone else []) + ["share", "ms/step", "ms/update"]
-        for place, title in enumerate(titles):
-            table.add_column(f"{'' if place else escape(profile.label)}\n{title}", justify="right", no_wrap=True)
+        table.add_column(f"{escape(profile.label)}\n{titles}", justify="right", no_wrap=True)
     for name in ordered(name for profile in profiles for name in profile.seconds):
-        cells = [cell for profile in profiles for cell in _cells(profile, profile.seconds.get(name, 0.0), alone)]
-        table.add_row(escape(look(name).title), *cells)
+        figures = (_of_phase(profile, profile.seconds.get(name, 0.0), alone) for profile in profiles)
+        table.add_row(escape(look(name).title), *figures)
     table.add_section()
-    table.add_row("[bold]all", *(c for profile in profiles for c in _cells(profile, profile.wall_seconds, alone)))
+    table.add_row("[bold]all", *(_of_phase(profile, profile.wall_seconds, alone) for profile in profiles))
     return table
 
 
-def _cells(profile: Profile, seconds: float, alone: bool) -> list[str]:
-    per_step, per_update = 1e3 * seconds / profile.env_steps, 1e3 * seconds / profile.updates
-    cells = [f"{seconds / profile.wall_seconds:.1%}", f"{per_step:.2f}", f"{per_update:.2f}"]
-    return [f"{seconds:.2f}", *cells] if alone else cells
+def _of_phase(profile: Profile, seconds: float, alone: bool) -> str:
+    share, per_step = f"{seconds / profile.wall_seconds:.1%}", f"{1e3 * seconds / profile.env_steps:.2f}"
+    return _line([f"{seconds:.2f}", share, per_step, f"{1e3 * seconds / profile.updates:.2f}"], alone)
+
+
+def _line(cells: Sequence[str], alone: bool) -> str:
+    """Cells in columns; beside another profile there is no room for the first one."""
+    widths = (8, 7, 8, 10)
+    padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+    return "".join(padded if alone else padded[1:])
 
 
 def _rank_phases(profile: Profile) -> Table:
@@ -155,6 +161,7 @@ def _share(profile: Profile) -> str:
 _FIGURES: Sequence[tuple[str, Callable[[Profile], str]]] = (
     ("intervals measured (left out before)", lambda p: f"{p.intervals} ({p.warm_up_intervals})"),
     ("environment steps, updates", lambda p: f"{p.env_steps:,}, {p.updates:,}"),
+    ("CPU cores kept busy by this process", lambda p: f"{p.cpu_seconds / p.wall_seconds:.2f}"),
     ("environment steps a second", lambda p: f"{p.env_steps / p.wall_seconds:.3g}"),
     ("updates a second", lambda p: f"{p.updates / p.wall_seconds:.3g}"),
     ("tokens a second", _tokens),

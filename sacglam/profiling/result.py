@@ -43,6 +43,7 @@ class Profile:
     env_steps: int
     updates: int
     wall_seconds: float
+    cpu_seconds: float  # of all threads of this process: on a machine that is shared, below the threads' wall time
     seconds: Mapping[str, float]  # by phase of the loop, in its order; they add up to `wall_seconds`
     rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
     work: Mapping[str, Work]  # by phase; empty where the model is in other processes

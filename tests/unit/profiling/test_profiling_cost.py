@@ -92,8 +92,10 @@ def test_it_agrees_with_torchs_counter() -> None:
         (["critic.backbone=separate"], 97),
         (["critic.backbone=separate", "critic.target_backbone=online"], 97),
         (["algo.batch_size=128", "algo.updates_per_interval=8"], 129),
+        (["algo={type: ppo}"], 33),
+        (["algo={type: ppo, epochs: 4, update_interval: 480}", "critic.backbone=separate"], 17),
     ],
 )
 def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
-    """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65."""
+    """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65, and with PPO's 16 epochs 1 + 16 x 2 = 33."""
     assert forwards_per_step(configuration.override(configuration.Config(), overrides)) == forwards
