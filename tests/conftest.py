@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,12 @@ def _set(*overrides: str) -> list[str]:
 def call(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; its output is text."""
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several workers none shall begin the longest file when the others have nothing left to do."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "/learning/" not in item.nodeid))
 
 
 @pytest.fixture(scope="session")
