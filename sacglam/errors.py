@@ -43,3 +43,7 @@ class LearnerError(SacglamError):
 
 class ParityError(SacglamError):
     """An engine's policy is not the learner's."""
+
+
+class TrackingError(SacglamError):
+    """Aim is not installed, or its repository is locked, full or broken; the run's own files are whole."""

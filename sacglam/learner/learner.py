@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from sacglam.prompt import query
 from sacglam.scoring.base import LogPolicy, Scorer
 from sacglam.types import Adapter, Query, Transition
 
+_Q_STATES = 32  # in one pass of `q_values`, which must fit beside an update's memory
 FINAL_LR_SHARE = 0.1  # what lr_decay leaves of the learning rate at the end of the budget
 
 
@@ -148,6 +151,19 @@ class Learner:
             DivergenceError: the weights give no number.
         """
         return self._backend.forward(partial(self._scorer.log_policy, queries))
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's own actions, one float32 array (A,) for each."""
+        found: list[npt.NDArray[np.float32]] = []
+        for start in range(0, len(queries), _Q_STATES):
+            found += self._backend.forward(partial(self._q_values, queries[start : start + _Q_STATES]))
+        return found
+
+    @torch.no_grad()
+    def _q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        values = self.model.evaluate(self.model.pack(self._tokenizer(queries)))
+        q_BA = values.q_CBA.min(dim=0).values.float().cpu().numpy()
+        return [row[: len(q.actions)] for row, q in zip(q_BA, queries, strict=True)]
 
     def adapter(self) -> Adapter:
         """The actor's LoRA weights as they are now, for the engines."""
