@@ -23,8 +23,8 @@ def installed() -> bool:
 
 
 def exists(folder: Path) -> bool:
-    """Whether `folder` holds an Aim repository."""
-    return (folder / ".aim").is_dir()
+    """Whether `folder` holds a whole Aim repository; `VERSION` is what Aim writes last when it makes one."""
+    return (folder / ".aim" / "VERSION").is_file()
 
 
 class AimRun:
@@ -107,13 +107,16 @@ def explained(folder: Path) -> Iterator[None]:
     except ImportError as error:
         raise TrackingError(f"Aim is not installed here ({error}); {INSTALL}") from error
     except Exception as error:
+        repo = folder / ".aim"
+        half = f". It is not whole: remove {repo}, and it is made anew" if repo.exists() and not exists(folder) else ""
         raise TrackingError(
-            f"Aim cannot use the repository {folder / '.aim'}: {type(error).__name__}: {_one_line(error)}"
+            f"Aim cannot use the repository {repo}: {type(error).__name__}: {_one_line(error)}{half}"
         ) from error
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
+    """What an error says first; a database's goes on with its statement."""
+    return (str(error).strip().splitlines() or ["no message"])[0][:200]
 
 
 def _as_aim(value: float | Distribution | Texts | Picture) -> Any:

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sacglam.errors import TrackingError
+from sacglam.runs.stopping import StopSignal
 from sacglam.tracking import aim
 from sacglam.tracking.explorations import prepare
 from sacglam.tracking.guard import LoopbackOnly
 
 HOST = "127.0.0.1"
-PORT = 43800
 _START_S = 60.0
 _POLL_S = 0.1
 
 
 def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], None]) -> None:
-    """Serve the explorer of the Aim repository in `folder` until Ctrl-C.
+    """Serve the explorer of the Aim repository in `folder` until SIGINT (Ctrl-C) or SIGTERM.
 
     `ready` is given the address and the prepared explorations' pages by name, once they can be opened.
 
@@ -32,22 +32,27 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
     import uvicorn  # comes with Aim
 
     server = uvicorn.Server(uvicorn.Config(application, host=HOST, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        _wait(lambda: server.started or not thread.is_alive())
-        address = f"http://{HOST}:{port}"
+    thread = threading.Thread(target=server.run, daemon=True)  # the main thread is left to the signals
+    with StopSignal() as stop:
+        thread.start()
         try:
-            ready(address, prepare(address))
-        except OSError as error:
-            raise TrackingError(f"Aim's server at {address} does not answer as expected: {error}") from error
-        while thread.is_alive():
-            thread.join(_POLL_S)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.should_exit = True
-        thread.join()
+            _wait(lambda: server.started or stop.requested or not thread.is_alive())
+            if server.started:
+                _announce(f"http://{HOST}:{port}", ready)
+            while thread.is_alive() and not stop.requested:
+                thread.join(_POLL_S)
+        finally:
+            server.should_exit = True
+            thread.join()
+    if not server.started:
+        raise TrackingError(f"Aim's server did not start on {HOST}:{port}; is the port free? Try another --port")
+
+
+def _announce(address: str, ready: Callable[[str, Mapping[str, str]], None]) -> None:
+    try:
+        ready(address, prepare(address))
+    except OSError as error:
+        raise TrackingError(f"Aim's server at {address} does not answer as expected: {error}") from error
 
 
 def check(folder: Path, port: int) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
 from sacglam.tracking import points
 from sacglam.tracking.aim import AimRun
 
 _BESIDE = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
+_POLL_S = 0.2
 
 
 class Tail:
@@ -39,22 +44,53 @@ def fill(
     repo: Path,
     wait: Callable[[], bool] = lambda: False,
     advance: Callable[[int], None] = lambda lines: None,
+    patience_s: float = 5.0,
 ) -> str:
     """Write the run into the Aim repository in `repo`, under the hash in its `aim.json` if there is one; the hash.
 
     After all lines are read, `wait` returns True when there may be more, and False when there will be none: then comes
     what is known at the end. Points that are in Aim already are replaced, so it can be done again at any time.
-    `advance` is told the number of lines done.
+    `advance` is told the number of lines done. Another writer of the run is given `patience_s` to end.
 
     Raises:
-        TrackingError: Aim is not installed, or its repository is locked, full or broken.
+        TrackingError: Aim is not installed, its repository is locked, full or broken, or the run has another writer.
     """
-    config, known = directory.config(), directory.aim()
-    run = AimRun(repo, known["hash"] if known else None)
-    directory.write_aim(run.hash, repo)
-    algorithm = points.algorithm(config)
-    run.describe(directory.root.resolve().name, config.env.name, algorithm)
-    run.set_params({"algorithm": algorithm, "hparams": config.model_dump(mode="json")})
+    with _sole_writer(directory, patience_s):
+        config, known = directory.config(), directory.aim()
+        run = AimRun(repo, known["hash"] if known else None)
+        directory.write_aim(run.hash, repo)
+        algorithm = points.algorithm(config)
+        run.describe(directory.root.resolve().name, config.env.name, algorithm)
+        run.set_params({"algorithm": algorithm, "hparams": config.model_dump(mode="json")})
+        _follow(run, directory, wait, advance)
+        _conclude(run, directory)
+        run.close()
+        return run.hash
+
+
+@contextmanager
+def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
+    """Hold the run against other writers, by a lock that ends with this process.
+
+    Aim has a lock of its own, but the filelock of today takes what Aim writes into it for damaged, and breaks it.
+    """
+    deadline = time.monotonic() + patience_s
+    with directory.config_file.open("r+") as held:
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TrackingError(
+                        f"another process is writing the run at {directory.root} into Aim: its training, or an import. "
+                        "It locks the run until it ends; wait for that"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+
+
+def _follow(run: AimRun, directory: RunDirectory, wait: Callable[[], bool], advance: Callable[[int], None]) -> None:
     metrics, samples = Tail(directory.metrics_file), Tail(directory.samples_file)
     done = 0
     more = True
@@ -66,9 +102,6 @@ def fill(
             advance(done)
         for line in samples:
             run.track(points.of_samples(line))
-    _conclude(run, directory)
-    run.close()
-    return run.hash
 
 
 def _conclude(run: AimRun, directory: RunDirectory) -> None:

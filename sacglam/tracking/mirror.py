@@ -23,6 +23,7 @@ from sacglam.tracking.filling import fill
 _POLL_S = 1.0
 _FINISH_S = 60.0
 _NICENESS = 10
+_PATIENCE_S = 30.0  # for the mirror of a training that was killed a moment ago
 
 
 class Mirror(Protocol):
@@ -150,7 +151,7 @@ def main() -> None:
 
     root, repo = map(Path, sys.argv[1:])
     try:
-        fill(RunDirectory.open(root), repo, wait)
+        fill(RunDirectory.open(root), repo, wait, patience_s=_PATIENCE_S)
     except Exception as error:  # the training's user reads one line, whatever it is
         reply.write(str(error) if isinstance(error, SacglamError) else f"{type(error).__name__}: {error}")
         reply.flush()
