@@ -48,6 +48,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
         Sac(model, pack, config, clock),
         lm,
         PackedScorer(lm, tokenizer, policy),
+        lambda queries: [],
         TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         Schedule(config.actor_lr, config.critic_lr, config.lr_decay, 1, config.micro_batch_size),
         {},

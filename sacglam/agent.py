@@ -65,8 +65,8 @@ class Agent:
         """
         if not self.has_q:
             raise ModelError("an agent trained by PPO has no Q values; ask for value(), that of the state")
-        values = self._evaluate(observation, goal, actions)
-        return dict(zip(actions, values.q_CBA.min(dim=0).values[0].tolist(), strict=True))
+        [values] = self.brain.q_values([query(goal, _state(observation, actions))])
+        return dict(zip(actions, values.tolist(), strict=True))
 
     @torch.no_grad()
     def _evaluate(self, observation: str, goal: str, actions: Sequence[str]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sacglam import cpu
@@ -34,6 +35,7 @@ from sacglam.prompt import query
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.scoring.packed import PackedScorer
+from sacglam.types import Query
 
 _SHUFFLES = 0x5F0FF1E  # the stream of PPO's minibatches
 
@@ -58,6 +60,15 @@ class Brain:
     def scorer(self, version: Callable[[], int] = lambda: 0) -> PackedScorer:
         """A scorer over these weights."""
         return PackedScorer(self.lm, self.tokenizer, self.policy, version)
+
+    @torch.no_grad()
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's own actions, one array (A,) for each; empty where the critic has V alone."""
+        if not isinstance(self.model, ActorCritic):
+            return [np.empty(0, dtype=np.float32) for _ in queries]
+        values = self.model.evaluate(self.model.pack(self.tokenizer(queries)))
+        q_BA = values.q_CBA.min(dim=0).values.float().cpu().numpy()
+        return [row[: len(q.actions)] for row, q in zip(q_BA, queries, strict=True)]
 
     def pack(self, states: Sequence[State]) -> Any:
         """Goals and observations as the model takes them."""
@@ -169,6 +180,7 @@ def learner_on(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
         _algorithm(brain, config, clock),
         brain.lm,
         brain.scorer(),
+        brain.q_values,
         _backend(brain.model, config),
         Schedule(
             algo.actor_lr,

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sacglam import cli_aim
 from sacglam import config as configuration
 from sacglam.errors import SacglamError
 from sacglam.experiments import commands as experiments
@@ -335,3 +336,7 @@ def pretrain(
         display.stage("pre-training", settings.steps)
         loss = make(folder, settings, lambda step, _: display.advance(step))
     console.print(f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")
+
+
+app.command("aim-import")(cli_aim.aim_import)
+app.command("ui")(cli_aim.ui)

@@ -212,6 +212,8 @@ class EvalConfig(Section):
     """Environment steps between evaluations during the training; 0: none."""
     every_episodes: Positive = 200
     """Episodes of those."""
+    heldout: bool = False
+    """Let those play as many held-out goals, too, where the environment has some."""
 
 
 class CheckpointConfig(Section):
@@ -268,6 +270,19 @@ class RuntimeConfig(Section):
     """Address of a running Ray cluster, or `auto`; None: a Ray of its own on this machine, if one is needed."""
 
 
+class TrackingConfig(Section):
+    """Aim, the run explorer, and what is kept for it beside the metrics."""
+
+    aim: bool | Literal["auto"] = "auto"
+    """Mirror the run into Aim while it trains; `auto`: where Aim is installed."""
+    repo: str | None = None
+    """Folder that holds the Aim repository (`.aim`); None: the folder that holds the run's."""
+    samples_every_steps: NonNegative = 1_600
+    """Environment steps between lines of samples.jsonl: episodes as text, with probabilities and Q; 0: none."""
+    samples_episodes: Positive = 4
+    """Episodes of each line."""
+
+
 class Config(Section):
     """One experiment."""
 
@@ -293,6 +308,7 @@ class Config(Section):
     engines: EnginesConfig = EnginesConfig()
     learners: LearnersConfig = LearnersConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

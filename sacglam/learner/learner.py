@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,6 +25,9 @@ from sacglam.models.files import exported_files
 from sacglam.scoring.base import LogPolicy, Scorer
 from sacglam.types import Adapter, Query
 
+QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
+_Q_STATES = 32  # in one pass of `q_values`, which must fit beside an update's memory
+
 
 class Learner:
     """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
@@ -36,12 +41,13 @@ class Learner:
         algorithm: Algorithm,
         lm: PackedLM,
         scorer: Scorer,
+        q_values: QValues,
         backend: Backend,
         schedule: Schedule,
         critic: Mapping[str, Any],
         clock: PhaseClock,
     ) -> None:
-        """`algorithm`, `lm` and `scorer` are over the weights of `model`, whose parameters `backend` holds.
+        """`algorithm`, `lm`, `scorer` and `q_values` are over the weights of `model`, which `backend` holds.
 
         `critic` describes the critic's heads in the exported files.
         """
@@ -50,6 +56,7 @@ class Learner:
         self.updates = 0
         self._lm = lm
         self._scorer = scorer
+        self._q_values = q_values
         self._backend = backend
         self._schedule = schedule
         self._critic = critic
@@ -115,6 +122,13 @@ class Learner:
             DivergenceError: the weights give no number.
         """
         return self._backend.forward(partial(self._scorer.log_policy, queries))
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's own actions, a float32 array (A,) for each; empty where the critic has V alone."""
+        found: list[npt.NDArray[np.float32]] = []
+        for start in range(0, len(queries), _Q_STATES):
+            found += self._backend.forward(partial(self._q_values, queries[start : start + _Q_STATES]))
+        return found
 
     def adapter(self) -> Adapter:
         """The actor's LoRA weights as they are now, for the engines."""

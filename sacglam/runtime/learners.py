@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import Pending, Worker, WorkerLost, gather
 from sacglam.scoring.base import Learned, Published
@@ -33,6 +36,11 @@ class LearnerGroup:
         """The adapter of now, and the policy at the states of `probe`."""
         published: Published = self._call("publish", probe)
         return published
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's actions."""
+        values: list[npt.NDArray[np.float32]] = self._call("q_values", queries)
+        return values
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Full tensors and values, as `Learner.state` gives them on one process."""
