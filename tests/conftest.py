@@ -28,7 +28,7 @@ TINY = [
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 
-QUICKSTART_PPO = Path(__file__).parents[1] / "configs" / "quickstart_ppo.yaml"
+SIMPLE_PPO = Path(__file__).parents[1] / "configs" / "simple" / "ppo.yaml"
 TINY_PPO = [
     *(setting for setting in TINY if setting.split(".")[0] not in ("algo", "replay")),
     "algo.update_interval=32",
@@ -51,7 +51,7 @@ def tiny_train(out: Path, *overrides: str) -> list[str]:
 
 def tiny_ppo(out: Path, *overrides: str) -> list[str]:
     """The command that trains the tiny run of PPO into `out`."""
-    return sacglam("train", QUICKSTART_PPO, "--out", out, *_set(*TINY_PPO, *overrides))
+    return sacglam("train", SIMPLE_PPO, "--out", out, *_set(*TINY_PPO, *overrides))
 
 
 def _set(*overrides: str) -> list[str]:
