@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from sacglam.config.section import Positive, PositiveFloat, Section
 
 
