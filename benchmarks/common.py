@@ -19,16 +19,18 @@ import torch
 import transformers
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
 from benchmarks.separate import SeparateLM
+from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
-from sacglam.models.causal import CausalLM
+from sacglam.models.adapted import AdaptedLM
+from sacglam.models.architecture import architecture_of
 from sacglam.prompt import query
 from sacglam.types import Observation
 
 ROOT = Path(__file__).resolve().parent.parent
-VARIANTS = ("packed", "separate")
+VARIANTS = ("packed", "separate", "repeat")
 SHAPES: dict[str, dict[str, Any]] = {
     # The shape of SmolLM-135M, weights random.
     "smollm": {
@@ -58,6 +60,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 3,
     },
 }
+T5_SHAPES: dict[str, dict[str, Any]] = {
+    # The shape of Flan-T5-base, weights random: the paper's model.
+    "t5-base": {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12},
+    "t5-tiny": {"vocab_size": 512, "d_model": 96, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 3},
+}
 LORA_RANK = 16
 MAX_TOKENS = 2048
 FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
@@ -66,7 +73,7 @@ FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
 def parser(description: str) -> argparse.ArgumentParser:
     """The options that scoring and update have in common."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    options.add_argument("--model-shape", choices=sorted(SHAPES), default="smollm")
+    options.add_argument("--model-shape", choices=[*SHAPES, *T5_SHAPES], default="smollm")
     options.add_argument("--layers", type=int, help="layers instead of the shape's own number")
     options.add_argument("--actions", type=int, nargs="+", default=[10, 50], help="candidate actions of each state")
     options.add_argument("--prompt-tokens", type=int, default=200)
@@ -81,7 +88,8 @@ def parser(description: str) -> argparse.ArgumentParser:
         "--reference",
         choices=("plain", "lean"),
         default="plain",
-        help="separate sequences with the logits of every position, as transformers gives them, or of those scored",
+        help="separate sequences with the logits of every position, as transformers gives them, or of those scored; "
+        "decoder-only",
     )
     options.add_argument("--no-memory", dest="memory", action="store_false", help="leave peak memory out")
     options.add_argument("--peak-of", choices=VARIANTS, help=argparse.SUPPRESS)  # used for the fresh subprocess
@@ -91,19 +99,35 @@ def parser(description: str) -> argparse.ArgumentParser:
 def base_model(options: argparse.Namespace) -> PreTrainedModel:
     """The base model, with the same random weights at every call."""
     torch.manual_seed(0)
-    shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
-    config = LlamaConfig(**shape, max_position_embeddings=MAX_TOKENS, tie_word_embeddings=True)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    config = model_config(options)
+    model = architecture_of(config).auto.from_config(config, attn_implementation="sdpa")
     frozen: PreTrainedModel = model.to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
     return frozen
 
 
-def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> CausalLM:
+def model_config(options: argparse.Namespace) -> PreTrainedConfig:
+    """The model's shape."""
+    if options.model_shape in T5_SHAPES:
+        shape = T5_SHAPES[options.model_shape] | ({"num_layers": options.layers} if options.layers else {})
+        return T5Config(**shape, feed_forward_proj="gated-gelu")
+    shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
+    return LlamaConfig(**shape, max_position_embeddings=MAX_TOKENS, tie_word_embeddings=True)
+
+
+def variants(options: argparse.Namespace) -> tuple[str, ...]:
+    """What is compared: encoding the prompt once and repeating it is a way of encoder-decoders alone."""
+    return VARIANTS if options.model_shape in T5_SHAPES else VARIANTS[:2]
+
+
+def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> AdaptedLM[Any]:
     """The language model of one variant: the same weights whichever it is."""
     model = base_model(options)
-    lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    architecture = architecture_of(model.config)
+    lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type=architecture.task)
     if variant == "packed":
-        return CausalLM(model, lora, adapters, bucket=options.bucket)
+        return architecture.lm(model, lora, adapters, bucket=options.bucket)
+    if model.config.is_encoder_decoder:
+        return SeparateSeq2SeqLM(model, lora, adapters, once=variant == "repeat")
     return SeparateLM(model, lora, adapters, lean=options.reference == "lean")
 
 
@@ -120,7 +144,7 @@ def observation(seed: int, options: argparse.Namespace, actions: int) -> Observa
     generator = torch.Generator().manual_seed(seed)
 
     def text(words: int) -> str:
-        ids = torch.randint(SHAPES[options.model_shape]["vocab_size"] - 3, (words,), generator=generator)
+        ids = torch.randint(model_config(options).vocab_size - 3, (words,), generator=generator)
         return " ".join(f"w{i}" for i in ids.tolist())
 
     return Observation(
@@ -174,9 +198,9 @@ def peak_bytes(run: Callable[[], object], device: str) -> int:
 
 
 def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, int]:
-    """Peak bytes of both variants, each in a process of its own, so that one does not hide the other."""
+    """Peak bytes of each variant, in a process of its own, so that one does not hide another."""
     found = {}
-    for variant in VARIANTS:
+    for variant in variants(options):
         given = {k: v for k, v in vars(options).items() if k not in ("actions", "memory", "peak_of") and v is not None}
         arguments = [text for k, v in given.items() for text in (f"--{k.replace('_', '-')}", str(v))]
         command = [sys.executable, "-m", module, *arguments, "--actions", str(actions), "--peak-of", variant]
@@ -190,24 +214,32 @@ def comparison(
 ) -> dict[str, Any]:
     """One row of the benchmarks that hold the packed forward against separate sequences."""
     medians = {variant: median(times) for variant, times in seconds.items()}
-    pairs = [separate / packed for packed, separate in zip(*(seconds[v] for v in VARIANTS), strict=True)]
     return {
         "name": name,
         "actions": actions,
         "prompt_tokens": options.prompt_tokens,
         "action_tokens": options.action_tokens,
-        "speedup": round(medians["separate"] / medians["packed"], 2),
-        "speedup_range": [round(min(pairs), 2), round(max(pairs), 2)],
+        **_speedup("speedup", seconds["packed"], seconds["separate"]),
+        **(_speedup("speedup_over_repeat", seconds["packed"], seconds["repeat"]) if "repeat" in seconds else {}),
         "memory_ratio": round(peak["packed"] / peak["separate"], 3) if peak else None,
         "seconds": {variant: round(value, 4) for variant, value in medians.items()},
         "peak_mib": {variant: round(value / 2**20) for variant, value in peak.items()} if peak else None,
         "rows": options.rows,
-        "layers": options.layers or SHAPES[options.model_shape]["num_hidden_layers"],
+        "layers": model_config(options).num_hidden_layers,
         "model_shape": options.model_shape,
         "dtype": options.dtype,
         "reference": options.reference,
         "repeats": options.repeats,
         **machine(options.device, options.threads),
+    }
+
+
+def _speedup(name: str, packed: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
+    """Ratio of the medians, and the range of the pairwise ratios."""
+    pairs = [theirs / ours for ours, theirs in zip(packed, other, strict=True)]
+    return {
+        name: round(median(other) / median(packed), 2),
+        f"{name}_range": [round(min(pairs), 2), round(max(pairs), 2)],
     }
 
 

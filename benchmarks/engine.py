@@ -21,8 +21,7 @@ import torch
 
 from benchmarks import common
 from sacglam.config import PolicyConfig
-from sacglam.models.base import ACTOR
-from sacglam.models.causal import CausalLM
+from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
@@ -43,10 +42,10 @@ class DefaultRows(PromptRows):
         return {**super().parameters(ask), "skip_reading_prefix_cache": None}
 
 
-def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, CausalLM, QueryTokenizer]:
+def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, PackedLM, QueryTokenizer]:
     """A started engine, the model that its adapters come from, and the tokenizer of both."""
     common.base_model(options).save_pretrained(folder)
-    words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
+    words = common.word_tokenizer(common.model_config(options).vocab_size)
     tokenizer = QueryTokenizer(words, common.MAX_TOKENS)
     settings = VllmSettings(
         model=str(folder),
@@ -65,7 +64,7 @@ def states(first: int, number: int, options: argparse.Namespace, actions: int) -
 
 
 @torch.no_grad()
-def publish(lm: CausalLM, number: int) -> Adapter:
+def publish(lm: PackedLM, number: int) -> Adapter:
     """New weights for the adapter, as what travels to the engine."""
     generator = torch.Generator().manual_seed(number)
     for parameter in lm.adapter_parameters(ACTOR).values():
@@ -128,7 +127,7 @@ def row(
     }
 
 
-def check_equal(engine: VllmEngine, lm: CausalLM, tokenizer: QueryTokenizer, queries: Sequence[Query]) -> float:
+def check_equal(engine: VllmEngine, lm: PackedLM, tokenizer: QueryTokenizer, queries: Sequence[Query]) -> float:
     """The engine's policy is that of the packed forward with the weights that were published."""
     packed = PackedScorer(lm, tokenizer, PolicyHead()).log_policy(queries)
     gap = max(float(np.abs(a - b).max()) for a, b in zip(engine.log_policy(queries), packed, strict=True))
@@ -136,7 +135,7 @@ def check_equal(engine: VllmEngine, lm: CausalLM, tokenizer: QueryTokenizer, que
     return gap
 
 
-def publishing(engine: VllmEngine, lm: CausalLM, options: argparse.Namespace) -> dict[str, Any]:
+def publishing(engine: VllmEngine, lm: PackedLM, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds from the learner's weights to an engine that scores with them."""
     published, loaded = [], []
     for number in range(1, PUBLISHED + 1):
@@ -191,7 +190,7 @@ def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> d
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     found = common.machine(options.device, options.threads)
     found["versions"] = {**found["versions"], "vllm": engine_version()}
-    shape = {"layers": options.layers or common.SHAPES[options.model_shape]["num_hidden_layers"]}
+    shape = {"layers": common.model_config(options).num_hidden_layers}
     return {"rows": options.rows, "model_shape": options.model_shape, **shape, "dtype": options.dtype, **found}
 
 

@@ -1,6 +1,7 @@
 """The forward pass alone, as a rollout step needs it: the policy at a batch of states, packed against separate.
 
 python -m benchmarks.scoring --actions 10 50 --rows 2
+python -m benchmarks.scoring --model-shape t5-base --rows 1
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sacglam.scoring.packed import PackedScorer
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], list[LogPolicy]]:
     """One scoring pass of `variant` over the same states."""
     lm = common.build_lm(variant, options, [ACTOR])
-    words = common.word_tokenizer(common.SHAPES[options.model_shape]["vocab_size"])
+    words = common.word_tokenizer(common.model_config(options).vocab_size)
     states = [common.observation(row, options, actions) for row in range(options.rows)]
     common.check_lengths(words, states[0], options)
     scorer = PackedScorer(lm, QueryTokenizer(words, max_tokens=2048), PolicyHead())
@@ -31,9 +32,9 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
 
 
 def check_equal(runs: dict[str, Callable[[], list[LogPolicy]]], dtype: str) -> None:
-    """Both variants compute the same policy."""
-    packed, separate = (np.stack(run()) for run in runs.values())
-    gap = np.abs(packed - separate).max()
+    """All variants compute the same policy."""
+    packed, *others = (np.stack(run()) for run in runs.values())
+    gap = max(np.abs(packed - other).max() for other in others)
     common.log(f"  largest difference of log pi: {gap:.2g}")
     assert dtype != "float32" or gap < 1e-4, gap
 
@@ -48,7 +49,7 @@ def main() -> None:
     for actions in options.actions:
         common.log(f"scoring, {actions} actions")
         peak = common.peaks("benchmarks.scoring", options, actions) if options.memory else None
-        runs = {variant: build(variant, options, actions) for variant in common.VARIANTS}
+        runs = {variant: build(variant, options, actions) for variant in common.variants(options)}
         seconds = common.interleaved(runs, options.repeats, options.device)
         check_equal(runs, options.dtype)
         rows.append(common.comparison("scoring", options, actions, seconds, peak))

@@ -1,19 +1,33 @@
-"""The benchmarks' reference computes what the packed forward computes, ragged batches and gradients included."""
+"""The benchmarks' references compute what the packed forward computes, ragged batches and gradients included."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from benchmarks.separate import SeparateLM
+from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
+from sacglam.models.adapted import AdaptedLM
 from sacglam.models.base import ACTOR
 from tests.unit.models.reference import assert_same_gradients, gradients, lora, ragged, shake, tiny_lm, tiny_model
 
+REFERENCES: dict[str, tuple[str, Callable[[PreTrainedModel], AdaptedLM[Any]]]] = {
+    "plain": ("qwen2", lambda model: SeparateLM(model, lora(), [ACTOR], lean=False)),
+    "lean": ("qwen2", lambda model: SeparateLM(model, lora(), [ACTOR], lean=True)),
+    "encoded for each action": ("t5", lambda model: SeparateSeq2SeqLM(model, lora("t5"), [ACTOR], once=False)),
+    "encoded once": ("flan", lambda model: SeparateSeq2SeqLM(model, lora("flan"), [ACTOR], once=True)),
+}
 
-@pytest.mark.parametrize("lean", [False, True])
-def test_packed_and_separate_agree(lean: bool) -> None:
-    packed = tiny_lm("qwen2", bucket=32)
-    separate = SeparateLM(tiny_model("qwen2"), lora(), [ACTOR], lean=lean)
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_packed_and_separate_agree(reference: str) -> None:
+    name, build = REFERENCES[reference]
+    packed = tiny_lm(name, bucket=32)
+    separate = build(tiny_model(name))
     shake(separate, [ACTOR])
     queries = ragged()
     got, expected = (lm.forward(lm.pack(queries)) for lm in (separate, packed))
