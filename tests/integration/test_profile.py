@@ -188,7 +188,7 @@ def test_engines_and_ranks(tmp_path: Path, learners: str) -> None:
     apart = learners == "learners.count=1"
     if apart and find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed")
-    where = [learners, "engines.count=1", "engines.type=packed", "device=cpu", "algo.batch_size=64", "threads=0"]
+    where = [learners, "engines.count=1", "engines.type=packed", "device=cpu"]
     lag = ["runtime.lag=1"] if apart else []
     (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where, *lag], intervals="4")["profiles"]
     assert_adds_up(profile)
