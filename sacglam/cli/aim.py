@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-console = Console()
-errors = Console(stderr=True)
+from sacglam.cli.common import console, errors
 
 
 def aim_import(
