@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from sacglam import cli_aim
 from sacglam import config as configuration
-from sacglam.errors import SacglamError
+from sacglam.errors import SacglamError, TrackingError
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
@@ -46,6 +47,8 @@ def main() -> None:
     except SacglamError as error:
         errors.print("[bold red]error:[/bold red]", end=" ")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        if isinstance(error, TrackingError):
+            os._exit(1)  # Aim's own ending waits for ever where it cannot write
         sys.exit(1)
 
 
