@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
 from sacglam.cli import about, agents, aim, trainings
 from sacglam.cli.common import errors
-from sacglam.errors import SacglamError
+from sacglam.errors import SacglamError, TrackingError
 from sacglam.experiments import commands as experiments
 
 app = typer.Typer(
@@ -43,4 +44,6 @@ def main() -> None:
     except SacglamError as error:
         errors.print("[bold red]error:[/bold red]", end=" ")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        if isinstance(error, TrackingError):
+            os._exit(1)  # Aim's own ending waits for ever where it cannot write
         sys.exit(1)

@@ -155,7 +155,7 @@ def main() -> None:
     except Exception as error:  # the training's user reads one line, whatever it is
         reply.write(str(error) if isinstance(error, SacglamError) else f"{type(error).__name__}: {error}")
         reply.flush()
-        os._exit(1)  # Aim's own ending may hang where its repository is broken
+        os._exit(1)  # Aim's own ending waits for ever where it cannot write
 
 
 if __name__ == "__main__":

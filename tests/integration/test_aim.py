@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -227,11 +228,11 @@ def test_a_killed_training_goes_on_in_the_same_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MB."""
+    """A file system of 24 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", folder], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "none", folder], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("mounting a small file system takes privileges that are not there")
@@ -245,14 +246,23 @@ def test_a_full_disk_never_stops_a_training(small_disk: Path, tiny_run: Path, tm
         shutil.copytree(tiny_run, small_disk / "known", ignore=shutil.ignore_patterns("checkpoints", "adapter"))
     )
     imported(known)  # so that there is a repository with room for nothing more
-    free = shutil.disk_usage(small_disk).free
-    (small_disk / "ballast").write_bytes(bytes(max(0, free - 64 * 1024)))
+    fill_up(small_disk)
+    again = call(sacglam("aim-import", known))
+    assert again.returncode == 1
+    assert "Aim cannot use the repository" in again.stderr
     run = tmp_path / "runs" / "full"
     done = call(tiny_train(run, *LIVE, f"tracking.repo={small_disk}"))
     assert_trained_without_aim(done, run)
     (small_disk / "ballast").unlink()
     run_hash = imported(run)
     assert curve(in_aim(small_disk, run_hash), "q") == pytest.approx(expected(run, "q"), abs=1e-5)
+
+
+def fill_up(disk: Path) -> None:
+    """Leave no room on a small disk."""
+    with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while True:
+            ballast.write(bytes(4096))
 
 
 @pytest.mark.slow
