@@ -161,7 +161,8 @@ def test_q_values_are_the_critics_minimum_and_do_not_depend_on_what_is_asked_bes
     states = [query("Grasp any cat", STATE), query("Grasp any cat", Observation(STATE.text, ACTIONS[:2]))]
     both, short = learner.q_values(states)
     assert (both.shape, short.shape) == ((3,), (2,))
-    packed = learner.model.pack(learner._tokenizer(states[:1]))
+    assert isinstance(learner.algorithm, Sac)
+    packed = learner.algorithm._pack([("Grasp any cat", STATE)])
     q_CBA = learner.model.evaluate(packed).q_CBA.detach()
     assert both == pytest.approx(torch.minimum(q_CBA[0, 0], q_CBA[1, 0]).numpy(), abs=1e-5)
     assert learner.q_values(states[1:])[0] == pytest.approx(short, abs=1e-5)
