@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -165,26 +165,36 @@ def pretrain(
     steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seeds the corpus and the first weights.", min=0)] = 0,
     threads: Annotated[
-        int, typer.Option(help="CPU threads. The shipped model took 2; the last bits depend on it.", min=1)
+        int, typer.Option(help="CPU threads. The shipped models took 2; the last bits depend on it.", min=1)
     ] = 2,
+    architecture: Annotated[
+        Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
+    ] = "llama",
 ) -> None:
-    """Make the built-in tiny language model anew, from word knowledge and random play.
+    """Make a built-in tiny language model anew, from word knowledge and random play.
 
-    With its defaults this is how the model that comes with sacglam was made. Train with it by
+    With its defaults this is how the models that come with sacglam were made. Train with it by
     --set model.name=DIR.
+
+    Examples:
+
+      sacglam pretrain my-model
+
+      sacglam pretrain my-t5 --architecture t5
     """
     from dataclasses import replace
 
     from sacglam import cpu
-    from sacglam.pretraining.train import PretrainSettings
-    from sacglam.pretraining.train import pretrain as make
+    from sacglam.pretraining.recipes import RECIPES
+    from sacglam.pretraining.train import pretrain as run
     from sacglam.terminal import RichDisplay
 
     cpu.prepare(threads)
     with directory.explained(folder):
         folder.mkdir(parents=True)
-    settings = replace(PretrainSettings(), seed=seed, **({} if steps is None else {"steps": steps}))
+    make, defaults = RECIPES[architecture]
+    settings = replace(defaults, seed=seed, **({} if steps is None else {"steps": steps}))
     with RichDisplay(console) as display:
         display.stage("pre-training", settings.steps)
-        loss = make(folder, settings, lambda step, _: display.advance(step))
+        loss = run(folder, settings, lambda step, _: display.advance(step), make)
     console.print(f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")

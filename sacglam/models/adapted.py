@@ -53,18 +53,8 @@ class AdaptedLM(ABC, Generic[P]):
                 "without its adapter; set one of them to false"
             )
         names = list(adapters)
-        try:
-            peft_model = get_peft_model(model, lora, adapter_name=names[0])
-        except ValueError as error:
-            raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
-        for name in names[1:]:
-            peft_model.add_adapter(name, lora)
-        tuner = peft_model.base_model
-        assert isinstance(peft_model, PeftModel)
-        assert isinstance(tuner, LoraModel)
-        self._peft = peft_model
         self._model = model
-        self._tuner = tuner
+        self._peft, self._tuner = _add_adapters(model, lora, names)
         self._output = output_layer_of(model)
         self._log_probs = SelectedLogProbs(self._output, scale)
         self._hidden_size = int(self._output.weight.shape[1])
@@ -198,6 +188,20 @@ def _merged(layer: Any, adapter: str) -> Tensor:
     left, right = (down.T, up.T) if layer.fan_in_fan_out else (up, down)
     weight = layer.base_layer.weight
     return torch.addmm(weight.to(up.dtype), left, right, alpha=layer.scaling[adapter]).to(weight.dtype)
+
+
+def _add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str]) -> tuple[PeftModel, LoraModel]:
+    """Put LoRA layers into `model`, in place."""
+    try:
+        peft_model = get_peft_model(model, lora, adapter_name=names[0])
+    except ValueError as error:
+        raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
+    for name in names[1:]:
+        peft_model.add_adapter(name, lora)
+    tuner = peft_model.base_model
+    assert isinstance(peft_model, PeftModel)
+    assert isinstance(tuner, LoraModel)
+    return peft_model, tuner
 
 
 def _lora_layers(stack: nn.Module) -> dict[str, LoraLayer]:
