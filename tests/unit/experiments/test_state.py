@@ -49,7 +49,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         check_same([run(tmp_path, "algo.gamma=0.5", "steps=640")])
     told = str(refused.value)
     assert "steps: 7200 there, 640 now" in told
-    assert "algo.gamma: 0.8 there, 0.5 now" in told
+    assert "algo.gamma: 0.9 there, 0.5 now" in told
     assert "seed0" in told
     assert "algo.tau" not in told
 
