@@ -23,6 +23,7 @@ TINY = [
     "checkpoint.every_steps=160",
 ]
 """Overrides that make the quickstart a run of a few seconds."""
+T5 = "model.name=builtin-t5"
 
 
 def sacglam(*arguments: str | Path, **options: str) -> list[str]:
@@ -44,7 +45,24 @@ def call(command: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished tiny run. Tests read it and leave it as it is."""
-    out = tmp_path_factory.mktemp("runs") / "tiny"
-    done = call(tiny_train(out))
+    return _finished(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_t5_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an encoder-decoder."""
+    return _finished(tmp_path_factory.mktemp("runs") / "tiny-t5", T5)
+
+
+@pytest.fixture(params=["decoder-only", "encoder-decoder"])
+def either_run(request: pytest.FixtureRequest) -> Path:
+    """One of both."""
+    name = "tiny_run" if request.param == "decoder-only" else "tiny_t5_run"
+    run: Path = request.getfixturevalue(name)
+    return run
+
+
+def _finished(out: Path, *overrides: str) -> Path:
+    done = call(tiny_train(out, *overrides))
     assert done.returncode == 0, done.stderr
     return out
