@@ -27,6 +27,7 @@ TINY = [
     "tracking.samples_episodes=2",
 ]
 """Overrides that make the quickstart a run of a few seconds."""
+T5 = "model.name=builtin-t5"
 
 SIMPLE_PPO = Path(__file__).parents[1] / "configs" / "simple" / "ppo.yaml"
 TINY_PPO = [
@@ -72,7 +73,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished tiny run. Tests read it and leave it as it is."""
-    out = tmp_path_factory.mktemp("runs") / "tiny"
-    done = call(tiny_train(out))
+    return _finished(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_t5_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an encoder-decoder."""
+    return _finished(tmp_path_factory.mktemp("runs") / "tiny-t5", T5)
+
+
+@pytest.fixture(params=["decoder-only", "encoder-decoder"])
+def either_run(request: pytest.FixtureRequest) -> Path:
+    """One of both."""
+    name = "tiny_run" if request.param == "decoder-only" else "tiny_t5_run"
+    run: Path = request.getfixturevalue(name)
+    return run
+
+
+def _finished(out: Path, *overrides: str) -> Path:
+    done = call(tiny_train(out, *overrides))
     assert done.returncode == 0, done.stderr
     return out

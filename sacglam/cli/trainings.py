@@ -165,7 +165,7 @@ def pretrain(
     steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seeds the corpus and the first weights.", min=0)] = 0,
     threads: Annotated[
-        int, typer.Option(help="CPU threads. The shipped models took 2; the last bits depend on it.", min=1)
+        int, typer.Option(help="CPU threads. `builtin` took 2, `builtin-t5` 1; the last bits depend on it.", min=1)
     ] = 2,
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")

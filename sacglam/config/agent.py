@@ -37,7 +37,7 @@ class ModelConfig(Section):
     """The language model that is policy and critic."""
 
     name: str = "builtin"
-    """`builtin` (a tiny model that comes with sacglam), a Hugging Face name, or a local folder."""
+    """`builtin` and `builtin-t5` (tiny models that come with sacglam), a Hugging Face name, or a local folder."""
     lora: LoraSettings = LoraSettings()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base weights; log-softmax, heads and adapters are always float32."""

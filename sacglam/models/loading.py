@@ -18,6 +18,7 @@ from sacglam.models.architecture import DECODER_ONLY, Architecture, architecture
 from sacglam.models.trial import check_architecture, check_packing, layer_kinds
 
 BUILTIN = Path(__file__).parent / "builtin"
+BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
 ANY_LENGTH = 1 << 20
 """Tokens of a model that sets no limit; memory does before."""
 
@@ -99,13 +100,13 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
 
 
 def _source_of(name: str) -> str:
-    return str(BUILTIN) if name == "builtin" else name
+    return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
 
 
 def _unloadable(name: str, error: Exception) -> ModelError:
     return ModelError(
-        f"model {name!r} cannot be loaded; expected 'builtin', a Hugging Face name or a local folder with "
-        f"config.json, *.safetensors and tokenizer files. The loader says: {error}"
+        f"model {name!r} cannot be loaded; expected 'builtin', 'builtin-t5', a Hugging Face name or a local folder "
+        f"with config.json, *.safetensors and tokenizer files. The loader says: {error}"
     )
 
 

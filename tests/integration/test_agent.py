@@ -9,11 +9,11 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import sacglam
 from sacglam.errors import EnvironmentContractError, RunDirectoryError
-from sacglam.models.loading import BUILTIN
+from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from tests.conftest import call
 from tests.conftest import sacglam as command
 
@@ -22,8 +22,8 @@ ACTIONS = ["Grasp", "Go to baby red cat", "Go to blue water", "Go to green door"
 GOAL = "Grasp any cat"
 
 
-def test_probabilities_q_values_and_acts(tiny_run: Path) -> None:
-    agent = sacglam.load_agent(tiny_run)
+def test_probabilities_q_values_and_acts(either_run: Path) -> None:
+    agent = sacglam.load_agent(either_run)
     probabilities = agent.probabilities(OBSERVATION, GOAL, ACTIONS)
     assert list(probabilities) == ACTIONS
     assert sum(probabilities.values()) == pytest.approx(1.0, abs=1e-6)
@@ -41,6 +41,23 @@ def test_bad_states_are_refused(tiny_run: Path, tmp_path: Path) -> None:
         agent.act(OBSERVATION, GOAL, ["Grasp", "Grasp"])
     with pytest.raises(RunDirectoryError):
         sacglam.load_agent(tmp_path)
+
+
+def test_an_exported_encoder_decoder_gives_the_same_policy_in_plain_peft(tiny_t5_run: Path, tmp_path: Path) -> None:
+    assert call(command("export", tiny_t5_run, tmp_path / "out")).returncode == 0
+    tokenizer = AutoTokenizer.from_pretrained(BUILTIN_T5)
+    model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(BUILTIN_T5), tmp_path / "out").eval()
+    prompt = tokenizer(f"Goal: {GOAL}\n{OBSERVATION}\nAction:{tokenizer.eos_token}", return_tensors="pt")["input_ids"]
+    scores = []
+    for action in ACTIONS:
+        labels = tokenizer(f" {action}", return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            scores.append(-labels.numel() * model(input_ids=prompt, labels=labels).loss.item())
+    expected = torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
+    found = sacglam.load_agent(tiny_t5_run).probabilities(OBSERVATION, GOAL, ACTIONS)
+    assert list(found.values()) == pytest.approx(expected, abs=1e-5)
+    critic = load_file(tmp_path / "out" / "critic.safetensors")
+    assert critic["heads.critics.0.0.weight"].shape == (16, model.config.d_model)
 
 
 def test_an_exported_adapter_gives_the_same_policy_in_plain_peft(tiny_run: Path, tmp_path: Path) -> None:

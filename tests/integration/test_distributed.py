@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import call, sacglam
+from tests.conftest import T5, call, sacglam
 from tests.integration.processes import below, left_after, listening_beyond_loopback, titled
 
 pytestmark = [
@@ -134,6 +134,26 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
     assert max(gaps(run)) <= 1e-4
     assert set(summary(run)["versions"]) >= {"ray", "deepspeed"}
     assert (run / "adapter" / "adapter_model.safetensors").exists()
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("stage", [1, 3])
+def test_an_encoder_decoder_with_an_engine_and_two_ranks_trains_as_one_process_does(stage: int, tmp_path: Path) -> None:
+    """`auto` takes the packed engine, also where vLLM is installed."""
+    settings = [T5, "model.lora.merged=false", "threads=1", "steps=320", f"learners.zero_stage={stage}"]
+    assert call(train(tmp_path / "one", *settings)).returncode == 0
+    done = call(train(tmp_path / "many", *settings, engines="1", learners="2"))
+    assert done.returncode == 0, done.stderr
+    assert_close(tmp_path / "many", tmp_path / "one")
+    assert max(gaps(tmp_path / "many")) <= 1e-4
+
+
+@needs_vllm
+def test_vllm_refuses_an_encoder_decoder_and_says_what_serves_it(tmp_path: Path) -> None:
+    done = call(train(tmp_path / "run", T5, "engines.type=vllm", "threads=1", engines="1"))
+    assert done.returncode == 1
+    assert "expected engines.type auto or packed" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> None:

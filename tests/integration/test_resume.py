@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from sacglam.runs import checkpoint
-from tests.conftest import call, sacglam, tiny_train
+from tests.conftest import T5, call, sacglam, tiny_train
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +66,13 @@ def interrupt(command: list[str], run: Path, lines: int, number: signal.Signals)
 def test_same_seed_same_run(tiny_run: Path, tmp_path: Path) -> None:
     assert call(tiny_train(tmp_path / "again")).returncode == 0
     assert_same_end(tmp_path / "again", tiny_run)
+
+
+def test_an_encoder_decoder_is_killed_and_goes_on(tiny_t5_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "killed"
+    assert interrupt(tiny_train(run, T5), run, 9, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_t5_run)
 
 
 def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:

@@ -33,9 +33,17 @@ VARIANTS = {
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant_trains(name: str, tmp_path: Path) -> None:
-    overrides = [*TINY, "steps=192", "checkpoint.every_steps=96", "evaluation.episodes=2", *VARIANTS[name]]
+def test_variant_trains(name: str, model: str, tmp_path: Path) -> None:
+    overrides = [
+        *TINY,
+        f"model.name={model}",
+        "steps=192",
+        "checkpoint.every_steps=96",
+        "evaluation.episodes=2",
+        *VARIANTS[name],
+    ]
     summary = train(config.load(None, overrides), tmp_path / "run")
     assert summary["finished"]
     assert summary["updates"] >= 8

@@ -8,13 +8,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 
-from transformers import AutoTokenizer
+import pytest
+from transformers import AutoConfig, AutoTokenizer
 
 from sacglam.envs import make
 from sacglam.envs.playground.vocabulary import Thing
-from sacglam.models.loading import BUILTIN
+from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from sacglam.pretraining.corpus import NAMES, documents, reading, transcript, words
-from sacglam.pretraining.train import PretrainSettings, pretrain, train_tokenizer
+from sacglam.pretraining.recipes import RECIPES, PretrainSettings, split
+from sacglam.pretraining.train import pretrain, train_tokenizer
 
 
 def test_words_are_true() -> None:
@@ -56,23 +58,38 @@ def test_no_document_speaks_of_success() -> None:
     assert not any(word in text for word in ("achieve", "success", "reward", "done", "should"))
 
 
-def test_the_shipped_tokenizer_is_the_recipes() -> None:
+def test_a_document_is_split_where_its_first_action_or_answer_begins() -> None:
+    assert split("Goal: g\nYou see: a\nAction: Grasp\nYou see: a\nAction: Go to a") == (
+        "Goal: g\nYou see: a\nAction:",
+        " Grasp\nYou see: a\nAction: Go to a",
+    )
+    assert split("Which: any cat\nYou see: a\nAnswer: b, c") == ("Which: any cat\nYou see: a\nAnswer:", " b, c")
+    assert split("red cat is cat: yes\nred cat is dog: no") == ("red cat is cat:", " yes\nred cat is dog: no")
+
+
+@pytest.mark.parametrize("folder", [BUILTIN, BUILTIN_T5])
+def test_the_shipped_tokenizer_is_the_recipes(folder: Path) -> None:
     draw = documents(Random(PretrainSettings().seed))
     made = train_tokenizer([draw() for _ in range(4000)], PretrainSettings())
-    assert made.get_vocab() == AutoTokenizer.from_pretrained(BUILTIN).get_vocab()
+    assert made.get_vocab() == AutoTokenizer.from_pretrained(folder).get_vocab()
 
 
-def test_the_shipped_model_is_the_recipes_and_small() -> None:
-    assert json.loads((BUILTIN / "pretraining.json").read_text()) == asdict(PretrainSettings())
-    assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 5_000_000
-    config = json.loads((BUILTIN / "config.json").read_text())
-    assert config["hidden_size"] // config["num_attention_heads"] in (32, 64)
+@pytest.mark.parametrize(("folder", "architecture"), [(BUILTIN, "llama"), (BUILTIN_T5, "t5")])
+def test_the_shipped_model_is_the_recipes_and_small(folder: Path, architecture: str) -> None:
+    _, settings = RECIPES[architecture]
+    assert json.loads((folder / "pretraining.json").read_text()) == asdict(settings)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 4_000_000
+    config = AutoConfig.from_pretrained(folder)
+    assert config.model_type == architecture
+    assert config.hidden_size // config.num_attention_heads in (32, 64)
 
 
-def test_the_same_recipe_gives_the_same_files(tmp_path: Path) -> None:
-    settings = replace(PretrainSettings(), steps=3, batch_size=4)
+@pytest.mark.parametrize("architecture", RECIPES)
+def test_the_same_recipe_gives_the_same_files(architecture: str, tmp_path: Path) -> None:
+    make, defaults = RECIPES[architecture]
+    settings = replace(defaults, steps=3, batch_size=4)
     for name in ("one", "two"):
-        pretrain(tmp_path / name, settings, lambda step, loss: None)
+        pretrain(tmp_path / name, settings, lambda step, loss: None, make)
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

@@ -130,7 +130,9 @@ def test_the_adapter_settings_arrive(folder: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be loaded; expected 'builtin', a Hugging Face name or a local folder"):
+    with pytest.raises(
+        ModelError, match="cannot be loaded; expected 'builtin', 'builtin-t5', a Hugging Face name or a loc"
+    ):
         load_model(ModelConfig(name=str(tmp_path / "nothing")), CPU)
 
 
