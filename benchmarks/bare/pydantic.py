@@ -34,6 +34,16 @@ def Field(default: Any = None, **constraints: Any) -> Any:
     return default
 
 
+def Tag(name: str) -> str:
+    """The name alone."""
+    return name
+
+
+def Discriminator(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function alone."""
+    return choose
+
+
 def _unchecked(**options: Any) -> Callable[[Any], Any]:
     return lambda function: function
 

@@ -121,7 +121,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_stays_as_it_is(tiny_run: Path, tm
         return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
     before = content()
-    (profile,) = tiny_profile(tmp_path / "out", tiny_run, overrides=[], intervals="2")["profiles"]
+    (profile,) = tiny_profile(tmp_path / "out", tiny_run, overrides=[], intervals="8")["profiles"]
     assert content() == before
     assert profile["label"] == "tiny"
     assert profile["warm_up_intervals"] == 2, "the replay is filled already"

@@ -92,6 +92,8 @@ def test_failures_are_told_with_their_last_words_and_the_next_run_begins(tmp_pat
 
 
 def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
+    # What Python does by itself, unless it was started in the background, where SIGINT is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run = scripted(tmp_path, DEAF)
 
     def interrupt_twice() -> None:
