@@ -24,6 +24,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config, load
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
+from sacglam.replay.experience import HindsightReplay
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import UniformScorer
 
@@ -53,7 +54,9 @@ def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
 def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
     """Where the time of `intervals` intervals goes, after a warm-up of a tenth as many."""
     parts = build(config)
-    parts.replay.add(random_rollout(config).collect(fill))
+    replay = parts.experience
+    assert isinstance(replay, HindsightReplay)
+    replay.add(random_rollout(config).collect(fill))
     for _ in range(-(-intervals // 10)):
         _interval(parts, config)
     before = parts.clock.seconds
@@ -64,7 +67,7 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
     spent = {name: seconds - before.get(name, 0.0) for name, seconds in parts.clock.seconds.items()}
     spent["other"] = total - sum(spent.values())
     outside = sum(spent[name] for name in OUTSIDE_THE_MODEL) + spent["other"]
-    prompt_tokens, actions, action_tokens = _lengths(parts, config)
+    prompt_tokens, actions, action_tokens = _lengths(replay, config)
     return {
         "name": "training",
         "actions": actions,
@@ -73,7 +76,7 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
         "steps_per_s": round(intervals * config.algo.update_interval / total, 1),
         "seconds": {name: round(seconds, 3) for name, seconds in spent.items()},
         "share_outside_the_model": round(outside / total, 4),
-        "buffer": len(parts.replay.buffer),
+        "buffer": len(replay.buffer),
         "batch_size": config.algo.batch_size,
         "updates_per_interval": config.algo.updates_per_interval,
         "model": config.model.name,
@@ -83,16 +86,16 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
 
 def _interval(parts: Parts, config: Config) -> None:
     """The body of the training loop; sampling is counted with the replay."""
-    episodes = parts.rollout.collect(config.algo.update_interval)
+    collected = parts.rollout.collect(config.algo.update_interval)
     with parts.clock.phase("replay"):
-        parts.replay.add(episodes)
-        batches = list(parts.replay.batches())
-    parts.learners.learn(batches, publish=False, probe=()).finish()
+        parts.experience.add(collected)
+        batches = parts.experience.batches()
+    parts.learners.learn(batches, config.algo.updates_per_interval, publish=False, probe=()).finish()
 
 
-def _lengths(parts: Parts, config: Config) -> tuple[float, float, float]:
+def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:
     """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
-    sample = parts.replay.buffer.sample(np.random.default_rng(0), 1000)
+    sample = replay.buffer.sample(np.random.default_rng(0), 1000)
     tokenised = build_brain(config).tokenizer([query(t.goal, t.observation) for t in sample])
     return (
         round(fmean(len(q.prompt) for q in tokenised), 1),

@@ -6,17 +6,22 @@ python -m benchmarks.update --actions 10 --rows 2
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from benchmarks import common
+from sacglam.algos.base import State
+from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig, SacConfig
+from sacglam.config import SacConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
+from sacglam.learner.schedule import Schedule
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Transition
 
@@ -33,16 +38,21 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     words = common.word_tokenizer(common.model_config(options).vocab_size)
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
     tokenizer, policy = QueryTokenizer(words, max_tokens=2048), PolicyHead()
+    clock = PhaseClock()
+
+    def pack(states: Sequence[State]) -> Any:
+        return model.pack(tokenizer([query(goal, observation) for goal, observation in states]))
+
     learner = Learner(
         model,
+        Sac(model, pack, config, clock),
         lm,
-        tokenizer,
         PackedScorer(lm, tokenizer, policy),
+        lambda queries: [],
         TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
-        config,
-        CriticConfig(),
-        1,
-        PhaseClock(),
+        Schedule(config.actor_lr, config.critic_lr, config.lr_decay, 1, config.micro_batch_size),
+        {},
+        clock,
     )
     batch = [transition(row, options, actions) for row in range(options.rows)]
     common.check_lengths(words, batch[0].observation, options)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes an environment of its own, installs what the tests need, and runs every check.
 #   launch/test.sh              all of it
-#   launch/test.sh -m "not slow"   arguments go to pytest
+#   launch/test.sh -m "not slow"   arguments go to pytest; -n 0 runs the tests one after the other
 # SACGLAM_VENV names another place for the environment; PYTHON another interpreter (3.11 or 3.12).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,16 +12,20 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
   f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
-"$venv/bin/python" -m pip install --quiet --editable '.[dev]'
+"$venv/bin/python" -m pip install --quiet --editable '.[dev,aim]'
 if "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is not None)'; then
   launch/install_engines_cpu.sh "$venv/bin/python"
 else
   echo "torch is a CUDA build: without \`pip install -e '.[distributed]'\` in $venv the tests of engines are skipped"
 fi
+launch/install_chromium.sh
 
-# Two processes that each take all cores slow each other down tenfold, so every process is told how many it has.
-threads=$(( $(nproc) < 4 ? $(nproc) : 4 ))
-export OMP_NUM_THREADS=$threads HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
+# A worker for each core, and two on one core, since tests also wait; four at most, since each needs gigabytes.
+cores=$(nproc)
+workers=$(( cores < 2 ? 2 : cores > 4 ? 4 : cores ))
+# Two processes that each take all cores slow each other down tenfold, so each has one thread. Tests that ask for two
+# let them sleep, not spin, while they wait for each other: the other core is another worker's.
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
 echo "== ruff"
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
@@ -29,5 +33,5 @@ echo "== mypy"
 "$venv/bin/mypy"
 echo "== import-linter"
 "$venv/bin/lint-imports" --no-cache
-echo "== pytest"
-"$venv/bin/python" -m pytest "$@"
+echo "== pytest with $workers workers"
+"$venv/bin/python" -m pytest -n "$workers" "$@"

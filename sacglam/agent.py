@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from sacglam import cpu
 from sacglam.build import Brain, build_brain, resolve
 from sacglam.config import Config
 from sacglam.envs import check_actions
-from sacglam.errors import RunDirectoryError
+from sacglam.errors import ModelError, RunDirectoryError
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.runs import checkpoint
@@ -39,16 +40,37 @@ class Agent:
         log_pi = self.brain.scorer().log_policy([query(goal, _state(observation, actions))])[0]
         return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
 
-    @torch.no_grad()
-    def q_values(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
-        """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
+    def value(self, observation: str, goal: str, actions: Sequence[str]) -> float:
+        """V(o, g): the expected discounted return, as PPO's critic or the policy's mean of Q gives it.
 
         Raises:
             SacglamError: as for `probabilities`.
         """
-        tokenised = self.brain.tokenizer([query(goal, _state(observation, actions))])
-        values = self.brain.model.evaluate(self.brain.model.pack(tokenised))
-        return dict(zip(actions, values.q_CBA.min(dim=0).values[0].tolist(), strict=True))
+        if not self.has_q:
+            return float(self._evaluate(observation, goal, actions).value_B)
+        probabilities = self.probabilities(observation, goal, actions)
+        values = self.q_values(observation, goal, actions)
+        return sum(probabilities[action] * values[action] for action in actions)
+
+    @property
+    def has_q(self) -> bool:
+        """Whether its critic values each action (SAC), and not the state alone (PPO)."""
+        return self.config.algo.type == "sac"
+
+    def q_values(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
+        """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
+
+        Raises:
+            SacglamError: as for `probabilities`, or an agent of PPO, whose critic values states; see `value`.
+        """
+        if not self.has_q:
+            raise ModelError("an agent trained by PPO has no Q values; ask for value(), that of the state")
+        [values] = self.brain.q_values([query(goal, _state(observation, actions))])
+        return dict(zip(actions, values.tolist(), strict=True))
+
+    @torch.no_grad()
+    def _evaluate(self, observation: str, goal: str, actions: Sequence[str]) -> Any:
+        return self.brain.model.evaluate(self.brain.pack([(goal, _state(observation, actions))]))
 
     def act(self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None) -> str:
         """The most probable action, or with `rng` one drawn from the policy.

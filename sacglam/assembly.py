@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_brain, build_env, build_learner, build_replay, learner_on
+from sacglam.build import Observe, as_it_is, build_brain, build_env, build_experience, build_learner, learner_on
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.errors import ConfigError
@@ -19,7 +19,7 @@ from sacglam.learner.host import LearnerHost
 from sacglam.models.loading import load_shape
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
-from sacglam.replay.experience import HindsightReplay
+from sacglam.replay.experience import Experience
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.runtime.engines import EngineGroup, EngineHost
 from sacglam.runtime.group import LocalWorker
@@ -42,7 +42,7 @@ class Parts:
     learners: LearnerGroup
     scorer: Scorer
     handoff: Handoff
-    replay: HindsightReplay
+    experience: Experience
     rollout: Rollout
     starts: RandomStarts
     policy: SamplingPolicy
@@ -63,14 +63,16 @@ class Processes:
     engines: EngineGroup
 
 
-def build(config: Config, note: Callable[[str], None] = print) -> Parts:
+def build(config: Config, note: Callable[[str], None] = print, observe: Observe = as_it_is) -> Parts:
     """All parts of one training, seeded by `config.seed`; starts the processes it asks for, and waits for none.
 
-    `note` tells the user of an engine's restart.
+    Sets this process's thread count. `note` tells the user of an engine's restart; `observe` is as for `build_brain`,
+    for the model of this process.
     """
+    cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
     clock = PhaseClock()
     if not config.engines.count:
-        brain = build_brain(config)
+        brain = build_brain(config, observe)
         learner = learner_on(brain, config, clock)
         learners = LearnerGroup([LocalWorker(LearnerHost(learner, clock))], config.learners.timeout_s)
         scorer = brain.scorer(lambda: learner.updates)
@@ -94,7 +96,7 @@ def _assemble(
         learners=learners,
         scorer=scorer,
         handoff=handoff,
-        replay=build_replay(config, envs[0], replay_rng),
+        experience=build_experience(config, envs[0], replay_rng),
         rollout=Rollout(envs, scorer, policy, starts, clock),
         starts=starts,
         policy=policy,
@@ -121,7 +123,7 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
             max_restarts=config.engines.max_restarts,
             note=note,
         )
-        learners = _start_learners(runtime, config, where)
+        learners = _start_learners(runtime, config, where, clock)
         handoff = EngineHandoff(
             engines,
             _fixed_states(config),
@@ -135,10 +137,11 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
         raise
 
 
-def _start_learners(runtime: RayRuntime, config: Config, where: Plan) -> LearnerGroup:
+def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: PhaseClock) -> LearnerGroup:
     timeout_s = config.learners.timeout_s
-    if not where.learners:
-        return LearnerGroup([LocalWorker(host_learner(config, where.learner_threads))], timeout_s)
+    if not where.learners:  # the driver learns, on its own clock
+        cpu.prepare(where.learner_threads)
+        return LearnerGroup([LocalWorker(LearnerHost(build_learner(config, clock), clock))], timeout_s)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
     meeting = workers[0].meeting_point(config.engines.start_timeout_s)
     for rank, worker in enumerate(workers):
@@ -163,15 +166,12 @@ def _serves_vllm(config: Config) -> bool:
     return config.engines.type == "vllm"
 
 
-def host_learner(
-    config: Config, threads: int, rank: int = 0, world: int = 0, meeting: str | None = None
-) -> LearnerHost:
-    """A learner rank, in the process that calls this; without a `meeting` point the only one, without DeepSpeed."""
-    cpu.prepare(threads)
-    if meeting:
-        from sacglam.learner.deepspeed import init_distributed
+def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> LearnerHost:
+    """A learner rank, in the process that calls this, together with the others at the `meeting` point."""
+    from sacglam.learner.deepspeed import init_distributed
 
-        init_distributed(rank, world, meeting, config.device, config.learners.timeout_s)
+    cpu.prepare(threads)
+    init_distributed(rank, world, meeting, config.device, config.learners.timeout_s)
     clock = PhaseClock()
     return LearnerHost(build_learner(config, clock), clock, first=rank == 0)
 

@@ -5,6 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
+
+
+class Watcher(Protocol):
+    """Looks on while phases begin and end."""
+
+    def border(self, phase: str) -> None:
+        """`phase` begins or ends as soon as this returns: the place to wait for a device that computes on its own."""
+
+    def span(self, phase: str, start: float, seconds: float) -> None:
+        """`phase` took `seconds` from `start` on, a moment of `time.perf_counter`."""
+
+
+class Nobody:
+    """The watcher of a training: phases end where the program goes on, whatever a device still has to do."""
+
+    def border(self, phase: str) -> None:
+        """Nothing."""
+
+    def span(self, phase: str, start: float, seconds: float) -> None:
+        """Nothing."""
 
 
 class PhaseClock:
@@ -13,15 +34,24 @@ class PhaseClock:
     def __init__(self) -> None:
         """All phases at zero."""
         self._seconds: dict[str, float] = {}
+        self._watcher: Watcher = Nobody()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time of the `with` block under `name`."""
+        self._watcher.border(name)
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+            self._watcher.border(name)
+            seconds = time.perf_counter() - start
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+            self._watcher.span(name, start, seconds)
+
+    def watch(self, watcher: Watcher) -> None:
+        """From now on tell `watcher` of every phase."""
+        self._watcher = watcher
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -41,5 +41,13 @@ class LearnerError(SacglamError):
     """A learner rank died; the last checkpoint is whole."""
 
 
+class ProfileError(SacglamError):
+    """A profile was interrupted, or is asked of what cannot be profiled."""
+
+
 class ParityError(SacglamError):
     """An engine's policy is not the learner's."""
+
+
+class TrackingError(SacglamError):
+    """Aim is not installed, or its repository is locked, full or broken; the run's own files are whole."""

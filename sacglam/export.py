@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sacglam.build import Brain
+from sacglam.build import Brain, critic_settings
 from sacglam.config import Config
 from sacglam.models.files import exported_files
 from sacglam.runs.directory import explained
@@ -17,7 +17,7 @@ def export(brain: Brain, config: Config, folder: Path) -> None:
     Raises:
         RunDirectoryError: the folder cannot be written.
     """
-    write_agent(exported_files(brain.lm, brain.model, config.critic), folder)
+    write_agent(exported_files(brain.lm, brain.model, critic_settings(config)), folder)
 
 
 def write_agent(files: Mapping[str, bytes], folder: Path) -> None:

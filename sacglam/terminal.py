@@ -144,12 +144,14 @@ def play_episode(console: Console, agent: Agent, goal: str | None, seed: int, rn
     console.print(f"[bold]Goal: {escape(goal)}")
     for t in range(1, 1_000_000):
         probabilities = agent.probabilities(observation.text, goal, observation.actions)
-        values = agent.q_values(observation.text, goal, observation.actions)
+        values = agent.q_values(observation.text, goal, observation.actions) if agent.has_q else None
         chosen = agent.act(observation.text, goal, observation.actions, rng)
-        table = Table("action", "probability", "Q", title=f"step {t}", title_justify="left")
+        title = f"step {t}, V {agent.value(observation.text, goal, observation.actions):+.3f}"
+        table = Table("action", "probability", *(["Q"] if values else []), title=title, title_justify="left")
         for action in observation.actions:
             style = "bold green" if action == chosen else ""
-            table.add_row(escape(action), f"{probabilities[action]:.3f}", f"{values[action]:+.3f}", style=style)
+            cells = [f"{probabilities[action]:.3f}", *([f"{values[action]:+.3f}"] if values else [])]
+            table.add_row(escape(action), *cells, style=style)
         console.print(escape(observation.text))
         console.print(table)
         step = env.step(observation.actions.index(chosen))

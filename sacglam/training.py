@@ -12,26 +12,29 @@ from typing import Any
 import numpy as np
 
 from sacglam import config as configuration
-from sacglam import cpu
-from sacglam.assembly import build
+from sacglam.assembly import Parts, build
 from sacglam.build import build_env, resolve
 from sacglam.config import Config
+from sacglam.envs.base import Split
 from sacglam.evaluate import Evaluation, evaluate
 from sacglam.export import write_agent
 from sacglam.policy import Policy, SamplingPolicy, greedy
 from sacglam.reports.curves import draw_curves
 from sacglam.runs import checkpoint
-from sacglam.runs.directory import MetricsLog, RunDirectory
+from sacglam.runs.directory import LineLog, RunDirectory
 from sacglam.runs.display import Display, Silent
 from sacglam.runs.progress import MetricsWindow, Progress
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runtime.learners import UnderWay
+from sacglam.samples import sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.snapshot import restore, snapshot
 from sacglam.summary import summary_of_end, summary_of_start
+from sacglam.tracking.filling import record_hash
+from sacglam.tracking.mirror import mirror_of
 
 # Streams of evaluation episodes: before and after a training play the same ones, and training none of them.
-_FINAL, _INTERIM = 0xF17A1, 0x17E21
+_FINAL, _INTERIM, _SAMPLES = 0xF17A1, 0x17E21, 0x5A3B1
 
 
 def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
@@ -43,7 +46,8 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     resolved = resolve(config)
-    return Training(RunDirectory.vacant(out), resolved, display or Silent()).run(new=True)
+    directory, shown = RunDirectory.vacant(out), display or Silent()
+    return Training(directory, resolved, shown, build(resolved, shown.note)).run(new=True)
 
 
 def resume(root: Path, display: Display | None = None, placement: Sequence[str] = ()) -> dict[str, Any]:
@@ -59,34 +63,38 @@ def resume(root: Path, display: Display | None = None, placement: Sequence[str] 
     config = configuration.override(directory.config(), placement)
     if placement:  # threads were settled for the processes there were
         config = resolve(config.model_copy(update={"threads": 0}))
-    return Training(directory, config, display or Silent()).run()
+    shown = display or Silent()
+    return Training(directory, config, shown, build(config, shown.note)).run()
 
 
 class Training:
     """One run: its folder, its parts and how far it is."""
 
-    def __init__(self, directory: RunDirectory, config: Config, display: Display) -> None:
-        """Builds the parts: loads the model, or starts the processes that do; no step is taken yet."""
-        cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
+    def __init__(self, directory: RunDirectory, config: Config, display: Display, parts: Parts) -> None:
+        """`parts` are those of `config`; no step is taken yet, and nothing written."""
         self._directory = directory
         self._config = config
         self._display = display
-        self._parts = build(config, display.note)
+        self._parts = parts
         self._progress = Progress()
         self._window = MetricsWindow()
-        self._log = MetricsLog(directory)
+        self._log = LineLog(directory.metrics_file)
+        self._samples = LineLog(directory.samples_file)
+        self._mirror = mirror_of(directory, config.tracking, display)
+        self._goal_type = build_env(config).goal_type
         self._saved_at: int | None = None
         self._under_way: deque[UnderWay] = deque()
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
-        with StopSignal() as stop, closing(self._parts):
+        with StopSignal() as stop, closing(self._parts), closing(self._mirror):
             if new:
                 self._directory.claim(self._config)
             else:
                 self.restore()
+            self._mirror.start()
             try:
-                self._start_up(stop)
+                self.start_up(stop)
                 start = self._evaluate_start(stop)
                 self.loop(stop)
                 self._checkpoint()
@@ -103,17 +111,17 @@ class Training:
         while progress.env_steps < self._config.steps and not stop.requested:
             started = time.perf_counter()
             self._window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
-            episodes = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
+            collected = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
-                parts.replay.add(episodes)  # real and hindsight transitions
-                batches = parts.replay.batches()
+                parts.experience.add(collected)  # SAC: real and hindsight transitions; PPO: the interval's steps
+                batches = parts.experience.batches()
             if batches:
-                probe = parts.handoff.probe(parts.learners.begun)
-                self._under_way.append(parts.learners.learn(batches, parts.handoff.publishes, probe))
+                probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
+                self._under_way.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
             self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
-            self._window.add_episodes(episodes)
+            self._window.add_episodes(collected.episodes, self._goal_type)
             progress.env_steps += interval
-            progress.episodes += len(episodes)
+            progress.episodes += len(collected.episodes)
             progress.seconds += time.perf_counter() - started
             self._at_due_times()
 
@@ -127,8 +135,12 @@ class Training:
             self._window.add(self._parts.handoff.deliver(learned.published))
             self._progress.updates = self._parts.learners.updates
 
-    def _start_up(self, stop: StopSignal) -> None:
-        """Wait for the other processes, if there are any, and bring the first adapter to the engines."""
+    def start_up(self, stop: StopSignal) -> None:
+        """Wait for the other processes, if there are any, and bring the first adapter to the engines.
+
+        Raises:
+            Stopped: `stop` was set meanwhile.
+        """
         parts = self._parts
         if parts.processes is None:
             return
@@ -147,15 +159,18 @@ class Training:
             self._progress = restore(self._parts, self._window, found)
             self._saved_at = self._progress.env_steps
             self._display.note(f"going on from {folder}")
-        self._log.rewind(self._progress.env_steps)
+        for log in (self._log, self._samples):
+            log.rewind(self._progress.env_steps)
 
     def _at_due_times(self) -> None:
         if self._due(self._config.log_every_steps):
-            metrics = {**self._window.flush(), **self._parts.replay.metrics(self._progress.updates)}
+            metrics = {**self._window.flush(), **self._parts.experience.metrics(self._progress.updates)}
             self._append(metrics)
             self._display.metrics(self._progress, metrics)
         if self._due(self._config.evaluation.every_steps):
             self._append(self._interim_evaluation())
+        if self._due(self._config.tracking.samples_every_steps):
+            self._samples.append({**self._counters(), "episodes": self._sample()})
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
         self._display.advance(self._progress.env_steps)
@@ -166,9 +181,12 @@ class Training:
         return every > 0 and now // every > (now - interval) // every
 
     def _append(self, metrics: Mapping[str, float]) -> None:
+        self._log.append({**self._counters(), **metrics})
+        self._mirror.check()
+
+    def _counters(self) -> dict[str, float]:
         progress = self._progress
-        counters = {"env_steps": progress.env_steps, "updates": progress.updates, "seconds": round(progress.seconds, 3)}
-        self._log.append({**counters, **metrics})
+        return {"env_steps": progress.env_steps, "updates": progress.updates, "seconds": round(progress.seconds, 3)}
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of this moment, unless there is one, or the policy is broken and would break it, too."""
@@ -211,18 +229,37 @@ class Training:
         if after:
             write_agent(self._parts.learners.exported(), self._directory.adapter)
         draw_curves(self._directory)
-        return summary
+        self._mirror.close()
+        return record_hash(self._directory, summary)
 
     def _interim_evaluation(self) -> dict[str, float]:
-        with self._parts.clock.phase("evaluation"):
-            found = evaluate(
+        env, settings = build_env(self._config), self._config.evaluation
+        metrics: dict[str, float] = {}
+        splits: list[tuple[str, Split]] = [("eval_success", "train")]
+        if settings.heldout and env.goals("heldout"):
+            splits.append(("heldout_success", "heldout"))
+        for prefix, split in splits:
+            with self._parts.clock.phase("evaluation"):
+                found = evaluate(
+                    lambda: build_env(self._config),
+                    self._parts.scorer,
+                    greedy,
+                    split=split,
+                    episodes=settings.every_episodes,
+                    rng=np.random.default_rng([self._config.seed, _INTERIM]),
+                )
+            metrics |= {f"{prefix}/{name}": value for name, value in found.success.items()}
+        return metrics
+
+    def _sample(self) -> list[dict[str, Any]]:
+        with self._parts.clock.phase("samples"):
+            return sample_episodes(
                 lambda: build_env(self._config),
                 self._parts.scorer,
-                greedy,
-                episodes=self._config.evaluation.every_episodes,
-                rng=np.random.default_rng([self._config.seed, _INTERIM]),
+                self._parts.learners.q_values,
+                self._config.tracking.samples_episodes,
+                np.random.default_rng([self._config.seed, _SAMPLES, self._progress.env_steps]),
             )
-        return {f"eval_success/{name}": value for name, value in found.success.items()}
 
     def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, stop: StopSignal) -> Evaluation:
         episodes = self._config.evaluation.episodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,6 +62,18 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
+class Collected:
+    """What an interval of the rollout gave, seen in two ways.
+
+    `episodes` are those that ended in it, whole. `fragments` are the interval's own steps, and no others: each is the
+    part of an episode that was played in the interval, as an `Episode` that starts where the interval found it.
+    """
+
+    episodes: tuple[Episode, ...]
+    fragments: tuple[Episode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """An n-step transition towards one goal (paper, Eq. 3).
 
@@ -78,6 +90,10 @@ class Transition:
     next_observation: Observation
     source: Source
     version: int
+
+
+Batches = Sequence[Sequence[Transition] | Sequence[Episode]]
+"""What an interval gives the learner: transitions in batches as they were drawn (SAC), or its fragments (PPO)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,21 @@ TINY = [
     "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
+    "tracking.aim=false",
+    "tracking.samples_every_steps=320",
+    "tracking.samples_episodes=2",
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 T5 = "model.name=builtin-t5"
+
+SIMPLE_PPO = Path(__file__).parents[1] / "configs" / "simple" / "ppo.yaml"
+TINY_PPO = [
+    *(setting for setting in TINY if setting.split(".")[0] not in ("algo", "replay")),
+    "algo.update_interval=32",
+    "algo.batch_size=16",
+    "algo.epochs=2",
+]
+"""Overrides that make PPO's quickstart a run of a few seconds, with as many lines of metrics."""
 
 
 def sacglam(*arguments: str | Path, **options: str) -> list[str]:
@@ -34,12 +47,27 @@ def sacglam(*arguments: str | Path, **options: str) -> list[str]:
 
 def tiny_train(out: Path, *overrides: str) -> list[str]:
     """The command that trains the tiny run into `out`."""
-    return sacglam("train", "--out", out, *(word for o in [*TINY, *overrides] for word in ("--set", o)))
+    return sacglam("train", "--out", out, *_set(*TINY, *overrides))
+
+
+def tiny_ppo(out: Path, *overrides: str) -> list[str]:
+    """The command that trains the tiny run of PPO into `out`."""
+    return sacglam("train", SIMPLE_PPO, "--out", out, *_set(*TINY_PPO, *overrides))
+
+
+def _set(*overrides: str) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
 
 
 def call(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; its output is text."""
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several workers none shall begin the longest file when the others have nothing left to do."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "/learning/" not in item.nodeid))
 
 
 @pytest.fixture(scope="session")

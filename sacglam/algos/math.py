@@ -1,6 +1,6 @@
-"""The equations of SAC-GLAM as pure functions on tensors. Sums over actions under the mask, means over rows.
+"""The equations of SAC-GLAM and PPO-GLAM as pure functions: sums over actions under the mask, means over rows.
 
-Shapes: B rows, A actions, C critics. A padded action has log pi = -inf and so pi = 0; every product with its
+Shapes: B rows, A actions, C critics, T steps. A padded action has log pi = -inf and so pi = 0; every product with its
 log pi is taken as 0, which is the limit.
 """
 
@@ -59,3 +59,30 @@ def actor_loss(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
 def alpha_loss(log_alpha: Tensor, entropy_mean: float, target_entropy: float) -> Tensor:
     """alpha (H - H_target): alpha falls while the policy is more random than the target asks."""
     return log_alpha.exp() * (entropy_mean - target_entropy)
+
+
+def advantages(reward_T: Tensor, value_T: Tensor, bootstrap: float, gamma: float, gae_lambda: float) -> Tensor:
+    """Generalised advantage estimates of T consecutive steps, shape (T,) (Schulman et al., 2016, Eq. 16).
+
+    delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lambda A_{t+1}. `bootstrap` is V of what follows the
+    last step: 0 where the episode terminated there, the state's value where it was truncated or goes on.
+    """
+    advantage_T = torch.empty_like(value_T)
+    following, next_value = 0.0, bootstrap
+    for t in reversed(range(len(value_T))):
+        delta = float(reward_T[t]) + gamma * next_value - float(value_T[t])
+        following = delta + gamma * gae_lambda * following
+        advantage_T[t] = following
+        next_value = float(value_T[t])
+    return advantage_T
+
+
+def clipped_loss(ratio_B: Tensor, advantage_B: Tensor, clip: float) -> Tensor:
+    """-mean_B min(r A, clip(r, 1 - eps, 1 + eps) A), a scalar (Schulman et al., 2017, Eq. 7)."""
+    clipped_B = ratio_B.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(ratio_B * advantage_B, clipped_B * advantage_B).mean()
+
+
+def value_loss(value_B: Tensor, return_B: Tensor) -> Tensor:
+    """mean_B (V(s) - R)^2, a scalar."""
+    return (value_B - return_B).square().mean()

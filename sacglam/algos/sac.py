@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sacglam.algos import math as equations
+from sacglam.algos.base import Pack, Sweep, Weights
+from sacglam.algos.temperature import Temperature
+from sacglam.clock import PhaseClock
+from sacglam.config import SacConfig
 from sacglam.models.actor_critic import ActorCritic
+from sacglam.types import Transition
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,7 @@ class SacBatch:
     discount_B: Tensor
     bootstraps_B: Tensor  # bool: the window did not end in termination
     next_packed: Any | None  # the bootstrapping rows, in order; None where there are none
+    hindsight_share: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -38,9 +45,88 @@ class SacLosses:
     metrics: dict[str, float]
 
 
+class Sac:
+    """The updates of SAC-GLAM on an `ActorCritic`."""
+
+    def __init__(self, model: ActorCritic, pack: Pack, config: SacConfig, clock: PhaseClock) -> None:
+        """`pack` makes of goals and observations what `model` takes."""
+        self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
+        self._model = model
+        self._pack = pack
+        self._config = config
+        self._clock = clock
+
+    def minibatches(self, batches: Sequence[Sequence[Transition]], sweep: Sweep) -> Sequence[Sequence[Transition]]:
+        """The batches, as they were drawn."""
+        return batches
+
+    def collate(self, rows: Sequence[Transition]) -> SacBatch:
+        """See `SacBatch`."""
+        transitions = with_bootstrap(rows)
+        device = self._model.device
+        following = [t for t in transitions if not t.terminated]
+        return SacBatch(
+            packed=self._pack([(t.goal, t.observation) for t in transitions]),
+            next_packed=self._pack([(t.goal, t.next_observation) for t in following]),
+            action_B=torch.tensor([t.action for t in transitions], device=device),
+            reward_B=torch.tensor([t.reward_n for t in transitions], dtype=torch.float32, device=device),
+            discount_B=torch.tensor([t.discount_n for t in transitions], dtype=torch.float32, device=device),
+            bootstraps_B=torch.tensor([not t.terminated for t in transitions], device=device),
+            hindsight_share=sum(t.source == "hindsight" for t in rows) / len(rows),
+        )
+
+    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, float]]:
+        """Critic and actor loss from one forward pass; during the warm-up the critic's alone."""
+        with self._clock.phase("target"):
+            target_B = targets(self._model, batch, self.alpha.alpha)
+        with self._clock.phase("forward"):
+            losses = losses_to(self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update))
+        return losses.loss, {**losses.metrics, "batch_hindsight_share": batch.hindsight_share}
+
+    def trains_actor(self, update: int) -> bool:
+        """After the warm-up; before it only by the critic's gradients, if they reach the actor's adapter."""
+        return self._model.critic_trains_actor or not self._warming_up(update)
+
+    def _warming_up(self, update: int) -> bool:
+        return update < self._config.warmup_updates
+
+    def follow(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+        """Move the target network and, after the warm-up, the entropy coefficient."""
+        with self._clock.phase("target"), weights():
+            self._model.update_target(self._config.tau)
+        if not self._warming_up(update):
+            self.alpha.update(metrics["entropy"])
+        return {"alpha": self.alpha.alpha}
+
+    def state(self) -> dict[str, Any]:
+        """The entropy coefficient's."""
+        return {"alpha": self.alpha.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over what `state()` gave."""
+        self.alpha.load_state(state["alpha"])
+
+
+def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
+    """`rows`, one of them with a bootstrap in any case: the same forwards on every rank, whatever its rows.
+
+    Where weights are sharded every forward is a collective operation. Termination is a bootstrap with discount 0, so
+    the loss stays what it was.
+    """
+    if not all(row.terminated for row in rows):
+        return rows
+    first = rows[0]
+    # Its own state stands in for the next one: what follows an episode's end may be no state that can be scored.
+    return [replace(first, terminated=False, discount_n=0.0, next_observation=first.observation), *rows[1:]]
+
+
 def sac_losses(model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool) -> SacLosses:
+    """The losses of one batch, its targets included."""
+    return losses_to(model, batch, targets(model, batch, alpha), alpha, train_actor)
+
+
+def losses_to(model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool) -> SacLosses:
     """Critic and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
-    target_B = _targets(model, batch, alpha)
     values = model.evaluate(batch.packed)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     entropy_B = equations.entropy(values.log_pi_BA.detach())
@@ -59,8 +145,8 @@ def sac_losses(model: ActorCritic, batch: SacBatch, alpha: float, train_actor: b
 
 
 @torch.no_grad()
-def _targets(model: ActorCritic, batch: SacBatch, alpha: float) -> Tensor:
-    """y of Eq. 3. Rows that terminate within their window need no forward pass and get none."""
+def targets(model: ActorCritic, batch: SacBatch, alpha: float) -> Tensor:
+    """y of Eq. 3, shape (B,). Rows that terminate within their window need no forward pass and get none."""
     next_value_B = torch.zeros_like(batch.reward_B)
     if batch.next_packed is not None:
         bootstrap = model.bootstrap(batch.next_packed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 
@@ -38,8 +38,8 @@ class Backend(Protocol):
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add the gradient of one micro-batch's part of the loss; `last` before `step`."""
 
-    def total(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The values summed over ranks, equal to the last bit on all of them."""
+    def summed(self, values: Tensor) -> Tensor:
+        """The values on the CPU, summed over ranks, equal to the last bit on all of them."""
 
     def step(self, rates: Sequence[float | None]) -> float:
         """Clip and take one Adam step at each group's rate, then forget the gradient; its norm over all ranks.
@@ -77,9 +77,9 @@ class TorchBackend:
         """Add to the gradient."""
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+    def summed(self, values: Tensor) -> Tensor:
         """The values."""
-        return dict(values)
+        return values
 
     def step(self, rates: Sequence[float | None]) -> float:
         """See `Backend.step`."""

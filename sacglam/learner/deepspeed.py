@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -149,11 +149,11 @@ class DeepSpeedBackend:
         # DeepSpeed takes the mean over ranks; the parts of one mean are to be summed.
         self._engine.backward(loss * self.world, scale_wrt_gas=False)
 
-    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+    def summed(self, values: Tensor) -> Tensor:
         """The values summed over ranks."""
-        sums = torch.tensor(list(values.values()), dtype=torch.float64, device=self._engine.device)
+        sums = values.to(self._engine.device, copy=True)
         dist.all_reduce(sums)
-        return dict(zip(values, sums.tolist(), strict=True))
+        return sums.cpu()
 
     def step(self, rates: Sequence[float | None]) -> float:
         """See `Backend.step`. ZeRO's optimizers leave a step out themselves where the norm is not finite."""

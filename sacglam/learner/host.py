@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sacglam.clock import PhaseClock
 from sacglam.learner.learner import Learner
 from sacglam.scoring.base import Learned, Published
-from sacglam.types import Query, Transition
+from sacglam.types import Batches, Query
 
 
 class LearnerHost:
@@ -20,7 +23,7 @@ class LearnerHost:
         self._learner = learner
         self._clock = clock
 
-    def learn(self, batches: Sequence[Sequence[Transition]], publish: bool, probe: Sequence[Query]) -> Learned:
+    def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
         """One interval's updates, and if asked the adapter after them with the policy at the states of `probe`."""
         metrics = self._learner.update(batches)
         published = self.publish(probe) if publish else None
@@ -30,6 +33,10 @@ class LearnerHost:
         """The adapter of now, and the learner's policy at the states of `probe`."""
         with self._clock.phase("publish"):
             return Published(self._learner.adapter(), self._learner.log_policy(probe) if probe else [])
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """As `Learner.q_values`."""
+        return self._learner.q_values(queries)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """As `Learner.state`."""

@@ -1,110 +1,111 @@
-"""The learner: transitions in, better adapter and critic out."""
+"""The learner: experience in, better adapter and critic out."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import SacBatch, sac_losses
-from sacglam.algos.temperature import Temperature
+from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig, SacConfig
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
-from sacglam.learner.shares import shares, with_bootstrap
-from sacglam.models.actor_critic import ActorCritic
+from sacglam.learner.schedule import Schedule
+from sacglam.learner.shares import shares
+from sacglam.models.agent_model import AgentModel
 from sacglam.models.base import PackedLM
 from sacglam.models.files import exported_files
-from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
-from sacglam.prompt import query
 from sacglam.scoring.base import LogPolicy, Scorer
-from sacglam.types import Adapter, Query, Transition
+from sacglam.types import Adapter, Query
 
-FINAL_LR_SHARE = 0.1  # what lr_decay leaves of the learning rate at the end of the budget
+QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
+_Q_STATES = 32  # in one pass of `q_values`, which must fit beside an update's memory
 
 
 class Learner:
-    """Runs SAC updates on an `ActorCritic` and counts them; the count is the policy's version.
+    """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
 
     On several ranks each holds a learner, and every call is made on all of them with the same arguments.
     """
 
     def __init__(
         self,
-        model: ActorCritic,
+        model: AgentModel,
+        algorithm: Algorithm,
         lm: PackedLM,
-        tokenizer: QueryTokenizer,
         scorer: Scorer,
+        q_values: QValues,
         backend: Backend,
-        config: SacConfig,
-        critic: CriticConfig,
-        total_updates: int,
+        schedule: Schedule,
+        critic: Mapping[str, Any],
         clock: PhaseClock,
     ) -> None:
-        """`lm` and `scorer` are over the weights of `model`; `backend` holds its actor's and its critic's parameters.
+        """`algorithm`, `lm`, `scorer` and `q_values` are over the weights of `model`, which `backend` holds.
 
-        `total_updates` is the length of the learning-rate schedule, if `config.lr_decay`.
+        `critic` describes the critic's heads in the exported files.
         """
         self.model = model
-        self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
+        self.algorithm = algorithm
         self.updates = 0
         self._lm = lm
-        self._tokenizer = tokenizer
         self._scorer = scorer
+        self._q_values = q_values
         self._backend = backend
-        self._config = config
+        self._schedule = schedule
         self._critic = critic
-        self._total_updates = total_updates
         self._clock = clock
 
-    def update(self, batches: Sequence[Sequence[Transition]]) -> list[dict[str, float]]:
-        """One gradient step for each batch; the metrics of each, as means over its rows.
+    def update(self, batches: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
+        """The gradient steps that the algorithm takes for an interval's `batches`; the metrics of each.
 
         Raises:
             DivergenceError: a loss or gradient is not finite; the step at fault has changed nothing, on any rank.
         """
-        return [self._update(batch) for batch in batches]
+        return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._sweep)]
 
-    def _update(self, batch: Sequence[Transition]) -> dict[str, float]:
-        train_actor = self.updates >= self._config.warmup_updates
-        metrics = self._gradient(batch, train_actor)
+    def _step(self, rows: Sequence[Any]) -> dict[str, float]:
+        metrics = self._gradient(rows)
+        rates = self._schedule.rates(self.updates, self.algorithm.trains_actor(self.updates))
         with self._clock.phase("optimizer"):
-            metrics["grad_norm"] = self._backend.step(self._rates(train_actor))
-            self._check(metrics)
-            with self._backend.whole(change=True):
-                self.model.update_target(self._config.tau)
-            if train_actor:
-                self.alpha.update(metrics["entropy"])
+            metrics["grad_norm"] = self._backend.step(rates)
+        self._check(metrics)
+        metrics |= self.algorithm.follow(metrics, self.updates, partial(self._backend.whole, change=True))
         self.updates += 1
-        metrics["alpha"] = self.alpha.alpha
-        metrics["batch_hindsight_share"] = sum(t.source == "hindsight" for t in batch) / len(batch)
         return metrics
 
-    def _gradient(self, batch: Sequence[Transition], train_actor: bool) -> dict[str, float]:
-        """Accumulate the gradient of the batch's mean loss; its metrics."""
-        metrics: dict[str, float] = defaultdict(float)
-        parts = shares(batch, self._backend.rank, self._backend.world, self._config.micro_batch_size)
+    def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
+        """Accumulate the gradient of the mean loss over `rows`; its metrics."""
+        sums: dict[str, float] = defaultdict(float)
+        parts = shares(rows, self._backend.rank, self._backend.world, self._schedule.micro_batch_size)
         for number, share in enumerate(parts, start=1):
             with self._clock.phase("batch"):
-                rows = self._batch(with_bootstrap(share.rows))
-            with self._clock.phase("forward_backward"):
-                loss, found = self._backend.forward(partial(self._losses, rows, train_actor))
+                batch = self.algorithm.collate(share.rows)
+            loss, found = self._backend.forward(partial(self.algorithm.losses, batch, self.updates))
+            with self._clock.phase("backward"):
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
                 weight = share.weight if all(map(math.isfinite, found.values())) else math.nan
                 self._backend.backward(loss * weight, last=number == len(parts))
             for name, value in found.items():
-                metrics[name] += share.weight * value
-        return self._backend.total(metrics)
+                sums[name] += share.weight * value
+        totals = self._backend.summed(torch.tensor(list(sums.values()), dtype=torch.float64))
+        return dict(zip(sums, totals.tolist(), strict=True))
 
-    def _losses(self, batch: SacBatch, train_actor: bool) -> tuple[Tensor, dict[str, float]]:
-        losses = sac_losses(self.model, batch, self.alpha.alpha, train_actor)
-        return losses.loss, losses.metrics
+    def _sweep(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
+        """See `sacglam.algos.base.Sweep`."""
+        parts = shares(range(len(rows)), self._backend.rank, self._backend.world, size)
+        found = [self._backend.forward(partial(compute, [rows[i] for i in share.rows])) for share in parts]
+        whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
+        for share, values in zip(parts, found, strict=True):
+            if share.weight:
+                whole[:, list(share.rows)] = values.to("cpu", torch.float64)
+        return self._backend.summed(whole)
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         faults = {name: value for name, value in metrics.items() if not math.isfinite(value)}
@@ -114,33 +115,6 @@ class Learner:
                 "train anew with smaller algo.actor_lr and algo.critic_lr, or with algo.max_grad_norm set"
             )
 
-    def _rates(self, train_actor: bool) -> tuple[float | None, float]:
-        """Learning rates of actor and critic; None for an actor that has no gradient."""
-        share = self._lr_share()
-        learns = train_actor or self.model.critic_trains_actor
-        return self._config.actor_lr * share if learns else None, self._config.critic_lr * share
-
-    def _lr_share(self) -> float:
-        if not self._config.lr_decay:
-            return 1.0
-        progress = min(1.0, self.updates / self._total_updates)
-        return 1.0 - (1.0 - FINAL_LR_SHARE) * progress
-
-    def _batch(self, transitions: Sequence[Transition]) -> SacBatch:
-        device = self.model.critic_parameters()[0].device
-        following = [t for t in transitions if not t.terminated]
-        return SacBatch(
-            packed=self.model.pack(self._tokenise([(t.goal, t.observation) for t in transitions])),
-            next_packed=self.model.pack(self._tokenise([(t.goal, t.next_observation) for t in following])),
-            action_B=torch.tensor([t.action for t in transitions], device=device),
-            reward_B=torch.tensor([t.reward_n for t in transitions], dtype=torch.float32, device=device),
-            discount_B=torch.tensor([t.discount_n for t in transitions], dtype=torch.float32, device=device),
-            bootstraps_B=torch.tensor([not t.terminated for t in transitions], device=device),
-        )
-
-    def _tokenise(self, states: Sequence[tuple[str, Any]]) -> list[TokenisedQuery]:
-        return self._tokenizer([query(goal, observation) for goal, observation in states])
-
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, from the weights that learn: what engines' scores must equal.
 
@@ -148,6 +122,13 @@ class Learner:
             DivergenceError: the weights give no number.
         """
         return self._backend.forward(partial(self._scorer.log_policy, queries))
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's own actions, a float32 array (A,) for each; empty where the critic has V alone."""
+        found: list[npt.NDArray[np.float32]] = []
+        for start in range(0, len(queries), _Q_STATES):
+            found += self._backend.forward(partial(self._q_values, queries[start : start + _Q_STATES]))
+        return found
 
     def adapter(self) -> Adapter:
         """The actor's LoRA weights as they are now, for the engines."""
@@ -168,7 +149,7 @@ class Learner:
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
         for index, moments in self._backend.moments().items():
             tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
-        return tensors, {"updates": self.updates, "alpha": self.alpha.state()}
+        return tensors, {"updates": self.updates, **self.algorithm.state()}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Take over what `state()` gave, on any number of ranks.
@@ -186,7 +167,7 @@ class Learner:
                 moments[int(index)][moment] = tensor
         self._backend.load_moments(dict(moments))
         self.updates = int(values["updates"])
-        self.alpha.load_state(values["alpha"])
+        self.algorithm.load_state(values)
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from sacglam.types import Transition
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
-class Share:
+class Share(Generic[Row]):
     """One micro-batch of one rank: its mean loss counts `weight`, its part of the whole batch."""
 
-    rows: Sequence[Transition]
+    rows: Sequence[Row]
     weight: float
 
 
-def shares(batch: Sequence[Transition], rank: int, world: int, size: int | None) -> list[Share]:
+def shares(batch: Sequence[Row], rank: int, world: int, size: int | None) -> list[Share[Row]]:
     """The micro-batches of `rank`, at most `size` rows each (None: all at once), equally many on every rank.
 
     Rows are dealt out in turn, so ranks differ by one row at most. A rank that runs out of rows goes through the
@@ -28,15 +29,3 @@ def shares(batch: Sequence[Transition], rank: int, world: int, size: int | None)
     size = size or most
     parts = [own[i : i + size] for i in range(0, most, size)]
     return [Share(rows or batch[:1], len(rows) / len(batch)) for rows in parts]
-
-
-def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
-    """`rows`, one of them with a bootstrap in any case: the same forwards on every rank, as above.
-
-    Termination is a bootstrap with discount 0, so the loss stays what it was.
-    """
-    if not all(row.terminated for row in rows):
-        return rows
-    first = rows[0]
-    # Its own state stands in for the next one: what follows an episode's end may be no state that can be scored.
-    return [replace(first, terminated=False, discount_n=0.0, next_observation=first.observation), *rows[1:]]

@@ -46,7 +46,10 @@ class PackedLM(Protocol):
         """All its weights, for what shares them out over ranks; it is never called as a whole."""
 
     def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
-        """Queries as tensors on the model's device, in this model's own layout."""
+        """Queries as tensors on the model's device, in this model's own layout.
+
+        All that may be asked of it is `tokens`: the positions a forward pass computes, padding included.
+        """
 
     def forward(self, packed: Any, adapter: str) -> LMOutput:
         """Score the packed states with the named adapter."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from safetensors.torch import save
 
-from sacglam.config import CriticConfig
-from sacglam.models.actor_critic import ActorCritic
+from sacglam.models.agent_model import AgentModel
 from sacglam.models.base import PackedLM
 
 CRITIC_FILE = "critic.safetensors"
 CRITIC_SETTINGS = "critic.json"
 
 
-def exported_files(lm: PackedLM, model: ActorCritic, critic: CriticConfig) -> dict[str, bytes]:
+def exported_files(lm: PackedLM, model: AgentModel, critic: Mapping[str, Any]) -> dict[str, bytes]:
     """The actor as the files of a peft adapter, and the critic beside it as safetensors, all by name.
 
     `critic.json` says how the heads are built and what they read.
@@ -24,7 +25,7 @@ def exported_files(lm: PackedLM, model: ActorCritic, critic: CriticConfig) -> di
         for name, tensor in model.state().items()
         if name.startswith(("heads.", "lora.critic."))
     }
-    settings = {"hidden_size": lm.hidden_size, **critic.model_dump(mode="json")}
+    settings = {"hidden_size": lm.hidden_size, **critic}
     return {
         **lm.adapter_files(),
         CRITIC_FILE: save(tensors),

@@ -24,6 +24,19 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
 
+class ValueHead(nn.Module):
+    """V(s) on the hidden state at the prompt's last position."""
+
+    def __init__(self, hidden_size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.value = mlp(hidden_size, hidden, 1)
+
+    def forward(self, output: LMOutput) -> Tensor:
+        """Values (B,), float32."""
+        value_B: Tensor = self.value(output.prompt_hidden_BH.float()).squeeze(-1)
+        return value_B
+
+
 class QHeads(nn.Module):
     """`num_critics` independent Q functions, each giving one value for every action of a state."""
 

@@ -1,16 +1,61 @@
-"""What an off-policy algorithm keeps of its episodes, and the batches it learns from."""
+"""What an algorithm keeps of its rollouts, and the batches it learns from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.hindsight import hindsight_goals, transitions
-from sacglam.types import Episode, Transition
+from sacglam.types import Batches, Collected, Episode, Transition
+
+
+class Experience(Protocol):
+    """Takes what the rollout collected, and gives what the learner is to learn from."""
+
+    def add(self, collected: Collected) -> None:
+        """Take in an interval."""
+
+    def batches(self) -> Batches:
+        """What the algorithm learns from after this interval; nothing while it is too early."""
+
+    def metrics(self, version: int) -> dict[str, float]:
+        """What to report of it, when the learner has made `version` updates."""
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Number columns (for npz) and JSON values."""
+
+    def load_state(self, columns: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
+        """Take over what `state()` gave."""
+
+
+class OnPolicy:
+    """Keeps one interval's steps, and gives them once."""
+
+    def __init__(self) -> None:
+        """Holds nothing yet."""
+        self._fragments: tuple[Episode, ...] = ()
+
+    def add(self, collected: Collected) -> None:
+        """Take the interval's steps in the place of those before."""
+        self._fragments = collected.fragments
+
+    def batches(self) -> list[tuple[Episode, ...]]:
+        """One batch: the interval."""
+        return [self._fragments]
+
+    def metrics(self, version: int) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Nothing: between intervals it holds only what has been learnt from."""
+        return {}, {}
+
+    def load_state(self, columns: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
+        """Take over nothing."""
 
 
 class HindsightReplay:
@@ -38,9 +83,9 @@ class HindsightReplay:
         self._batches = batches
         self._min_size = min_size
 
-    def add(self, episodes: Sequence[Episode]) -> None:
+    def add(self, collected: Collected) -> None:
         """Store whole episodes, and their relabelled prefixes beside them (paper, Section 2.3)."""
-        for episode in episodes:
+        for episode in collected.episodes:
             goals = [episode.goal, *hindsight_goals(episode)] if self._hindsight else [episode.goal]
             for goal in goals:
                 self.buffer.add(transitions(episode, goal, self._n_step, self._gamma))

@@ -18,6 +18,14 @@ _PANELS: Sequence[tuple[str, Sequence[str]]] = (
     ("critic loss", ("critic_loss",)),
     ("share of relabelled transitions", ("buffer_hindsight_share", "batch_hindsight_share")),
 )
+_PPO_PANELS: Sequence[tuple[str, Sequence[str]]] = (
+    _PANELS[0],
+    _PANELS[1],
+    ("value and return", ("value", "return")),
+    ("policy loss", ("policy_loss",)),
+    ("value loss", ("value_loss",)),
+    ("share of clipped samples", ("clipped_share",)),
+)
 _LABELS = {
     "success": "training (sampled)",
     "eval_success/overall": "evaluation (greedy)",
@@ -30,7 +38,8 @@ def draw_curves(directory: RunDirectory) -> None:
     """Draw the run's metrics over environment steps, with its success before and after and the random policy's."""
     lines, summary = directory.metrics(), directory.summary() or {}
     figure = Figure(figsize=(12, 6.5), layout="constrained")
-    for axes, (title, names) in zip(figure.subplots(2, 3).flat, _PANELS, strict=True):
+    panels = _PPO_PANELS if any("policy_loss" in line for line in lines) else _PANELS
+    for axes, (title, names) in zip(figure.subplots(2, 3).flat, panels, strict=True):
         for name in names:
             _plot(axes, lines, name, _LABELS.get(name, name))
         axes.set_title(title)

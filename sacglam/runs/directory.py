@@ -20,17 +20,19 @@ from sacglam.errors import ConfigError, RunDirectoryError
 
 
 class RunDirectory:
-    """`config.yaml`, `metrics.jsonl`, `summary.json`, `checkpoints/`, `adapter/` and `curves.png` under one root."""
+    """`config.yaml`, the `.jsonl` logs, `summary.json`, `checkpoints/`, `adapter/` and `curves.png` under one root."""
 
     def __init__(self, root: Path) -> None:
         """Touches nothing; see `create` and `open`."""
         self.root = root
         self.config_file = root / "config.yaml"
         self.metrics_file = root / "metrics.jsonl"
+        self.samples_file = root / "samples.jsonl"
         self.summary_file = root / "summary.json"
         self.checkpoints = root / "checkpoints"
         self.adapter = root / "adapter"
         self.curves = root / "curves.png"
+        self.aim_file = root / "aim.json"
 
     @classmethod
     def vacant(cls, root: Path) -> RunDirectory:
@@ -91,15 +93,7 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`; a last line cut short by a crash is left out."""
-        if not self.metrics_file.exists():
-            return []
-        found = []
-        for line in self.metrics_file.read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        return LineLog(self.metrics_file).lines()
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, or None before it is first written, or where it is damaged: it can be made again."""
@@ -109,27 +103,51 @@ class RunDirectory:
             return None
         return found
 
+    def aim(self) -> dict[str, str] | None:
+        """`aim.json`: the hash under which Aim knows this run, and the repository; None if Aim does not know it."""
+        try:
+            found: dict[str, str] = json.loads(self.aim_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def write_aim(self, run_hash: str, repo: Path) -> None:
+        """Write `aim.json` whole or not at all."""
+        _replace(self.aim_file, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` whole or not at all."""
         _replace(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
-class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line, flushed at once."""
+class LineLog:
+    """One JSON object a line, flushed at once, each with the `env_steps` at which it was written."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, file: Path) -> None:
         """Appends to what is there."""
-        self._run = run
+        self._file = file
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line."""
-        with explained(self._run.metrics_file), self._run.metrics_file.open("a") as file:
+        with explained(self._file), self._file.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines; a last one cut short by a crash is left out."""
+        if not self._file.exists():
+            return []
+        found = []
+        for line in self._file.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
 
     def rewind(self, env_steps: int) -> None:
         """Drop the lines after `env_steps`: what an interrupted run logged past its last checkpoint comes again."""
-        kept = [line for line in self._run.metrics() if line["env_steps"] <= env_steps]
-        _replace(self._run.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in self.lines() if line["env_steps"] <= env_steps]
+        _replace(self._file, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def _replace(file: Path, content: str) -> None:

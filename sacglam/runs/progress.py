@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,12 @@ class MetricsWindow:
             self._sums[name] += value
             self._counts[name] += 1
 
-    def add_episodes(self, episodes: Iterable[Episode]) -> None:
-        """Episodes that ended."""
+    def add_episodes(self, episodes: Iterable[Episode], goal_type: Callable[[str], str]) -> None:
+        """Episodes that ended; success by the type of their goals is a mean since the last flush."""
         for episode in episodes:
             self._recent.append(episode.success)
-            self.add({"episode_length": float(len(episode.steps))})
+            success = {f"success/{goal_type(episode.goal)}": float(episode.success)}
+            self.add({"episode_length": float(len(episode.steps)), **success})
 
     @property
     def success(self) -> float | None:

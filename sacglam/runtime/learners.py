@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import Pending, Worker, WorkerLost, gather
 from sacglam.scoring.base import Learned, Published
-from sacglam.types import Query, Transition
+from sacglam.types import Batches, Query
 
 
 class LearnerGroup:
@@ -24,15 +27,20 @@ class LearnerGroup:
         self.updates = 0
         self.begun = 0
 
-    def learn(self, batches: Sequence[Sequence[Transition]], publish: bool, probe: Sequence[Query]) -> UnderWay:
-        """Begin one interval's updates; `publish` and `probe` as in `Learner.learn`."""
-        self.begun += len(batches)
-        return UnderWay(self, self._submit("learn", batches, publish, probe), len(batches))
+    def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> UnderWay:
+        """Begin one interval's `updates`; `batches`, `publish` and `probe` as in `LearnerHost.learn`."""
+        self.begun += updates
+        return UnderWay(self, self._submit("learn", batches, publish, probe), updates)
 
     def publish(self, probe: Sequence[Query]) -> Published:
         """The adapter of now, and the policy at the states of `probe`."""
         published: Published = self._call("publish", probe)
         return published
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's actions."""
+        values: list[npt.NDArray[np.float32]] = self._call("q_values", queries)
+        return values
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Full tensors and values, as `Learner.state` gives them on one process."""

@@ -257,6 +257,8 @@ def _death(error: Exception) -> str:
 
 def _ray_environment(own: bool) -> dict[str, str]:
     """Settings that Ray reads from the environment. On Linux its name of the last one hides what it does: with 0 the
-    address 127.0.0.1 stays what it is, and is not replaced by the machine's."""
+    address 127.0.0.1 stays what it is, and is not replaced by the machine's. The one before it spares an idle process
+    for each core, which none of our workers could use, since theirs have an environment of their own."""
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    return {**settings, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if own else settings
+    ours = {"RAY_prestart_worker_first_driver": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    return settings | ours if own else settings

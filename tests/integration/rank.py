@@ -1,4 +1,4 @@
-"""One rank of the DeepSpeed tests: `python -m tests.integration.rank RANK WORLD PORT FOLDER`.
+"""One rank of the DeepSpeed tests: `python -m tests.integration.rank RANK WORLD FOLDER`.
 
 Goes through the same trials with every ZeRO stage and leaves what it found in the folder, for test_deepspeed.py.
 """
@@ -120,11 +120,11 @@ def variant(world: int, stage: int, name: str) -> Any:
 
 
 def main() -> None:
-    rank, world, port = map(int, sys.argv[1:4])
-    folder = Path(sys.argv[4])
+    rank, world = map(int, sys.argv[1:3])
+    folder = Path(sys.argv[3])
     torch.set_num_threads(1)
     deepspeed.PERSISTENT_ELEMENTS = 0  # so that even the smallest weights are sharded
-    deepspeed.init_distributed(rank, world, f"tcp://127.0.0.1:{port}", "cpu", timeout_s=TIMEOUT_S)
+    deepspeed.init_distributed(rank, world, f"file://{folder}/meeting-{world}", "cpu", timeout_s=TIMEOUT_S)
     saved = pickle.loads((folder / "saved.pkl").read_bytes())
     found: dict[Any, Any] = {stage: trials(world, stage, saved.get(stage)) for stage in STAGES}
     found |= {(stage, name): variant(world, stage, name) for stage in (1, 3) for name in VARIANTS}

@@ -44,7 +44,7 @@ def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
     assert summary["seed"] == 0
     assert summary["versions"]["torch"].startswith("2.")
     phases = summary["seconds"]
-    training = sum(v for k, v in phases.items() if k not in ("evaluation", "checkpoint"))
+    training = sum(v for k, v in phases.items() if k not in ("evaluation", "samples", "checkpoint"))
     assert training == pytest.approx(summary["train_seconds"], rel=0.03)
     lines = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
     assert [line["env_steps"] for line in lines] == list(range(32, 641, 32))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,13 +37,10 @@ CASES = [(*which, stage) for which in RANKS for stage in STAGES]
 def start(world: int, folder: Path, saved: dict[int, State]) -> list[dict[Any, Any]]:
     """Run all ranks of a world to their end; what each found."""
     (folder / "saved.pkl").write_bytes(pickle.dumps(saved))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [sys.executable, "-m", "tests.integration.rank"]
     ranks = [
         subprocess.Popen(
-            [*command, str(number), str(world), str(port), str(folder)],
+            [*command, str(number), str(world), str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

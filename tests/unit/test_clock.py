@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -63,3 +64,39 @@ def test_what_it_tells_is_a_copy(wind: Wind) -> None:
     phases = PhaseClock()
     phases.seconds["scoring"] = 1.0
     assert phases.seconds == {}
+
+
+@dataclass
+class Diary:
+    """A watcher that keeps all it is told, and lets a second pass at each border, as a device would."""
+
+    wind: Wind
+    lines: list[tuple[object, ...]] = field(default_factory=list)
+
+    def border(self, phase: str) -> None:
+        self.wind(1.0)
+        self.lines.append(("border", phase))
+
+    def span(self, phase: str, start: float, seconds: float) -> None:
+        self.lines.append(("span", phase, start, seconds))
+
+
+def test_a_watcher_is_told_of_each_phase_and_what_a_device_still_does_counts_in_it(wind: Wind) -> None:
+    phases = PhaseClock()
+    with phases.phase("scoring"):
+        wind(4.0)  # nobody watches yet
+    diary = Diary(wind)
+    phases.watch(diary)
+    with phases.phase("scoring"):
+        wind(2.0)
+    with pytest.raises(KeyError), phases.phase("forward"):
+        raise KeyError("model")
+    assert diary.lines == [
+        ("border", "scoring"),
+        ("border", "scoring"),
+        ("span", "scoring", 105.0, 3.0),
+        ("border", "forward"),
+        ("border", "forward"),
+        ("span", "forward", 109.0, 1.0),
+    ]
+    assert phases.seconds == {"scoring": 7.0, "forward": 1.0}

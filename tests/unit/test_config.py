@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sacglam.config import Config, Section, load, parse, quickstart_path
+from sacglam.config import Config, PpoConfig, SacConfig, Section, load, parse, quickstart_path
 from sacglam.errors import ConfigError
 
 
@@ -29,12 +30,21 @@ def _fault(values: dict[Any, Any]) -> str:
 def test_the_defaults_are_the_paper_s() -> None:
     # Tables 2 and 3 and Appendix C of the paper.
     config = parse({})
+    assert isinstance(config.algo, SacConfig)
     assert (config.algo.gamma, config.algo.n_step, config.algo.batch_size) == (0.99, 3, 256)
     assert (config.algo.actor_lr, config.algo.critic_lr) == (1e-4, 1e-4)
     assert (config.algo.update_interval, config.algo.updates_per_interval, config.env.copies) == (32, 2, 32)
     assert (config.algo.alpha.init, config.algo.alpha.target_entropy, config.algo.alpha.lr) == (0.05, 0.01, 2e-3)
     assert (config.replay.capacity, config.replay.sampling, config.replay.hindsight_ratio) == (100_000, "ratio", 0.5)
     assert config.critic.hidden == [1024, 1024]
+
+
+def test_the_defaults_of_ppo_are_the_paper_s() -> None:
+    # Table 1.
+    ppo = PpoConfig()
+    assert (ppo.update_interval, ppo.epochs, ppo.batch_size) == (2048, 16, 256)
+    assert (ppo.entropy_coef, ppo.value_coef, ppo.gamma, ppo.gae_lambda) == (0.01, 0.5, 0.99, 0.99)
+    assert (ppo.actor_lr, ppo.critic_lr, ppo.clip, ppo.max_grad_norm) == (1e-4, 1e-4, 0.2, 0.5)
 
 
 def test_no_path_is_the_quickstart() -> None:
@@ -48,12 +58,15 @@ def test_no_path_is_the_quickstart() -> None:
         ({"sed": 1}, "sed", "seed"),
         ({"algo": {"gama": 0.9}}, "algo.gama", "algo.gamma"),
         ({"algo": {"alpha": {"innit": 0.1}}}, "algo.alpha.innit", "algo.alpha.init"),
+        ({"algo": {"type": "ppo", "epoch": 2}}, "algo.epoch", "algo.epochs"),
+        ({"algo": {"type": "sac", "epoch": 2}}, "algo.epoch", None),
         ({"model": {"lora": {"rang": 4}}}, "model.lora.rang", "model.lora.rank"),
         ({"evaluation": {"episode": 3}}, "evaluation.episode", "evaluation.episodes"),
     ],
 )
-def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, nearest: str) -> None:
-    assert _fault(values) == f"unknown setting {unknown!r}; did you mean {nearest!r}?"
+def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, nearest: str | None) -> None:
+    hint = f"did you mean {nearest!r}?" if nearest else "known here: type, gamma, n_step"
+    assert _fault(values).startswith(f"unknown setting {unknown!r}; {hint}")
 
 
 @pytest.mark.parametrize(
@@ -300,8 +313,36 @@ def test_every_setting_explains_itself() -> None:
         prefix, section = sections.pop()
         for name, field in section.model_fields.items():
             annotation = field.annotation
+            if name == "algo":
+                sections += [("algo.", SacConfig), ("algo.", PpoConfig)]
             if isinstance(annotation, type) and issubclass(annotation, Section):
                 sections.append((f"{prefix}{name}.", annotation))
             elif field.description is None and name != "type":  # which tells one section's kinds apart
                 missing.append(f"{prefix}{name}")
     assert missing == []
+
+
+def test_algorithms_are_told_apart_by_their_type() -> None:
+    assert isinstance(parse({}).algo, SacConfig)
+    assert isinstance(parse({"algo": {"gamma": 0.5}}).algo, SacConfig)
+    ppo = parse({"algo": {"type": "ppo", "gamma": 0.5}}).algo
+    assert isinstance(ppo, PpoConfig)
+    assert ppo.gamma == 0.5
+    assert _fault({"algo": {"type": "dqn"}}) == "algo.type: expected one of sac, ppo (got 'dqn')"
+    assert _fault({"algo": 3}).startswith("algo: ")
+
+
+def test_ppo_counts_the_updates_of_an_interval() -> None:
+    # 16 epochs over 2,048 steps in 8 minibatches of 256; the ninth of 2,049 steps is a short one.
+    assert PpoConfig().updates_per_interval == 16 * 8
+    assert PpoConfig(update_interval=2049, epochs=1).updates_per_interval == 9
+
+
+def test_ppo_does_not_lag() -> None:
+    values = {"algo": {"type": "ppo"}, "runtime": {"lag": 1}, "engines": {"count": 1}, "learners": {"count": 1}}
+    assert "runtime.lag is for SAC" in _fault(values)
+
+
+def test_ppo_survives_yaml() -> None:
+    config = parse({"algo": {"type": "ppo", "epochs": 3}})
+    assert parse(yaml.safe_load(config.to_yaml())) == config

@@ -14,16 +14,32 @@ from sacglam.config import load
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))
 
-BOTH = {
+COMMON = {
     # Appendix A, Appendix B, Appendix C, Section 3.
     "steps": 400_000,
     "env.name": "playground",
     "env.options.size": "full",
     "env.copies": 32,
-    "critic.input": "observation_action",
     "critic.backbone": "shared",
     "critic.hidden": [1024, 1024],
+}
+TABLE_1 = COMMON | {
+    "algo.type": "ppo",
+    "algo.update_interval": 2048,
+    "algo.epochs": 16,
+    "algo.batch_size": 256,
+    "algo.entropy_coef": 0.01,
+    "algo.value_coef": 0.5,
+    "algo.gamma": 0.99,
+    "algo.actor_lr": 1e-4,
+    "algo.critic_lr": 1e-4,
+    "algo.gae_lambda": 0.99,
+    "algo.clip": 0.2,
+    "algo.max_grad_norm": 0.5,
+}
+BOTH = COMMON | {
     # Tables 2 and 3. Their optimizer, Adam, is not a setting.
+    "critic.input": "observation_action",
     "algo.update_interval": 32,
     "algo.updates_per_interval": 2,
     "algo.batch_size": 256,
@@ -62,7 +78,12 @@ def test_every_configuration_parses(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "key", "expected"), _rows("playground_sac.yaml", TABLE_2) + _rows("playground_sac_her.yaml", TABLE_3)
+    ("file", "key", "expected"),
+    [
+        *_rows("playground_ppo.yaml", TABLE_1),
+        *_rows("playground_sac.yaml", TABLE_2),
+        *_rows("playground_sac_her.yaml", TABLE_3),
+    ],
 )
 def test_the_paper_s_value_stands_in_the_file(file: str, key: str, expected: Any) -> None:
     # In the file itself, so that no change of a default can change the experiment.

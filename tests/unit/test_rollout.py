@@ -22,7 +22,7 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout, Start
 from sacglam.scoring.base import LogPolicy, Scorer, UniformScorer
-from sacglam.types import Episode, Observation, Query, Step
+from sacglam.types import Collected, Episode, Observation, Query, Step
 
 
 @dataclass
@@ -145,9 +145,43 @@ def test_nothing_starts_before_the_first_step() -> None:
 def test_collect_takes_at_least_so_many_steps(env_steps: int, lockstep: int) -> None:
     scorer = Scripted()
     rollout = _rollout([Steady(), Steady(), Steady()], RandomStarts(("1",), np.random.default_rng(0)), scorer)
-    episodes = rollout.collect(env_steps)
+    episodes = list(rollout.collect(env_steps).episodes)
     assert scorer.calls == lockstep
     assert len(episodes) == 3 * lockstep, "episodes of one step end with each"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 4), st.lists(st.integers(1, 6), min_size=1, max_size=6))
+def test_fragments_hold_each_step_of_an_interval_once_and_join_to_whole_episodes(
+    copies: int, intervals: list[int]
+) -> None:
+    goals = [str(1 + i % 4) for i in range(60)]
+    rollout = _rollout([Steady() for _ in range(copies)], iter(_starts(*goals)))
+    parts: dict[tuple[str, int], list[Episode]] = {}
+    ended: list[Episode] = []
+    for lockstep in intervals:
+        collected = rollout.collect(lockstep * copies)
+        assert sum(len(fragment.steps) for fragment in collected.fragments) == lockstep * copies
+        ended += collected.episodes
+        for fragment in collected.fragments:
+            parts.setdefault((fragment.goal, fragment.seed), []).append(fragment)
+    for episode in ended:
+        pieces = parts.pop((episode.goal, episode.seed))
+        assert tuple(step for piece in pieces for step in piece.steps) == episode.steps
+        assert tuple(decision for piece in pieces for decision in piece.decisions) == episode.decisions
+        cuts = [sum(len(piece.steps) for piece in pieces[:i]) for i in range(len(pieces))]
+        assert [piece.start for piece in pieces] == [episode.observation(t) for t in cuts]
+    assert all(not piece.steps[-1].terminated for pieces in parts.values() for piece in pieces)
+
+
+def test_steps_that_were_replayed_are_not_given_out_again() -> None:
+    rollout = _rollout([Steady()], iter(_starts("4")))
+    rollout.collect(2)
+    restored = _rollout([Steady()], iter(()))
+    restored.restore(rollout.state())
+    [fragment] = restored.collect(1).fragments
+    assert len(fragment.steps) == 1
+    assert fragment.start == rollout.collect(1).fragments[0].start
 
 
 def test_more_environments_than_starts_rest() -> None:
@@ -161,7 +195,7 @@ def test_without_starts_the_scorer_is_not_asked() -> None:
     scorer = Scripted()
     rollout = _rollout([Steady()], iter(()), scorer)
     assert [episode for ended in rollout.drain() for episode in ended] == []
-    assert rollout.collect(5) == []
+    assert rollout.collect(5) == Collected((), ())
     assert scorer.calls == 0
 
 
@@ -231,7 +265,7 @@ def _run(scorer: Scripted | UniformScorer, seed: int, copies: int = 3) -> Run:
 
 def test_playground_episodes_obey_their_environment() -> None:
     run = _run(UniformScorer(), seed=0)
-    episodes = run.rollout.collect(300)
+    episodes = run.rollout.collect(300).episodes
     assert len(episodes) >= 25  # 300 steps of at most 10, less the three open ones
     for episode in episodes:
         env = Playground(size="simple")

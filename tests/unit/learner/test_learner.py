@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load
 
 from sacglam import config
+from sacglam.algos.sac import Sac
 from sacglam.build import build_learner, resolve
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import TorchBackend
@@ -34,6 +35,11 @@ def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
     return backend.optimizer
 
 
+def alpha_of(learner: Learner) -> float:
+    assert isinstance(learner.algorithm, Sac)
+    return learner.algorithm.alpha.alpha
+
+
 def transitions(reward: float = 1.0) -> list[Transition]:
     ended = Transition("Grasp any cat", STATE, 0, reward, 0.9, True, NEXT, "hindsight", 0)
     going = Transition("Grasp any cat", STATE, 1, 0.0, 0.9, False, NEXT, "real", 0)
@@ -47,17 +53,17 @@ def flat(learner: Learner, part: str) -> torch.Tensor:
 
 def test_warm_up_trains_the_critic_and_leaves_alpha_alone() -> None:
     learner = make_learner("algo.warmup_updates=2", "critic.backbone=frozen", "algo.alpha.lr=0.1")
-    adapter, heads, alpha = flat(learner, "lora.default."), flat(learner, "heads."), learner.alpha.alpha
+    adapter, heads, alpha = flat(learner, "lora.default."), flat(learner, "heads."), alpha_of(learner)
     for _ in range(2):
         [metrics] = learner.update([transitions()])
         assert "actor_loss" not in metrics
         assert metrics["batch_hindsight_share"] == 0.25
     assert torch.equal(flat(learner, "lora.default."), adapter)
     assert not torch.equal(flat(learner, "heads."), heads)
-    assert learner.alpha.alpha == alpha
+    assert alpha_of(learner) == alpha
     assert "actor_loss" in learner.update([transitions()])[0]
     assert not torch.equal(flat(learner, "lora.default."), adapter)
-    assert learner.alpha.alpha < alpha  # the untrained policy is more random than the target asks
+    assert alpha_of(learner) < alpha  # the untrained policy is more random than the target asks
     assert learner.updates == 3
 
 
@@ -148,3 +154,16 @@ def test_targets_follow_by_tau() -> None:
     learner.update([transitions()])
     expected = 0.75 * target + 0.25 * flat(learner, "heads.")
     torch.testing.assert_close(flat(learner, "target_heads."), expected)
+
+
+def test_q_values_are_the_critics_minimum_and_do_not_depend_on_what_is_asked_beside() -> None:
+    learner = make_learner("critic.num_critics=2")
+    states = [query("Grasp any cat", STATE), query("Grasp any cat", Observation(STATE.text, ACTIONS[:2]))]
+    both, short = learner.q_values(states)
+    assert (both.shape, short.shape) == ((3,), (2,))
+    assert isinstance(learner.algorithm, Sac)
+    packed = learner.algorithm._pack([("Grasp any cat", STATE)])
+    q_CBA = learner.model.evaluate(packed).q_CBA.detach()
+    assert both == pytest.approx(torch.minimum(q_CBA[0, 0], q_CBA[1, 0]).numpy(), abs=1e-5)
+    assert learner.q_values(states[1:])[0] == pytest.approx(short, abs=1e-5)
+    assert len(learner.q_values(states * 20)) == 40  # more than go through in one pass

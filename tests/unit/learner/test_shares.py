@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacglam.learner.shares import Share, shares, with_bootstrap
+from sacglam.algos.sac import with_bootstrap
+from sacglam.learner.shares import Share, shares
 from sacglam.types import Observation, Transition
 
 STATE, NEXT = Observation("here", ("stay", "go")), Observation("there", ("stay",))

@@ -26,8 +26,9 @@ from transformers import (
 )
 
 from sacglam.algos.sac import SacBatch
-from sacglam.models.actor_critic import ActorCritic, Backbone, TargetBackbone, adapters_needed
+from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.adapted import AdaptedLM
+from sacglam.models.agent_model import Backbone
 from sacglam.models.architecture import architecture_of
 from sacglam.models.base import ACTOR
 from sacglam.models.heads import CriticInput, QHeads

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from sacglam.algos import math as equations
 from sacglam.algos.sac import sac_losses
 from sacglam.errors import CheckpointError
-from sacglam.models.actor_critic import ActorCritic, Backbone, TargetBackbone, adapters_needed
+from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
+from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.heads import CriticInput
 from tests.unit.models.reference import (

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sacglam.algos.sac import sac_losses
 from sacglam.errors import ModelError
-from sacglam.models.actor_critic import Backbone
+from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC
 from sacglam.models.causal import CausalLM
 from sacglam.models.loading import _checkpoint_layers

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sacglam.algos.sac import sac_losses
-from sacglam.models.actor_critic import Backbone
+from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.heads import QHeads
 from sacglam.models.tokens import TokenisedQuery

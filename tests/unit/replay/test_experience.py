@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.experience import HindsightReplay
+from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import transitions
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import Collected, Decision, Episode, Observation, Step
 
 
 def _episode(version: int = 0) -> Episode:
@@ -25,6 +25,10 @@ def _episode(version: int = 0) -> Episode:
         ),
         seed=1,
     )
+
+
+def _collected(*episodes: Episode) -> Collected:
+    return Collected(episodes, ())
 
 
 def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed: int = 0) -> HindsightReplay:
@@ -42,7 +46,7 @@ def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed
 
 def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> None:
     replay = _replay()
-    replay.add([_episode()])
+    replay.add(_collected(_episode()))
     # 3 for the goal, 1 for `a`, 2 each for `b` and `c`.
     assert len(replay.buffer) == 8
     expected = {t for goal in ("goal", "a", "b", "c") for t in transitions(_episode(), goal, 2, 0.5)}
@@ -52,7 +56,7 @@ def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> No
 
 def test_without_hindsight_it_is_stored_once() -> None:
     replay = _replay(hindsight=False)
-    replay.add([_episode(), _episode()])
+    replay.add(_collected(_episode(), _episode()))
     assert len(replay.buffer) == 6
     assert replay.buffer.hindsight_share() == 0.0
 
@@ -60,15 +64,15 @@ def test_without_hindsight_it_is_stored_once() -> None:
 def test_there_are_no_batches_before_the_least_size() -> None:
     replay = _replay(min_size=9)
     assert list(replay.batches()) == []
-    replay.add([_episode()])  # 8 transitions
+    replay.add(_collected(_episode()))  # 8 transitions
     assert list(replay.batches()) == []
-    replay.add([_episode()])
+    replay.add(_collected(_episode()))
     assert [len(batch) for batch in replay.batches()] == [4, 4]
 
 
 def test_the_least_size_itself_is_enough() -> None:
     replay = _replay(min_size=8)
-    replay.add([_episode()])  # 8 transitions
+    replay.add(_collected(_episode()))  # 8 transitions
     assert len(list(replay.batches())) == 2
 
 
@@ -80,7 +84,7 @@ def test_waiting_draws_no_random_numbers() -> None:
 
 def test_batches_differ_and_are_those_of_the_buffer() -> None:
     replay = _replay()
-    replay.add([_episode()])
+    replay.add(_collected(_episode()))
     first, second = replay.batches()
     reference = np.random.default_rng(0)
     assert first == replay.buffer.sample(reference, 4)
@@ -92,7 +96,7 @@ def test_batches_differ_and_are_those_of_the_buffer() -> None:
 def test_metrics_by_hand() -> None:
     replay = _replay()
     assert replay.metrics(3) == {"buffer_size": 0.0, "buffer_hindsight_share": 0.0, "buffer_oldest_age": 3.0}
-    replay.add([_episode(version=4), _episode(version=6)])
+    replay.add(_collected(_episode(version=4), _episode(version=6)))
     assert replay.metrics(10) == {
         "buffer_size": 16.0,
         "buffer_hindsight_share": pytest.approx(5 / 8),
@@ -102,7 +106,7 @@ def test_metrics_by_hand() -> None:
 
 def test_its_state_goes_on_with_the_same_batches() -> None:
     original = _replay()
-    original.add([_episode(1), _episode(2)])
+    original.add(_collected(_episode(1), _episode(2)))
     list(original.batches())
     columns, values = original.state()
     restored = _replay(seed=99)
@@ -110,5 +114,15 @@ def test_its_state_goes_on_with_the_same_batches() -> None:
     for _ in range(3):
         assert list(restored.batches()) == list(original.batches())
         for replay in (original, restored):
-            replay.add([_episode(3)])
+            replay.add(_collected(_episode(3)))
     assert restored.metrics(7) == original.metrics(7)
+
+
+def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_before() -> None:
+    experience = OnPolicy()
+    first, second = _episode(1), _episode(2)
+    for fragment in (first, second):
+        experience.add(Collected((_episode(9),), (fragment,)))
+        assert list(experience.batches()) == [(fragment,)]
+    assert experience.metrics(3) == {}
+    assert experience.state() == ({}, {})

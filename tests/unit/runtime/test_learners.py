@@ -44,7 +44,7 @@ class Rank:
 
 def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
     group = LearnerGroup([Rank(0), Rank(1)], timeout_s=1)
-    under_way = group.learn([[], []], publish=False, probe=())
+    under_way = group.learn([[], []], 2, publish=False, probe=())
     assert (group.begun, group.updates) == (2, 0)
     assert under_way.finish().metrics == [{"rank": 0.0}] * 2
     assert (group.begun, group.updates) == (2, 2)
@@ -54,7 +54,7 @@ def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
 def test_a_lost_rank_is_an_error_for_the_user() -> None:
     group = LearnerGroup([Rank(0, RuntimeError("connection closed")), Rank(1, WorkerLost("killed"))], timeout_s=1)
     with pytest.raises(LearnerError, match=r"a learner rank was lost: killed\. Checkpoints are whole"):
-        group.learn([[]], publish=False, probe=()).finish()
+        group.learn([[]], 1, publish=False, probe=()).finish()
     with pytest.raises(LearnerError, match="killed"):
         LearnerGroup([Rank(0), Rank(1, WorkerLost("killed"))], timeout_s=1).check()
 

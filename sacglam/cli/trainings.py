@@ -1,35 +1,18 @@
-"""The command line. Imports torch only inside the commands that need it."""
+"""Commands that train: an agent, the built-in model, and for a moment, to see where the time goes."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sacglam import config as configuration
-from sacglam.errors import SacglamError
+from sacglam.cli.common import console, errors
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
-app = typer.Typer(
-    name="sacglam",
-    help="Reinforcement learning of LLM agents that choose among candidate actions (SAC-GLAM).\n\n"
-    "Start with [bold]sacglam train[/bold]: it trains the built-in model on Playground-Text and tells what to do next.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-console = Console()
-errors = Console(stderr=True)
-
-RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `sacglam train` leaves one.", metavar="RUN")]
-DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
-SeedOption = Annotated[int, typer.Option(help="Seeds the episodes.", min=0)]
 PLACEMENT = "Where it runs"
 
 
@@ -38,17 +21,6 @@ def _placement(help: str, least: int | None = None) -> Any:
     return typer.Option(help=help, show_default=False, rich_help_panel=PLACEMENT, min=least)
 
 
-def main() -> None:
-    """Run the command line; errors meant for the user are printed, not raised."""
-    try:
-        app()
-    except SacglamError as error:
-        errors.print("[bold red]error:[/bold red]", end=" ")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
-
-
-@app.command()
 def train(
     config: Annotated[
         Path | None, typer.Argument(help="A YAML configuration; none: the quickstart.", show_default=False)
@@ -130,119 +102,64 @@ def _show_placement(settings: configuration.Config) -> None:
     console.print(placement.plan(settled, machine()).describe(), markup=False, highlight=False, soft_wrap=True)
 
 
-@app.command()
-def evaluate(
-    run: RunArgument,
-    goals: Annotated[Literal["train", "heldout"], typer.Option(help="Which goals.")] = "train",
-    episodes: Annotated[int, typer.Option(help="Fresh episodes.", min=1)] = 500,
-    seed: SeedOption = 1_000_000,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")] = False,
-    device: DeviceOption = "auto",
+def profile(
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="YAML configurations and run folders, to be shown side by side; none: the quickstart.",
+            metavar="[CONFIG|RUN]...",
+            show_default=False,
+        ),
+    ] = None,
+    intervals: Annotated[int, typer.Option(help="Intervals of the loop to measure.", min=1)] = 10,
+    seconds: Annotated[
+        float | None, typer.Option(help="Measure for so long instead.", min=0.1, show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Overrides one value in each; may be repeated.", metavar="KEY=VALUE"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder; none: one under profiles/.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
 ) -> None:
-    """Measure a run's success on fresh episodes, by goal type.
+    """Show where a training's time goes: seconds by phase, tokens and FLOP per second, share of the floor.
 
-    SPL is success weighted by optimal over taken length.
+    Runs the loop that `sacglam train` runs, without evaluations and checkpoints, and leaves the first intervals out.
+    A RUN goes on from its newest checkpoint, and nothing in its folder changes. Writes profile.json, profile.png
+    (stacked bars) and trace.json, which opens at https://ui.perfetto.dev.
+
+    Examples:
+
+      sacglam profile
+
+      sacglam profile configs/playground_sac_her.yaml runs/my-run --intervals 5
+
+      sacglam profile --seconds 60 --set device=cpu --out where-it-goes
     """
-    import numpy as np
-
-    from sacglam.agent import load_agent
-    from sacglam.build import build_env
-    from sacglam.evaluate import evaluate as measure
-    from sacglam.policy import SamplingPolicy, greedy
+    from sacglam.profiling import report
+    from sacglam.profiling.measure import measure
+    from sacglam.profiling.meter import Length
+    from sacglam.profiling.sources import sources_of
     from sacglam.terminal import RichDisplay
 
-    agent = load_agent(run, device)
-    rng = np.random.default_rng(seed)
+    found = sources_of(sources or [configuration.quickstart_path()], set_ or [])
+    folder = report.vacant(out or directory.fresh(found[0].config.seed, Path("profiles")))
+    length = Length(intervals, seconds)
     with RichDisplay(errors) as display:
-        display.stage(f"evaluating {goals} goals", episodes)
-        found = measure(
-            lambda: build_env(agent.config),
-            agent.brain.scorer(),
-            SamplingPolicy(np.random.default_rng([seed, 1])) if sample else greedy,
-            split=goals,
-            episodes=episodes,
-            rng=rng,
-            progress=display.advance,
-        )
+        measured = [measure(source, length, display) for source in found]
+    profiles, timelines = [profile for profile, _ in measured], [timeline for _, timeline in measured]
+    report.write(folder, profiles, timelines)
     if as_json:
-        print(json.dumps({"success": found.success, "episodes": found.episodes, "spl": found.spl}))
+        print(json.dumps([profile.to_json() for profile in profiles]))
         return
-    table = Table("goals", "success", title=f"{found.episodes} fresh episodes, {goals} goals")
-    for name, rate in found.success.items():
-        table.add_row(name, f"{rate:.3f}")
-    table.add_row("spl", "unknown" if found.spl is None else f"{found.spl:.3f}")
-    console.print(table)
+    report.show(console, profiles)
+    console.print(
+        f"{folder}: profile.png, profile.json, trace.json (open it at https://ui.perfetto.dev)", soft_wrap=True
+    )
 
 
-@app.command()
-def play(
-    run: RunArgument,
-    goal: Annotated[str | None, typer.Option(help="A goal; none: one at random.", show_default=False)] = None,
-    seed: SeedOption = 0,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")] = False,
-    device: DeviceOption = "auto",
-) -> None:
-    """Watch one episode: each observation, and every action with its probability and Q value."""
-    import numpy as np
-
-    from sacglam.agent import load_agent
-    from sacglam.terminal import play_episode
-
-    play_episode(console, load_agent(run, device), goal, seed, np.random.default_rng(seed) if sample else None)
-
-
-@app.command()
-def envs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False) -> None:
-    """List the environments with their goals by type, to train on and held out."""
-    from sacglam.envs import describe
-
-    found = [description.to_json() for description in describe()]
-    if as_json:
-        print(json.dumps(found))
-        return
-    for entry in found:
-        table = Table("goal type", "train", "held out", title=entry["name"], title_justify="left")
-        for kind in entry["goals"] | entry["heldout"]:
-            table.add_row(kind, f"{entry['goals'].get(kind, 0):,}", f"{entry['heldout'].get(kind, 0):,}")
-        table.add_row("[bold]all", f"{sum(entry['goals'].values()):,}", f"{sum(entry['heldout'].values()):,}")
-        console.print(table)
-    console.print("Your own: register a factory, or name it as package.module:factory (docs/environments.md).")
-
-
-@app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read versions only; import nothing.")] = False,
-) -> None:
-    """Say what this machine can run, and how to mend what it cannot.
-
-    Tries each package in a process of its own, which takes up to half a minute. The exit code is 0 if a training in one
-    process works.
-    """
-    from sacglam.doctor import report
-
-    with errors.status("looking at this machine") as status:
-        diagnosis = report.examine(quick, lambda name: status.update(f"trying to import {name}"))
-    if as_json:
-        print(json.dumps(report.to_json(diagnosis)))
-    else:
-        report.print_report(console, diagnosis)
-    raise typer.Exit(0 if diagnosis.trains else 1)
-
-
-@app.command()
-def export(run: RunArgument, folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")]) -> None:
-    """Write a run's agent as a peft adapter, and its critic as safetensors beside it."""
-    from sacglam.agent import load_agent
-    from sacglam.export import export as write
-
-    agent = load_agent(run, "cpu")
-    write(agent.brain, agent.config, folder)
-    console.print(f"adapter and critic of step {agent.env_steps:,} are in {folder}")
-
-
-@app.command()
 def pretrain(
     folder: Annotated[Path, typer.Argument(help="Where to write the model; it must not exist yet.", metavar="DIR")],
     steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,

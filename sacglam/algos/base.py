@@ -1,0 +1,51 @@
+"""What the learner needs of a learning rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from sacglam.types import Observation
+
+Row = TypeVar("Row")
+State = tuple[str, Observation]
+"""A goal and what is observed under it."""
+Pack = Callable[[Sequence[State]], Any]
+"""States as the model takes them."""
+Weights = Callable[[], AbstractContextManager[None]]
+"""Opens all weights for changes."""
+
+
+class Sweep(Protocol):
+    """Runs a computation without gradient over many rows, shared out over the learner's ranks."""
+
+    def __call__(self, compute: Callable[[Sequence[Row]], Tensor], rows: Sequence[Row], size: int) -> Tensor:
+        """`compute` gives (K, rows) for at most `size` rows; the whole is (K, N) float64, alike on all ranks."""
+
+
+class Algorithm(Protocol):
+    """A learning rule over one model. `update` is the number of updates done so far."""
+
+    def minibatches(self, batches: Sequence[Sequence[Any]], sweep: Sweep) -> Iterable[Sequence[Any]]:
+        """The rows of one gradient step after another, from what the rollout's interval gave."""
+
+    def collate(self, rows: Sequence[Any]) -> Any:
+        """Rows as tensors on the model's device."""
+
+    def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, float]]:
+        """The loss to descend and what to report of it, both means over rows."""
+
+    def trains_actor(self, update: int) -> bool:
+        """Whether the actor's weights get a gradient in this update."""
+
+    def follow(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+        """Move what follows the weights after a gradient step; more to report."""
+
+    def state(self) -> dict[str, Any]:
+        """What it learns or draws beside the weights, as JSON values."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over what `state()` gave."""

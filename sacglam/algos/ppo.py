@@ -1,0 +1,189 @@
+"""PPO-GLAM: proximal policy optimisation on candidate actions (Carta et al., 2023; paper, Table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sacglam.algos import math as equations
+from sacglam.algos.base import Pack, State, Sweep, Weights
+from sacglam.clock import PhaseClock
+from sacglam.config import PpoConfig
+from sacglam.models.actor_value import ActorValue
+from sacglam.types import Episode, Observation
+
+_TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One step of the interval, with what the policy that took it thought of it."""
+
+    goal: str
+    observation: Observation
+    action: int
+    old_log_prob: float
+    advantage: float
+    return_: float
+
+
+@dataclass(frozen=True)
+class PpoBatch:
+    """B samples ready for the model."""
+
+    packed: Any
+    action_B: Tensor
+    old_log_prob_B: Tensor
+    advantage_B: Tensor
+    return_B: Tensor
+
+
+class Ppo:
+    """The updates of PPO-GLAM on an `ActorValue`."""
+
+    def __init__(
+        self, model: ActorValue, pack: Pack, config: PpoConfig, rng: np.random.Generator, clock: PhaseClock
+    ) -> None:
+        """`pack` makes of goals and observations what `model` takes; `rng` shuffles, alike on every rank."""
+        self._model = model
+        self._pack = pack
+        self._config = config
+        self._rng = rng
+        self._clock = clock
+
+    def minibatches(self, batches: Sequence[Sequence[Episode]], sweep: Sweep) -> Iterator[Sequence[Sample]]:
+        """The interval's steps in `epochs` orders, `batch_size` at a time; advantages are those before the first."""
+        fragments = [fragment for batch in batches for fragment in batch]
+        samples = self._samples(fragments, sweep)
+        size = self._config.batch_size
+        for _ in range(self._config.epochs):
+            order = self._rng.permutation(len(samples))
+            for start in range(0, len(samples), size):
+                yield [samples[i] for i in order[start : start + size]]
+
+    def _samples(self, fragments: Sequence[Episode], sweep: Sweep) -> list[Sample]:
+        """Every step with its advantage and return.
+
+        Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
+        the first minibatch would not be 1.
+        """
+        visits = [_Visit((f.goal, f.observation(t)), _action(f, t)) for f in fragments for t in range(_visited(f))]
+        log_prob_N, value_N = sweep(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
+        estimates = list(self._estimates(fragments, value_N))
+        advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
+        if self._config.normalise_advantages:
+            advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
+        numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
+        taken = [(f, t) for f in fragments for t in range(len(f.steps))]
+        return [
+            Sample(f.goal, f.observation(t), f.decisions[t].action, *known)
+            for (f, t), known in zip(taken, numbers, strict=True)
+        ]
+
+    def _estimates(self, fragments: Sequence[Episode], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each fragment: advantages and returns of its steps, and which of the visits were steps."""
+        first = 0
+        for fragment in fragments:
+            steps, visited = len(fragment.steps), _visited(fragment)
+            value_T = value_N[first : first + steps]
+            advantage_T = equations.advantages(
+                torch.tensor([step.reward for step in fragment.steps], dtype=torch.float64),
+                value_T,
+                float(value_N[first + steps]) if visited > steps else 0.0,
+                self._config.gamma,
+                self._config.gae_lambda,
+            )
+            yield advantage_T, advantage_T + value_T, torch.arange(first, first + steps)
+            first += visited
+
+    @torch.no_grad()
+    def _look(self, visits: Sequence[_Visit]) -> Tensor:
+        """log pi(a|s) of the action taken and V(s), shape (2, visits)."""
+        with self._clock.phase("target"):
+            values = self._model.evaluate(self._pack([visit.state for visit in visits]))
+            action_B = torch.tensor([visit.action for visit in visits], device=values.value_B.device)
+            return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
+
+    def collate(self, rows: Sequence[Sample]) -> PpoBatch:
+        """See `PpoBatch`."""
+
+        def tensor(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=self._model.device)
+
+        return PpoBatch(
+            packed=self._pack([(row.goal, row.observation) for row in rows]),
+            action_B=torch.tensor([row.action for row in rows], device=self._model.device),
+            old_log_prob_B=tensor([row.old_log_prob for row in rows]),
+            advantage_B=tensor([row.advantage for row in rows]),
+            return_B=tensor([row.return_ for row in rows]),
+        )
+
+    def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, float]]:
+        """Clipped policy loss, value loss and entropy bonus from one forward pass."""
+        with self._clock.phase("forward"):
+            return ppo_losses(self._model, batch, self._config)
+
+    def trains_actor(self, update: int) -> bool:
+        """Always."""
+        return True
+
+    def follow(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+        """Nothing follows."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """The state of the generator that shuffles."""
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over what `state()` gave."""
+        self._rng.bit_generator.state = state["rng"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A state, and the action taken in it (0 where none was)."""
+
+    state: State
+    action: int
+
+
+def _visited(fragment: Episode) -> int:
+    """States of a fragment whose value counts: the one after its last step unless the episode terminated there."""
+    return len(fragment.steps) + (not fragment.steps[-1].terminated)
+
+
+def _action(fragment: Episode, t: int) -> int:
+    return fragment.decisions[t].action if t < len(fragment.decisions) else 0
+
+
+def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, float]]:
+    """The joint loss of one minibatch and what to report of it (means over rows)."""
+    values = model.evaluate(batch.packed)
+    log_prob_B = _taken(values.log_pi_BA, batch.action_B)
+    log_ratio_B = log_prob_B - batch.old_log_prob_B
+    policy = equations.clipped_loss(log_ratio_B.exp(), batch.advantage_B, config.clip)
+    value = equations.value_loss(values.value_B, batch.return_B)
+    entropy = equations.entropy(values.log_pi_BA).mean()
+    loss = policy + config.value_coef * value - config.entropy_coef * entropy
+    log_ratio_B = log_ratio_B.detach()
+    metrics = {
+        "policy_loss": policy.item(),
+        "value_loss": value.item(),
+        "entropy": entropy.item(),
+        "value": values.value_B.detach().mean().item(),
+        "return": batch.return_B.mean().item(),
+        "clipped_share": ((log_ratio_B.exp() - 1).abs() > config.clip).float().mean().item(),
+        "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean().item(),  # of the old policy from the new one
+    }
+    return loss, metrics
+
+
+def _taken(log_pi_BA: Tensor, action_B: Tensor) -> Tensor:
+    """log pi of the action taken, shape (B,)."""
+    return log_pi_BA.gather(-1, action_B[:, None]).squeeze(-1)

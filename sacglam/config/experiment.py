@@ -1,0 +1,98 @@
+"""A whole experiment, and what must hold between its parts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import yaml
+from pydantic import Field, model_validator
+
+from sacglam.config.agent import CriticConfig, EnvConfig, ModelConfig, PolicyConfig
+from sacglam.config.algorithms import AlgoConfig, ReplayConfig, SacConfig
+from sacglam.config.running import (
+    CheckpointConfig,
+    EnginesConfig,
+    EvalConfig,
+    LearnersConfig,
+    RuntimeConfig,
+    TrackingConfig,
+)
+from sacglam.config.section import NonNegative, Positive, Section
+
+
+class Config(Section):
+    """One experiment."""
+
+    seed: NonNegative = 0
+    """Seeds environments, policy, replay and initial weights."""
+    steps: Positive = 400_000
+    """Budget in environment steps over all copies."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
+    threads: NonNegative = 0
+    """CPU threads of a learner's process; 0: its share of the cores, and 4 at most without engines."""
+    log_every_steps: Positive = 320
+    """Environment steps between lines of metrics.jsonl."""
+    env: EnvConfig = EnvConfig()
+    model: ModelConfig = ModelConfig()
+    critic: CriticConfig = CriticConfig()
+    policy: PolicyConfig = PolicyConfig()
+    algo: AlgoConfig = SacConfig()
+    """The learning rule: `type: sac` (where nothing is said) or `type: ppo`, and its settings."""
+    replay: ReplayConfig = ReplayConfig()
+    evaluation: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    engines: EnginesConfig = EnginesConfig()
+    learners: LearnersConfig = LearnersConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.algo.update_interval % self.env.copies:
+            raise ValueError(
+                f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
+                f"({self.env.copies}), because the copies step together"
+            )
+        if self.replay.min_size > self.replay.capacity:
+            raise ValueError(
+                f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
+                "no update would ever run"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _placeable(self) -> Config:
+        if self.learners.count and not self.engines.count:
+            raise ValueError(
+                f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
+            )
+        if self.runtime.lag and self.algo.type == "ppo":
+            raise ValueError(
+                "runtime.lag is for SAC: PPO learns from the policy it has, not from one before; set it to 0"
+            )
+        if self.runtime.lag and not self.learners.count:
+            raise ValueError(
+                "runtime.lag needs engines and learner ranks: in one process a rollout and an update cannot overlap; "
+                "set it to 0, or engines.count and learners.count to 1"
+            )
+        if self.engines.tensor_parallel > 1 and (not self.engines.count or self.engines.type == "packed"):
+            raise ValueError("engines.tensor_parallel needs vLLM engines; set it to 1, or engines.count to 1")
+        if self.runtime.address is not None and not self.engines.count:
+            raise ValueError("runtime.address needs engines to place in the cluster; set engines.count to 1")
+        if self.engines.count and ":" in self.device:
+            raise ValueError(
+                f"device {self.device!r} names one GPU, but engines and ranks are each given their own; take cuda"
+            )
+        if self.learners.count > self.algo.batch_size:
+            raise ValueError(
+                f"learners.count ({self.learners.count}) exceeds algo.batch_size ({self.algo.batch_size}): "
+                "a rank would have nothing to learn from"
+            )
+        if self.learners.zero_stage == 3 and self.learners.count and self.model.lora.merged:
+            raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
+        return self
+
+    def to_yaml(self) -> str:
+        """All values, resolved, as YAML that `load` reads back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

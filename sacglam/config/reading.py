@@ -1,0 +1,111 @@
+"""From YAML and dotted overrides to a configuration, with errors that name the nearest key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from sacglam.config.algorithms import ALGORITHMS
+from sacglam.config.experiment import Config
+from sacglam.errors import ConfigError
+
+
+def load(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
+
+    Raises:
+        ConfigError: the file cannot be read, an unknown key (names the nearest), a value of the wrong type or range.
+    """
+    source = quickstart_path() if path is None else path
+    try:
+        values = yaml.safe_load(source.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source} is not valid YAML: {error}") from error
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
+    for override in overrides:
+        _apply(values, override)
+    return parse(values)
+
+
+def parse(values: Mapping[str, Any]) -> Config:
+    """Validate plain values.
+
+    Raises:
+        ConfigError: one line for each fault, unknown keys with the nearest known one.
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
+
+
+def override(config: Config, overrides: Sequence[str]) -> Config:
+    """`config` with some values replaced.
+
+    Raises:
+        ConfigError: as for `load`.
+    """
+    values = config.model_dump(mode="json")
+    for each in overrides:
+        _apply(values, each)
+    return parse(values)
+
+
+def quickstart_path() -> Path:
+    """The configuration that `sacglam train` uses when it is given none."""
+    return Path(__file__).parents[1] / "quickstart.yaml"
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"expected an override as key=value, e.g. algo.gamma=0.9; got {override!r}")
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override {override!r}: {section!r} is a value, not a section")
+        values = inner
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from error
+
+
+def _explain(fault: Any) -> str:
+    path = _untagged(fault["loc"])
+    where = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        known = list(_fields_at([str(part) for part in fault["loc"][:-1]]))
+        near = get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
+        return f"unknown setting {where!r}; {hint}"
+    if fault["type"] == "union_tag_invalid":
+        return f"{where}.type: expected one of {', '.join(ALGORITHMS)} (got {fault['ctx']['tag']!r})"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message} (got {fault['input']!r})" if where else message
+
+
+def _untagged(place: Sequence[int | str]) -> list[str]:
+    """A fault's place as a user writes it: pydantic puts the algorithm's name behind `algo`."""
+    path = [str(part) for part in place]
+    return path[:1] + path[2:] if path[:1] == ["algo"] else path
+
+
+def _fields_at(place: Sequence[str]) -> Mapping[str, Any]:
+    section: Any = Config
+    for before, part in zip([None, *place], place, strict=False):
+        if part != "algo":
+            section = ALGORITHMS[part] if before == "algo" else section.model_fields[part].annotation
+    fields: Mapping[str, Any] = section.model_fields
+    return fields

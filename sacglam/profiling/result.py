@@ -1,0 +1,76 @@
+"""What a profile found: plain numbers, for the table, the chart and `profile.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """What went through the language model in the measured intervals; FLOP as in docs/profiling.md, without padding."""
+
+    tokens: int
+    tokens_computed: int  # with padding
+    flop: int
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The matrix products that an environment step cannot do without, at the pace of this machine."""
+
+    forwards: float  # F: scoring forwards that a step costs, its share of the updates included
+    state_flop: float  # of one scoring forward, mean over the states that were scored
+    matmul_rate: float  # FLOP per second of the model's matrices
+
+    @property
+    def seconds(self) -> float:
+        """Per environment step."""
+        return self.forwards * self.state_flop / self.matmul_rate
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of some intervals of a training went."""
+
+    label: str
+    algorithm: str
+    device: str
+    threads: int
+    warm_up_intervals: int  # left out, the filling of the replay among them
+    intervals: int
+    env_steps: int
+    updates: int
+    wall_seconds: float
+    cpu_seconds: float  # of all threads of this process: on a machine that is shared, below the threads' wall time
+    seconds: Mapping[str, float]  # by phase of the loop, in its order; they add up to `wall_seconds`
+    rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
+    work: Mapping[str, Work]  # by phase; empty where the model is in other processes
+    floor: Floor | None  # None where the model is in other processes
+
+    def total(self) -> Work | None:
+        """All that went through the model."""
+        if not self.work:
+            return None
+        parts = self.work.values()
+        return Work(sum(w.tokens for w in parts), sum(w.tokens_computed for w in parts), sum(w.flop for w in parts))
+
+    def floor_share(self) -> float | None:
+        """The floor's part of the time that a step took; 1 would be a machine that does nothing but multiply."""
+        return self.floor.seconds * self.env_steps / self.wall_seconds if self.floor else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For tools: all of it, with what follows from it."""
+        total = self.total()
+        rates = {
+            "env_steps_per_second": self.env_steps / self.wall_seconds,
+            "updates_per_second": self.updates / self.wall_seconds,
+            "ms_per_env_step": {name: 1e3 * s / self.env_steps for name, s in self.seconds.items()},
+            "ms_per_update": {name: 1e3 * s / self.updates for name, s in self.seconds.items()},
+            "tokens_per_second": total.tokens / self.wall_seconds if total else None,
+            "flop_per_second": total.flop / self.wall_seconds if total else None,
+            "floor_ms_per_env_step": 1e3 * self.floor.seconds if self.floor else None,
+            "floor_share": self.floor_share(),
+        }
+        return {**asdict(self), **rates}

@@ -1,0 +1,81 @@
+"""Episodes of the policy as it acts in training, with the probability and the Q value of every action on offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacglam.clock import PhaseClock
+from sacglam.envs.base import TextEnv
+from sacglam.policy import SamplingPolicy
+from sacglam.prompt import query
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.scoring.base import LogPolicy, Scorer
+from sacglam.types import Episode, Query
+
+QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
+_DIGITS = 5
+
+
+def sample_episodes(
+    make_env: Callable[[], TextEnv], scorer: Scorer, q_values: QValues, episodes: int, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    """Play `episodes` of the training goals, actions drawn from the policy; each as JSON values, in the order begun.
+
+    An episode holds `goal`, `goal_type`, `success` and `steps`; a step `observation`, `actions`, their `probabilities`
+    and `q`, the index `taken`, and what it `achieved`.
+    """
+    env = make_env()
+    goals = RandomStarts(env.goals("train"), rng)
+    starts = [next(goals) for _ in range(episodes)]
+    seen = _Recording(scorer)
+    rollout = Rollout([make_env() for _ in starts], seen, SamplingPolicy(rng), iter(starts), PhaseClock())
+    order = {(start.goal, start.seed): i for i, start in enumerate(starts)}
+    played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
+    states = [query(e.goal, e.observation(t)) for e in played for t in range(len(e.steps))]
+    q = dict(zip(states, q_values(states), strict=True))
+    return [_as_json(episode, env.goal_type(episode.goal), seen.policies, q) for episode in played]
+
+
+class _Recording:
+    """A scorer that remembers what it answered."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.policies: dict[Query, LogPolicy] = {}
+
+    @property
+    def version(self) -> int:
+        return self._scorer.version
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        found = self._scorer.log_policy(queries)
+        self.policies.update(zip(queries, found, strict=True))
+        return found
+
+
+def _as_json(
+    episode: Episode, goal_type: str, policies: dict[Query, LogPolicy], q: dict[Query, npt.NDArray[np.float32]]
+) -> dict[str, Any]:
+    steps = []
+    for t, step in enumerate(episode.steps):
+        observation = episode.observation(t)
+        state = query(episode.goal, observation)
+        steps.append(
+            {
+                "observation": observation.text,
+                "actions": list(observation.actions),
+                "probabilities": _rounded(np.exp(policies[state])),
+                "q": _rounded(q[state]),
+                "taken": episode.decisions[t].action,
+                "achieved": list(step.achieved),
+            }
+        )
+    return {"goal": episode.goal, "goal_type": goal_type, "success": episode.success, "steps": steps}
+
+
+def _rounded(values: npt.NDArray[np.float32]) -> list[float]:
+    return [round(float(value), _DIGITS) for value in values]

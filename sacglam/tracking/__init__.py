@@ -1,0 +1,1 @@
+"""Runs in Aim, filled from the files that every run leaves."""

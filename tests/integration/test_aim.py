@@ -1,0 +1,293 @@
+"""Runs in a real Aim: what is in it, resumed and imported runs, and repositories that are locked, full or broken."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import call, sacglam, tiny_train
+
+pytestmark = pytest.mark.skipif(find_spec("aim") is None, reason="Aim is not installed; pip install -e '.[aim]'")
+
+LIVE = ["tracking.aim=true", "evaluation.every_steps=160", "evaluation.every_episodes=8", "evaluation.heldout=true"]
+HINT = "sacglam aim-import"
+
+
+def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+def imported(run: Path) -> str:
+    """Import a run beside it; its hash."""
+    done = call(sacglam("aim-import", run))
+    assert done.returncode == 0, done.stderr
+    return str(json.loads((run / "aim.json").read_text())["hash"])
+
+
+def in_aim(folder: Path, run_hash: str) -> Any:
+    """A run as Aim gives it to read, once it is in the index that the explorer keeps."""
+    from aim.sdk.index_manager import RepoIndexManager
+    from aim.sdk.repo import Repo
+
+    repo = Repo(str(folder))
+    RepoIndexManager(repo).index(run_hash)
+    found = repo.get_run(run_hash)
+    assert found is not None
+    return found
+
+
+def curve(run: Any, name: str, **context: str) -> dict[int, float]:
+    """A metric's values by step."""
+    from aim.storage.context import Context
+
+    sequence = run.get_metric(name, Context(context))
+    assert sequence is not None, f"no {name} in {context}"
+    steps, (values, *_) = sequence.data.numpy()
+    return dict(zip(map(int, steps), map(float, values), strict=True))
+
+
+def expected(run: Path, key: str) -> dict[int, float]:
+    """The same from the run's file."""
+    return {line["env_steps"]: line[key] for line in lines(run) if key in line}
+
+
+def hashes(folder: Path) -> set[str]:
+    """All runs of a repository."""
+    return {path.name for path in (folder / ".aim" / "meta" / "chunks").iterdir()}
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    """A finished run that Aim does not know, in a folder of its own."""
+    return Path(shutil.copytree(tiny_run, tmp_path / "runs" / "one"))
+
+
+@pytest.fixture
+def tracked(run: Path) -> Path:
+    """A finished run that Aim knows."""
+    imported(run)
+    return run
+
+
+def test_an_import_fills_aim_wholly(run: Path) -> None:
+    run_hash = imported(run)
+    found = in_aim(run.parent, run_hash)
+    assert json.loads((run / "summary.json").read_text())["aim_hash"] == run_hash
+    assert (found.name, found.experiment, found.tags) == ("one", "playground_simple", ["SAC+HER"])
+    assert found["hparams", "algo", "gamma"] == 0.9
+    assert found["algorithm"] == "SAC+HER"
+    assert found["summary", "versions", "torch"].startswith("2.")
+    assert found.end_time is not None
+    for name in ("entropy", "alpha", "critic_loss", "seconds"):
+        assert curve(found, name) == pytest.approx(expected(run, name), abs=1e-5)
+    train = {"subset": "train", "goal_type": "overall"}
+    assert curve(found, "success", **train) == expected(run, "success")
+    assert curve(found, "seconds", **train).keys() == expected(run, "success").keys()
+    assert curve(found, "success", subset="train", goal_type="grasp") == expected(run, "success/grasp")
+    after = json.loads((run / "summary.json").read_text())["success_after"]
+    assert curve(found, "success", subset="eval", goal_type="grow")[640] == after["grow"]
+
+
+def test_an_import_brings_episodes_distributions_and_curves(tracked: Path) -> None:
+    from aim.storage.context import Context
+
+    found, train = in_aim(tracked.parent, imported(tracked)), Context({"subset": "train"})
+    samples = lines(tracked, "samples.jsonl")
+    assert [line["env_steps"] for line in samples] == [320, 640]
+    texts = found.get_text_sequence("episodes", train)
+    shown = [text.data for text in texts.values.sparse_list()[1][0]]
+    assert len(shown) == 2
+    assert shown[0].startswith(f"Goal: {samples[0]['episodes'][0]['goal']}")
+    for name, key in (("action_probabilities", "probabilities"), ("q_values", "q")):
+        first = found.get_distribution_sequence(name, train).values.sparse_list()[1][0]
+        values = [v for episode in samples[0]["episodes"] for step in episode["steps"] for v in step[key]]
+        weights, _ = first.to_np_histogram()
+        assert weights.sum() == len(values)
+        assert first.range == pytest.approx((min(values), max(values)))
+    (picture,) = found.get_image_sequence("curves", Context({})).values.sparse_list()[1]
+    assert (picture.width, picture.height) == (1320, 715)
+
+
+def test_a_second_import_updates_the_same_run(tracked: Path) -> None:
+    before = json.loads((tracked / "aim.json").read_text())["hash"]
+    kept = (tracked / "metrics.jsonl").read_text().splitlines(keepends=True)
+    changed = {**json.loads(kept[-1]), "env_steps": 672, "entropy": 0.125}
+    (tracked / "metrics.jsonl").write_text("".join([*kept, json.dumps(changed) + "\n"]))
+    assert imported(tracked) == before
+    assert hashes(tracked.parent) == {before}
+    assert curve(in_aim(tracked.parent, before), "entropy") == pytest.approx(expected(tracked, "entropy"), abs=1e-5)
+
+
+@pytest.mark.parametrize("fault", ["a file in its place", "version", "database", "run"])
+def test_a_broken_repository_gets_a_message(fault: str, run: Path, tmp_path: Path) -> None:
+    repo = run.parent / ".aim"
+    if fault == "a file in its place":
+        repo.write_text("not a folder")
+    else:
+        run_hash = imported(run)
+        broken = {"version": repo / "VERSION", "database": repo / "run_metadata.sqlite"}
+        for file in [broken[fault]] if fault in broken else [*(repo / "meta" / "chunks" / run_hash).iterdir()]:
+            file.write_bytes(b"garbage" * 100)
+    done = call(sacglam("aim-import", run))
+    assert done.returncode == 1
+    assert f"Aim cannot use the repository {repo}" in done.stderr
+    assert "Traceback" not in done.stderr.partition("error:")[2]
+    # Once it is out of the way, all is as before.
+    shutil.rmtree(repo) if repo.is_dir() else repo.unlink()
+    assert curve(in_aim(run.parent, imported(run)), "entropy").keys() == expected(run, "entropy").keys()
+
+
+def test_a_run_has_one_writer(tracked: Path) -> None:
+    with (tracked / "config.yaml").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = call(sacglam("aim-import", tracked))
+    assert done.returncode == 1
+    assert "another process is writing the run" in done.stderr
+
+
+def test_the_lock_of_a_writer_that_died_does_not_matter(tracked: Path) -> None:
+    run_hash = json.loads((tracked / "aim.json").read_text())["hash"]
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    locks = tracked.parent / ".aim" / "locks"
+    (locks / f"{run_hash}.softlock").write_text(f"{uuid.getnode()}-{dead.pid}-{time.time()}")
+    (locks / "structured_db_lock").touch()
+    assert imported(tracked) == run_hash
+
+
+def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) -> None:
+    text = (run / "metrics.jsonl").read_text().splitlines()
+    many = [json.dumps({**json.loads(text[-1]), "env_steps": 32 * i}) for i in range(1, 501)]
+    (run / "metrics.jsonl").write_text("\n".join(many) + "\n")
+    process = subprocess.Popen(sacglam("aim-import", run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (run / "aim.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    left = json.loads((run / "aim.json").read_text())["hash"]
+    assert imported(run) == left
+    assert len(curve(in_aim(run.parent, left), "entropy")) == 500
+
+
+@pytest.mark.slow
+def test_a_training_shows_itself_while_it_goes_on_and_an_import_adds_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "live"
+    done = call(tiny_train(run, *LIVE))
+    assert done.returncode == 0, done.stderr
+    assert HINT not in done.stdout
+    run_hash = json.loads((run / "summary.json").read_text())["aim_hash"]
+    found = in_aim(run.parent, run_hash)
+    overall = {"goal_type": "overall"}
+    held_out = curve(found, "success", subset="heldout", **overall)
+    assert held_out == expected(run, "heldout_success/overall")
+    assert len(held_out) == 4
+    evaluated = curve(found, "success", subset="eval", **overall)
+    assert sorted(evaluated) == [0, 160, 320, 480, 640]
+    before = {name: curve(found, name) for name in ("entropy", "q", "updates")}
+    assert before["q"] == pytest.approx(expected(run, "q"), abs=1e-5)
+    assert imported(run) == run_hash
+    again = in_aim(run.parent, run_hash)
+    assert {name: curve(again, name) for name in before} == before
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "killed"
+    process = subprocess.Popen(tiny_train(run, *LIVE), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints" / "step-0000000160").exists() or not (run / "aim.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    first = json.loads((run / "aim.json").read_text())["hash"]
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "summary.json").read_text())["aim_hash"] == first
+    assert hashes(run.parent) == {first}
+    for name in ("entropy", "seconds"):
+        assert curve(in_aim(run.parent, first), name) == pytest.approx(expected(run, name), abs=1e-5)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "none", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system takes privileges that are not there")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_never_stops_a_training(small_disk: Path, tiny_run: Path, tmp_path: Path) -> None:
+    known = Path(
+        shutil.copytree(tiny_run, small_disk / "known", ignore=shutil.ignore_patterns("checkpoints", "adapter"))
+    )
+    imported(known)  # so that there is a repository with room for nothing more
+    fill_up(small_disk)
+    again = call(sacglam("aim-import", known))
+    assert again.returncode == 1
+    assert "Aim cannot use the repository" in again.stderr
+    run = tmp_path / "runs" / "full"
+    done = call(tiny_train(run, *LIVE, f"tracking.repo={small_disk}"))
+    assert_trained_without_aim(done, run)
+    (small_disk / "ballast").unlink()
+    run_hash = imported(run)
+    assert curve(in_aim(small_disk, run_hash), "q") == pytest.approx(expected(run, "q"), abs=1e-5)
+
+
+def fill_up(disk: Path) -> None:
+    """Leave no room on a small disk."""
+    with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while True:
+            ballast.write(bytes(4096))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["broken", "locked"])
+def test_a_broken_or_locked_repository_never_stops_a_training(fault: str, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / fault
+    repo = run.parent / ".aim"
+    if fault == "broken":
+        repo.mkdir(parents=True)
+        (repo / "VERSION").write_text("garbage")
+        done = call(tiny_train(run, *LIVE))
+    else:
+        assert call(tiny_train(run, *LIVE, "steps=160")).returncode == 0
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("steps: 160\n", "steps: 640\n", 1))
+        with config.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            done = call(sacglam("train", resume=str(run)))
+    assert_trained_without_aim(done, run)
+
+
+def assert_trained_without_aim(done: subprocess.CompletedProcess[str], run: Path) -> None:
+    """It came to its end with all its lines, and said once what to do about Aim."""
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(HINT) == 1, done.stdout
+    assert json.loads((run / "summary.json").read_text())["finished"]
+    assert len(expected(run, "entropy")) >= 18
+    assert expected(run, "q")[640] is not None

@@ -1,0 +1,209 @@
+"""`sacglam compare` and `sacglam ablate` with real trainings: run, skip, go on, refuse, report."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sacglam import config as configuration
+from tests.conftest import TINY, call, sacglam
+from tests.integration.processes import below, left_after
+
+SHORT = [*TINY, "steps=128", "evaluation.every_episodes=4", "checkpoint.every_steps=64"]
+
+
+def configs(folder: Path) -> list[Path]:
+    """The quickstart with and without hindsight."""
+    plain = configuration.quickstart_path().read_text()
+    for name, text in (("her", plain), ("plain", plain + "replay: {hindsight: false}\n")):
+        (folder / f"{name}.yaml").write_text(text)
+    return [folder / "her.yaml", folder / "plain.yaml"]
+
+
+def command(name: str, *arguments: str | Path, out: Path, overrides: list[str] = SHORT, seeds: int = 1) -> list[str]:
+    """The command with the overrides that make a run short; `threads` is an option of its own there."""
+    settings = [word for o in overrides if not o.startswith("threads=") for word in ("--set", o)]
+    return sacglam(name, *arguments, "--out", out, "--seeds", str(seeds), "--threads", "1", *settings)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished comparison. Tests leave its runs as they are."""
+    folder = tmp_path_factory.mktemp("compare")
+    done = call(command("compare", *configs(folder), "--jobs", "2", out=folder / "out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "evaluated every 32 environment steps" in done.stdout
+    return folder
+
+
+@pytest.mark.slow
+def test_a_comparison_leaves_runs_and_report(compared: Path) -> None:
+    out = compared / "out"
+    values = json.loads((out / "report.json").read_text())
+    members = {member["label"]: member for member in values["groups"][0]["members"]}
+    assert list(members) == ["her", "plain"]
+    for label, member in members.items():
+        run = out / "runs" / label / "seed0"
+        summary = json.loads((run / "summary.json").read_text())
+        assert member["after"]["overall"]["mean"] == summary["success_after"]["overall"]
+        heldout = json.loads((run / "heldout.json").read_text())
+        assert member["heldout_after"]["overall"]["mean"] == heldout["success"]["overall"]
+        assert heldout["episodes"] == 8
+        assert member["curves"]["0"]["overall"]["steps"] == [0, 32, 64, 96, 128]
+        assert member["seconds_by_phase"].keys() == summary["seconds"].keys()
+    assert values["setting"]["jobs"] == [2]
+    assert values["setting"]["threads"] == [1]
+    assert values["setting"]["cpus"]
+    assert (out / "figure2.png").read_bytes().startswith(b"\x89PNG")
+    assert "2 of 2 finished" in (out / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_not_done_again(compared: Path) -> None:
+    out = compared / "out"
+    before = {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
+    done = call(command("compare", *configs(compared), out=out))
+    assert done.returncode == 0, done.stderr
+    assert "2 runs, 2 of them finished before" in done.stdout
+    assert {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_other_settings_are_refused_and_named(compared: Path) -> None:
+    done = call(command("compare", *configs(compared), "--set", "algo.gamma=0.5", out=compared / "out"))
+    assert done.returncode == 1
+    assert "algo.gamma: 0.9 there, 0.5 now" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_report_alone_runs_nothing(compared: Path) -> None:
+    three = command("compare", *configs(compared), "--report-only", out=compared / "out", seeds=2)
+    done = call(three)
+    assert done.returncode == 0, done.stderr
+    assert "report of 2 of 4 runs" in done.stdout
+    assert not (compared / "out/runs/her/seed1").exists()
+    assert call(command("compare", *configs(compared), out=compared / "out")).returncode == 0  # the report as it was
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
+    her, _ = configs(tmp_path)
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(her.read_text().replace("name: builtin", "name: /no/such/model"))
+    done = call(command("compare", broken, her, out=tmp_path / "out"))
+    assert done.returncode == 1
+    assert "broken seed 0 failed (training)" in done.stdout
+    assert "cannot be loaded" in done.stdout  # the end of its log
+    assert "report of 1 of 2 runs" in done.stdout
+    assert json.loads((tmp_path / "out/runs/her/seed0/summary.json").read_text())["finished"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_checkpoints_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    her, _ = configs(tmp_path)
+    out = tmp_path / "out"
+    longer = [*SHORT, "steps=640"]
+    started = command("compare", her, out=out, overrides=longer)
+    run = out / "runs/her/seed0"
+    process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not (run / "metrics.jsonl").exists() or len(metrics(run)) < 6:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        family = below(process.pid)
+        second = call(started)  # beside the first
+        assert second.returncode == 1
+        assert "is at work in" in second.stderr
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=120)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 1, told
+    assert "the same command goes on" in told
+    assert left_after(family, 5) == []
+    summary = json.loads((run / "summary.json").read_text())
+    assert 0 < summary["env_steps"] < 640
+    assert (run / "checkpoints" / f"step-{summary['env_steps']:010d}").is_dir()
+    assert not (out / "report.md").exists()
+
+    done = call(started)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((run / "summary.json").read_text())["env_steps"] == 640
+    assert len(json.loads((run / "sessions.json").read_text())) == 2
+    whole = command("compare", her, out=tmp_path / "whole", overrides=longer)
+    assert call(whole).returncode == 0
+    assert metrics(tmp_path / "whole/runs/her/seed0") == metrics(run)
+
+
+FAMILY = """
+title: Mine
+paper: no figure
+finding: nothing
+groups:
+  - title: gamma
+    variants:
+      "0.9": [algo.gamma=0.9]
+      "0.5": [algo.gamma=0.5]
+"""
+
+
+@pytest.mark.slow
+def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(configuration.quickstart_path().read_text())
+    (tmp_path / "mine.yaml").write_text(FAMILY)
+    (tmp_path / "other.yaml").write_text(FAMILY.replace("0.5", "0.7"))
+    for name, new in (("mine", 2), ("other", 1)):
+        done = call(command("ablate", tmp_path / f"{name}.yaml", "--jobs", "2", out=tmp_path / "out"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"2 runs, {2 - new} of them finished before" in done.stdout
+        for ending in ("md", "json", "png"):
+            assert (tmp_path / "out" / f"{name}.{ending}").stat().st_size > 1000
+    assert {folder.name for folder in (tmp_path / "out/runs").iterdir()} == {"base", "algo.gamma=0.5", "algo.gamma=0.7"}
+
+
+def test_ablations_are_listed_with_what_they_cost() -> None:
+    done = call(sacglam("ablate", "--list"))
+    assert done.returncode == 0
+    for word in ("goals", "critic", "n_step", "sampling", "updates", "20,480"):
+        assert word in done.stdout
+
+
+def test_the_proportion_of_goals_needs_no_training(tmp_path: Path) -> None:
+    assert call(sacglam("ablate", "goals", "--out", tmp_path)).returncode == 0
+    shares = json.loads((tmp_path / "goals.json").read_text())["shares"]
+    # the paper, Figure 4: sequential goals are 98 % of 8,470
+    assert shares["grow_then_grasp"] + shares["grow_then_grow"] == pytest.approx(8288 / 8470)
+    assert (tmp_path / "goals.png").stat().st_size > 5000
+    assert "| grow_then_grasp | 6,218 | 73.4% |" in (tmp_path / "goals.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ablate", "critc"], "did you mean 'critic'"),
+        (["compare", "no_such.yaml"], "no_such.yaml"),
+        (["ablate", "critic", "--set", "threads=2"], "--threads"),
+        (["ablate", "critic", "--set", "algo.gama=2"], "did you mean 'algo.gamma'"),
+        (["ablate", "critic", "--report-only"], "no run under"),
+    ],
+)
+def test_bad_input_gets_a_message(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = call(sacglam(*arguments, "--out", tmp_path / "out"))
+    assert done.returncode == 1
+    assert said in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

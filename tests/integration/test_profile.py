@@ -1,0 +1,199 @@
+"""`sacglam profile`: real runs of the loop, their phases, and what is written about them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sacglam import config as configuration
+from tests.conftest import TINY, call, sacglam
+from tests.unit.profiling.test_profiling_trace import assert_well_formed
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; see docs/install.md")
+
+
+def tiny_profile(out: Path, *sources: Path, overrides: list[str] = TINY, **options: str) -> dict[str, Any]:
+    """Profile and read what was written."""
+    words = [word for override in overrides for word in ("--set", override)]
+    done = call(sacglam("profile", *sources, *words, "--json", out=str(out), **options))
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((out / "profile.json").read_text())
+    assert json.loads(done.stdout) == found["profiles"]
+    return found
+
+
+def assert_adds_up(profile: dict[str, Any]) -> None:
+    """The phases sum to the wall time within 3 %."""
+    seconds = profile["seconds"]
+    assert sum(seconds.values()) == pytest.approx(profile["wall_seconds"])
+    assert all(each >= 0 for each in seconds.values())
+    assert seconds["other"] < 0.03 * profile["wall_seconds"]
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """SAC with 8 rows an environment step, and PPO with 4 epochs."""
+    folder = tmp_path_factory.mktemp("profile")
+    ppo = ["threads=1", "env.copies=8", "critic.hidden=[16]"]
+    ppo.append("algo={type: ppo, update_interval: 64, epochs: 4, batch_size: 32}")
+    for name, overrides in (("sac", [*TINY, "algo.batch_size=64"]), ("ppo", ppo)):
+        (folder / f"{name}.yaml").write_text(configuration.load(overrides=overrides).to_yaml())
+    found = tiny_profile(folder / "out", folder / "sac.yaml", folder / "ppo.yaml", overrides=[], intervals="4")
+    return folder / "out", found
+
+
+def test_phases_sum_to_the_wall_time(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+    for profile in side_by_side[1]["profiles"]:
+        assert_adds_up(profile)
+        learning = {"batch", "target", "forward", "backward", "optimizer"}
+        assert {"environment", "scoring", "replay", "waiting", "other"} | learning == profile["seconds"].keys()
+
+
+def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+    sac, ppo = side_by_side[1]["profiles"]
+    assert (sac["env_steps"], sac["updates"]) == (4 * 32, 4 * 4)
+    assert (ppo["env_steps"], ppo["updates"]) == (4 * 64, 4 * 4 * 2)
+    for profile, name, forwards in ((sac, "sac", 1 + 8 * 4), (ppo, "ppo", 1 + 4 * 2)):
+        assert profile["label"] == profile["algorithm"] == name
+        assert profile["intervals"] == 4
+        assert profile["warm_up_intervals"] >= 2
+        assert profile["env_steps_per_second"] == pytest.approx(profile["env_steps"] / profile["wall_seconds"])
+        per_update = 1e3 * profile["seconds"]["scoring"] / profile["updates"]
+        assert profile["ms_per_update"]["scoring"] == pytest.approx(per_update)
+        assert profile["floor"]["forwards"] == forwards
+
+
+def test_tokens_are_those_that_went_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+    sac, ppo = (profile["work"] for profile in side_by_side[1]["profiles"])
+    assert sac.keys() == ppo.keys() == {"scoring", "target", "forward"}
+    # Of the states a SAC update looks at for its targets, twice each, those are left out that end an episode.
+    assert 1.0 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
+    # PPO looks at each state that was scored once more before the first epoch, and at the one after the last step.
+    assert ppo["forward"]["tokens"] == pytest.approx(4 * ppo["scoring"]["tokens"], rel=0.02)
+    assert 1.0 < ppo["target"]["tokens"] / ppo["scoring"]["tokens"] < 1.2
+    for part in [*sac.values(), *ppo.values()]:
+        assert 0 < part["tokens"] <= part["tokens_computed"]
+
+
+def test_flop_and_the_floor_beneath_it(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+    for profile in side_by_side[1]["profiles"]:
+        floor, work = profile["floor"], profile["work"]
+        total = sum(part["flop"] for part in work.values())
+        assert profile["flop_per_second"] == pytest.approx(total / profile["wall_seconds"])
+        # Rank 16 on a model 96 wide: a forward pass costs a quarter more than the base model's.
+        assert 1.1 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.4
+        assert work["forward"]["flop"] / work["forward"]["tokens"] == pytest.approx(
+            2.3 * work["scoring"]["flop"] / work["scoring"]["tokens"], rel=0.15
+        ), "forward and backward pass"
+        bound = floor["state_flop"] * floor["forwards"] / floor["matmul_rate"]
+        assert profile["floor_ms_per_env_step"] == pytest.approx(1e3 * bound)
+        assert profile["floor_share"] == pytest.approx(bound * profile["env_steps"] / profile["wall_seconds"])
+        assert 0 < profile["floor_share"] < 1
+
+
+def test_files_are_a_chart_and_a_trace(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = side_by_side
+    assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
+    assert found["versions"]["torch"].startswith("2.")
+    events = json.loads((folder / "trace.json").read_text())
+    assert_well_formed(events)
+    for pid, profile in enumerate(found["profiles"], start=1):
+        slices = [e for e in events["traceEvents"] if e["ph"] == "X" and e["pid"] == pid]
+        intervals = [e for e in slices if e["cat"] == "interval"]
+        assert len(intervals) == profile["warm_up_intervals"] + profile["intervals"]
+        measured = intervals[profile["warm_up_intervals"] :]
+        assert sum(e["dur"] for e in measured) == pytest.approx(1e6 * profile["wall_seconds"])
+        inside = [e for e in slices if e["cat"] == "phase" and e["ts"] >= measured[0]["ts"]]
+        scoring = sum(e["dur"] for e in inside if e["name"] == "scoring")
+        assert scoring == pytest.approx(1e6 * profile["seconds"]["scoring"])
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_stays_as_it_is(tiny_run: Path, tmp_path: Path) -> None:
+    def content() -> dict[str, str]:
+        files = sorted(file for file in tiny_run.rglob("*") if file.is_file())
+        return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+    before = content()
+    (profile,) = tiny_profile(tmp_path / "out", tiny_run, overrides=[], intervals="2")["profiles"]
+    assert content() == before
+    assert profile["label"] == "tiny"
+    assert profile["warm_up_intervals"] == 2, "the replay is filled already"
+    assert_adds_up(profile)
+
+
+def test_the_table_says_what_is_shown(tmp_path: Path) -> None:
+    words = [word for override in TINY for word in ("--set", override)]
+    done = call(sacglam("profile", *words, seconds="0.5", out=str(tmp_path / "out")))
+    assert done.returncode == 0, done.stderr
+    for word in ("ms/step", "ms/update", "environment", "batch making", "tokens a second", "9 F", "ui.perfetto.dev"):
+        assert word in done.stdout
+    assert "measuring" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no_such_file.yaml"], "no_such_file.yaml"),
+        (["."], "expected a run directory with a config.yaml"),
+        (["--set", "algo.gama=0.9"], "did you mean 'algo.gamma'"),
+        (["--set", "device=cuda:7"], "cannot be used here"),
+    ],
+)
+def test_bad_input_gets_a_message_and_no_traceback(arguments: list[str], said: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = call(sacglam("profile", *arguments, out=str(out)))
+    assert done.returncode == 1
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    done = call(sacglam("profile", out=str(tmp_path)))
+    assert done.returncode == 1
+    assert "choose another --out" in " ".join(done.stderr.split())
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_help_loads_no_torch() -> None:
+    code = (
+        "import sys, sacglam.cli; from typer.testing import CliRunner;"
+        "found = CliRunner().invoke(sacglam.cli.app, ['profile', '--help']);"
+        "assert found.exit_code == 0 and 'perfetto' in found.output, found.output;"
+        "sys.exit(sum(name in sys.modules for name in ('torch', 'transformers', 'peft', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_quickstart_adds_up(tmp_path: Path) -> None:
+    (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
+    assert_adds_up(profile)
+    assert profile["floor"]["forwards"] == 129
+    assert profile["updates"] == 24
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.parametrize("learners", ["learners.count=0", "learners.count=1"])
+def test_engines_and_ranks(tmp_path: Path, learners: str) -> None:
+    apart = learners == "learners.count=1"
+    if apart and find_spec("deepspeed") is None:
+        pytest.skip("DeepSpeed is not installed")
+    where = [learners, "engines.count=1", "engines.type=packed", "device=cpu"]
+    lag = ["runtime.lag=1"] if apart else []
+    (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where, *lag], intervals="4")["profiles"]
+    assert_adds_up(profile)
+    assert profile["floor"] is None
+    assert profile["work"] == {}
+    assert "handoff" in profile["seconds"]
+    assert ("optimizer" in profile["seconds"]) is not apart, "the driver learns on the loop's own clock"
+    assert ("optimizer" in profile["rank_seconds_per_update"]) is apart

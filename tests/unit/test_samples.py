@@ -1,0 +1,56 @@
+"""Sample episodes: what stands in them is what the policy and the critic said of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sacglam.envs import make
+from sacglam.samples import sample_episodes
+from sacglam.scoring.base import LogPolicy, UniformScorer
+from sacglam.types import Query
+
+
+class Firmly:
+    """Prefers later actions: pi is proportional to 1, 2, 3, ..."""
+
+    version = 0
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        return [np.log(np.arange(1, len(q.actions) + 1, dtype=np.float32) / _sum(len(q.actions))) for q in queries]
+
+
+def _sum(n: int) -> float:
+    return n * (n + 1) / 2
+
+
+def lengths(queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    """A critic that values an action by the length of its text."""
+    return [np.array([len(action.strip()) for action in q.actions], dtype=np.float32) for q in queries]
+
+
+def test_each_step_has_its_actions_probabilities_and_values() -> None:
+    env = make("playground_simple")
+    rng = np.random.default_rng(3)
+    episodes = sample_episodes(lambda: make("playground_simple"), Firmly(), lengths, 3, rng)
+    assert len(episodes) == 3
+    for episode in episodes:
+        assert episode["goal_type"] == env.goal_type(episode["goal"])
+        assert episode["success"] == any(episode["goal"] in step["achieved"] for step in episode["steps"])
+        for step in episode["steps"]:
+            n = len(step["actions"])
+            assert step["probabilities"] == pytest.approx([i / _sum(n) for i in range(1, n + 1)], abs=1e-4)
+            assert step["q"] == [len(action) for action in step["actions"]]
+            assert 0 <= step["taken"] < n
+
+
+def test_the_same_generator_gives_the_same_episodes() -> None:
+    def play(seed: int) -> object:
+        rng = np.random.default_rng(seed)
+        return sample_episodes(lambda: make("bitflip"), UniformScorer(), lengths, 2, rng)
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)
