@@ -69,13 +69,14 @@ def measure(source: Source, length: Length, display: Display) -> tuple[Profile, 
 
 
 def _steady(config: Config) -> Config:
-    """Neither evaluation nor checkpoint nor end, and the actor learns from the first update, as later in a run."""
+    """Neither evaluation nor checkpoint nor samples nor end; the actor learns from the first update, as later in a run."""
     return config.model_copy(
         update={
             "steps": _NEVER,
             "log_every_steps": _NEVER,
             "evaluation": config.evaluation.model_copy(update={"every_steps": 0}),
             "checkpoint": config.checkpoint.model_copy(update={"every_steps": _NEVER}),
+            "tracking": config.tracking.model_copy(update={"samples_every_steps": 0, "aim": False}),
             "algo": config.algo.model_copy(update={"warmup_updates": 0} if config.algo.type == "sac" else {}),
         }
     )
