@@ -69,7 +69,7 @@ def measure(source: Source, length: Length, display: Display) -> tuple[Profile, 
 
 
 def _steady(config: Config) -> Config:
-    """Neither evaluation nor checkpoint nor samples nor end; the actor learns from the first update, as later in a run."""
+    """No evaluation, checkpoint, sample or end, and the actor learns from the first update, as later in a run."""
     return config.model_copy(
         update={
             "steps": _NEVER,
