@@ -149,7 +149,14 @@ def _agent_model(config: Config, lm: PackedLM, policy: PolicyHead) -> AgentModel
         head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
         return ActorValue(lm, head, policy, critic.backbone)
     heads, target_heads = (
-        QHeads(lm.hidden_size, critic.hidden, critic.num_critics, critic.input, critic.max_actions).to(config.device)
+        QHeads(
+            lm.hidden_size,
+            critic.hidden,
+            critic.num_critics,
+            critic.input,
+            critic.max_actions,
+            critic.score_weight,
+        ).to(config.device)
         for _ in range(2)
     )
     return ActorCritic(lm, heads, target_heads, policy, critic.backbone, critic.target_backbone)

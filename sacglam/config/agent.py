@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -60,6 +60,8 @@ class CriticConfig(Section):
     """Independent Q functions; targets and actor use their minimum."""
     hidden: list[Positive] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
+    score_weight: Annotated[float, Field(ge=0)] = 0.0
+    """First value of a learned w in Q = MLP + w (log p(a) - its mean over the actions); 0: no such term (the paper)."""
     max_actions: Positive = 64
     """Outputs of the head with `input: observation`; a state with more actions is an error."""
     target_backbone: Literal["adapter", "online"] = "adapter"

@@ -121,6 +121,7 @@ def _shape(tensors: dict[str, Tensor], name: str) -> tuple[int, ...] | None:
 def _detached(output: LMOutput) -> LMOutput:
     return replace(
         output,
+        log_probs_BA=output.log_probs_BA.detach(),
         action_hidden_BAH=output.action_hidden_BAH.detach(),
         prompt_hidden_BH=output.prompt_hidden_BH.detach(),
     )

@@ -41,11 +41,21 @@ class QHeads(nn.Module):
     """`num_critics` independent Q functions, each giving one value for every action of a state."""
 
     def __init__(
-        self, hidden_size: int, hidden: Sequence[int], num_critics: int, critic_input: CriticInput, max_actions: int
+        self,
+        hidden_size: int,
+        hidden: Sequence[int],
+        num_critics: int,
+        critic_input: CriticInput,
+        max_actions: int,
+        score_weight: float = 0.0,
     ) -> None:
         """`observation_action`: one output on each action's last token. `observation`: `max_actions` outputs on the
-        prompt's last position; the last layer's row i is the learned embedding of action index i."""
+        prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
+        each critic adds w_c (l(a) - mean_b l(b)), l(a) the action's log-probability and w_c learned from this value:
+        what the model has read on the way to an action's tokens need not be found again at its last one."""
         super().__init__()
+        weights_C = torch.full((num_critics,), score_weight)
+        self.score_weights = nn.Parameter(weights_C) if score_weight else None
         self._on_actions = critic_input == "observation_action"
         self._max_actions = max_actions
         outputs = 1 if self._on_actions else max_actions
@@ -70,4 +80,12 @@ class QHeads(nn.Module):
                 )
             hidden_BH = output.prompt_hidden_BH.float()
             q_CBA = torch.stack([critic(hidden_BH)[:, :actions] for critic in self.critics])
+        if self.score_weights is not None:
+            q_CBA = q_CBA + self.score_weights[:, None, None] * _centred(output.log_probs_BA, mask_BA)
         return q_CBA.masked_fill(~mask_BA, 0.0)
+
+
+def _centred(score_BA: Tensor, mask_BA: Tensor) -> Tensor:
+    """Scores less their mean over a state's actions: what does not tell the actions apart is the MLP's."""
+    mean_B = score_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
+    return score_BA - mean_B[:, None]

@@ -19,6 +19,7 @@ VARIANTS = {
     "separate backbone, observation input": ["critic.backbone=separate", "critic.input=observation"],
     "online target backbone": ["critic.target_backbone=online"],
     "one critic": ["critic.num_critics=1"],
+    "log-probabilities in Q": ["critic.score_weight=0.1"],
     "uniform sampling": ["replay.sampling=uniform"],
     "prior sampling": ["replay.sampling=prior"],
     "no hindsight": ["replay.hindsight=false"],

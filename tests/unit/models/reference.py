@@ -230,7 +230,7 @@ def tiny_actor_critic(
 ) -> tuple[ActorCritic, QHeads, QHeads]:
     """Actor and critic on `lm`, and the online and target heads; the target heads differ from the online ones."""
     torch.manual_seed(2)
-    heads, target_heads = (QHeads(lm.hidden_size, [16], 2, critic_input, 6) for _ in range(2))
+    heads, target_heads = (QHeads(lm.hidden_size, [16], 2, critic_input, 6, score_weight=0.3) for _ in range(2))
     model = ActorCritic(lm, heads, target_heads, PolicyHead(), backbone, target_backbone)
     with torch.no_grad():
         for parameter in target_heads.parameters():

@@ -63,6 +63,19 @@ def test_with_prompt_input_the_actions_texts_do_not_matter() -> None:
     assert not torch.equal(heads(output), heads(moved))
 
 
+def test_an_actions_log_probability_adds_to_its_value() -> None:
+    # The means over the first state's three actions and the second's one are -3 and -3; w is 0.5 and -2.
+    plain, scored = (QHeads(2, [2], 2, "observation_action", 1, weight) for weight in (0.0, 0.25))
+    assert plain.score_weights is None
+    assert scored.score_weights is not None
+    assert scored.score_weights.tolist() == [0.25, 0.25]
+    scored.load_state_dict({**plain.state_dict(), "score_weights": torch.tensor([0.5, -2.0])})
+    assert (scored(_output()) - plain(_output())).tolist() == [
+        [pytest.approx([1.0, 0.5, -1.5], abs=1e-6), [0.0, 0.0, 0.0]],
+        [pytest.approx([-4.0, -2.0, 6.0], abs=1e-6), [0.0, 0.0, 0.0]],
+    ]
+
+
 def test_too_many_actions_for_the_outputs() -> None:
     heads = QHeads(2, [2], 1, "observation", max_actions=2)
     with pytest.raises(ModelError, match=r"has 2 outputs, got a state with 3 actions; raise critic\.max_actions"):

@@ -89,12 +89,11 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
             y += float(batch.discount_B[row]) * _value(reference, target_heads, next_state, adapters[-1])
         alone = reference(state)
         log_pi_A = torch.log_softmax(alone.log_prob_A, dim=0)
-        hidden_AH = alone.action_hidden_AH
-        if backbone == "separate":
-            hidden_AH = reference(state, CRITIC).action_hidden_AH
+        seen = reference(state, CRITIC) if backbone == "separate" else alone
+        hidden_AH, score_A = seen.action_hidden_AH, seen.log_prob_A
         if backbone == "frozen":
-            hidden_AH = hidden_AH.detach()
-        q_CA = _q(heads, hidden_AH)
+            hidden_AH, score_A = hidden_AH.detach(), score_A.detach()
+        q_CA = _q(heads, hidden_AH, score_A)
         expected = expected + (q_CA[:, batch.action_B[row]] - y).square().sum()
         expected = expected + (log_pi_A.exp() * (ALPHA * log_pi_A - q_CA.detach().min(dim=0).values)).sum()
     expected = expected / len(states)
@@ -116,12 +115,16 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
 def _value(reference: Reference, target_heads: QHeads, state: TokenisedQuery, target_adapter: str) -> float:
     """The expectation in Eq. 3: policy of the actor, Q of the target."""
     log_pi_A = torch.log_softmax(reference(state).log_prob_A, dim=0)
-    q_A = _q(target_heads, reference(state, target_adapter).action_hidden_AH).min(dim=0).values
+    seen = reference(state, target_adapter)
+    q_A = _q(target_heads, seen.action_hidden_AH, seen.log_prob_A).min(dim=0).values
     return float((log_pi_A.exp() * (q_A - ALPHA * log_pi_A)).sum())
 
 
-def _q(heads: QHeads, hidden_AH: Tensor) -> Tensor:
-    return torch.stack([critic(hidden_AH)[:, 0] for critic in heads.critics])
+def _q(heads: QHeads, hidden_AH: Tensor, score_A: Tensor) -> Tensor:
+    assert heads.score_weights is not None
+    centred_A = score_A - score_A.mean()
+    pairs = zip(heads.critics, heads.score_weights, strict=True)
+    return torch.stack([critic(hidden_AH)[:, 0] + weight * centred_A for critic, weight in pairs])
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
