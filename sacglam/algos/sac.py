@@ -80,7 +80,9 @@ class Sac:
         with self._clock.phase("target"):
             target_B = targets(self._model, batch, self.alpha.alpha)
         with self._clock.phase("forward"):
-            losses = losses_to(self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update))
+            losses = losses_to(
+                self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update), self._config.critic_weight
+            )
         return losses.loss, {**losses.metrics, "batch_hindsight_share": batch.hindsight_share}
 
     def trains_actor(self, update: int) -> bool:
@@ -120,17 +122,26 @@ def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
     return [replace(first, terminated=False, discount_n=0.0, next_observation=first.observation), *rows[1:]]
 
 
-def sac_losses(model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool) -> SacLosses:
+def sac_losses(
+    model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool, critic_weight: float = 1.0
+) -> SacLosses:
     """The losses of one batch, its targets included."""
-    return losses_to(model, batch, targets(model, batch, alpha), alpha, train_actor)
+    return losses_to(model, batch, targets(model, batch, alpha), alpha, train_actor, critic_weight)
 
 
-def losses_to(model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool) -> SacLosses:
-    """Critic and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
+def losses_to(
+    model: ActorCritic,
+    batch: SacBatch,
+    target_B: Tensor,
+    alpha: float,
+    train_actor: bool,
+    critic_weight: float,
+) -> SacLosses:
+    """Critic loss, weighted, and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
     values = model.evaluate(batch.packed)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     entropy_B = equations.entropy(values.log_pi_BA.detach())
-    loss = critic
+    loss = critic_weight * critic
     metrics = {
         "critic_loss": critic.item(),
         "entropy": entropy_B.mean().item(),
@@ -139,7 +150,7 @@ def losses_to(model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: floa
     }
     if train_actor:
         actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
-        loss = critic + actor
+        loss = loss + actor
         metrics["actor_loss"] = actor.item()
     return SacLosses(loss, metrics["entropy"], metrics)
 

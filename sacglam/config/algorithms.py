@@ -43,6 +43,8 @@ class SacConfig(Section):
     """Adam's learning rate for the critic heads (and the critic's own adapter, if it has one)."""
     lr_decay: bool = False
     """Let both learning rates fall linearly to a tenth over the budget."""
+    critic_weight: PositiveFloat = 1.0
+    """Weight of the critic's loss beside the actor's, for the adapter that they share."""
     max_grad_norm: PositiveFloat | None = None
     """Clip the norm of the whole gradient; None: no clipping, as in the paper."""
     tau: OpenFraction = 0.005

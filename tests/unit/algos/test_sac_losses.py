@@ -80,6 +80,14 @@ def test_joint_loss_by_hand() -> None:
     assert model.bootstrapped == [[1, 0]], "one bootstrap forward, of the rows that go on"
 
 
+def test_the_critics_loss_is_weighted_and_reported_as_it_is() -> None:
+    losses = sac_losses(
+        cast(ActorCritic, Tables()), _batch([True, False, True], [1, 0]), ALPHA, train_actor=True, critic_weight=3.0
+    )
+    assert losses.loss.item() == pytest.approx(3 * CRITIC + ACTOR, rel=1e-5)
+    assert losses.metrics["critic_loss"] == pytest.approx(CRITIC, rel=1e-5)
+
+
 def test_gradients_reach_policy_and_critics_but_never_the_target() -> None:
     model = Tables()
     sac_losses(cast(ActorCritic, model), _batch([True, False, True], [1, 0]), ALPHA, train_actor=True).loss.backward()
