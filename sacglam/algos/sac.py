@@ -137,7 +137,7 @@ def losses_to(
     train_actor: bool,
     critic_weight: float,
 ) -> SacLosses:
-    """Critic loss, weighted, and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
+    """Weighted critic loss and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
     values = model.evaluate(batch.packed)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     entropy_B = equations.entropy(values.log_pi_BA.detach())
