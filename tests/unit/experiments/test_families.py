@@ -22,38 +22,43 @@ def test_the_papers_figures_are_there() -> None:
 
 
 def test_they_lie_with_the_other_configurations_too() -> None:
-    for name in [*families.shipped(), "base"]:
+    for name in [*families.shipped(), "base", "ppo"]:
         assert (CONFIGS / "ablations" / f"{name}.yaml").samefile(families.FOLDER / f"{name}.yaml")
 
 
 @pytest.mark.parametrize(
     ("family", "expected"),
     [
-        ("critic", ["critic.backbone=frozen", "critic.backbone=frozen,critic.input=observation", "base",
-                    "critic.input=observation"]),
+        ("critic", ["critic.backbone=frozen,critic.score_weight=0",
+                    "critic.backbone=frozen,critic.input=observation,critic.score_weight=0",
+                    "critic.score_weight=0", "critic.input=observation,critic.score_weight=0",
+                    "base", "critic.input=observation"]),
         ("sampling", ["base", "replay.sampling=prior", "replay.sampling=uniform", "replay.hindsight=false"]),
-        ("n_step", ["algo.n_step=1", "base", "algo.n_step=5", "replay.capacity=2000", "replay.capacity=10000"]),
-        ("updates", ["algo.updates_per_interval=2", "algo.updates_per_interval=4", "base", "algo.update_interval=128",
-                     "algo.update_interval=128,algo.updates_per_interval=32"]),
+        ("n_step", ["algo.n_step=1", "algo.n_step=3", "base", "algo.n_step=3,replay.capacity=1000",
+                    "algo.n_step=3,replay.capacity=3000"]),
+        ("updates", ["algo.updates_per_interval=2", "base", "algo.update_interval=128",
+                     "algo.update_interval=128,algo.updates_per_interval=32", "ppo+algo.update_interval=256", "ppo",
+                     "ppo+algo.epochs=16", "ppo+algo.epochs=16,algo.update_interval=2048"]),
     ],
 )  # fmt: skip
 def test_a_variant_goes_by_what_it_changes(family: str, expected: list[str]) -> None:
     assert names(family) == expected
 
 
-def test_critic_has_two_panels_of_the_same_labels() -> None:
-    first, second = families.load("critic").groups
-    assert list(first.members) == list(second.members)
-    assert {v.config().critic.backbone for v in first.members.values()} == {"frozen"}
-    assert {v.config().critic.backbone for v in second.members.values()} == {"shared"}
+def test_critic_has_three_panels_of_the_same_labels() -> None:
+    first, second, third = families.load("critic").groups
+    assert list(first.members) == list(second.members) == list(third.members)
+    seen = [{(v.config().critic.backbone, v.config().critic.score_weight) for v in g.members.values()}
+            for g in (first, second, third)]  # fmt: skip
+    assert seen == [{("frozen", 0.0)}, {("shared", 0.0)}, {("shared", 0.2)}]
 
 
-def test_the_base_is_the_quickstart_shortened_and_evaluated() -> None:
-    quickstart, base = (
-        yaml.safe_load(file.read_text()) for file in (CONFIGS / "quickstart.yaml", CONFIGS / "ablations/base.yaml")
-    )
-    evaluation = {"episodes": 300, "every_steps": 640, "every_episodes": 100}
-    assert base == quickstart | {"steps": 5120, "evaluation": evaluation}
+@pytest.mark.parametrize(
+    ("of", "base", "every_steps"), [("quickstart", "ablations/base", 320), ("simple/ppo", "ablations/ppo", 768)]
+)
+def test_the_bases_are_configurations_evaluated_on_the_way(of: str, base: str, every_steps: int) -> None:
+    plain, evaluated = (yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in (of, base))
+    assert evaluated == plain | {"evaluation": {"episodes": 300, "every_steps": every_steps, "every_episodes": 100}}
 
 
 def test_another_base_gives_its_name_to_the_folder(tmp_path: Path) -> None:

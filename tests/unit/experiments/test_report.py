@@ -79,7 +79,7 @@ def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
 def test_a_run_of_other_settings_is_told_of(tmp_path: Path) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
     finish(plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.5"], tmp_path)[0], [0.5])
-    values = report(experiment, plan.runs(experiment, 1, [*OVERRIDES, "threads=3"], tmp_path), 0.8, "")
+    values = report(experiment, plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.9"], tmp_path), 0.8, "")
     assert values["setting"]["other_settings"] == ["a seed 0: algo.gamma: 0.5 there, 0.9 now"]
     assert "not the settings of this command**: a seed 0: algo.gamma" in markdown(values, "x.png")
 

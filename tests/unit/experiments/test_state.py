@@ -44,11 +44,11 @@ def test_the_same_settings_pass_wherever_auto_came_to(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    finish(run(tmp_path), [0.5])
+    finish(run(tmp_path, "algo.gamma=0.9", "steps=960"), [0.5])
     with pytest.raises(RunDirectoryError) as refused:
         check_same([run(tmp_path, "algo.gamma=0.5", "steps=640")])
     told = str(refused.value)
-    assert "steps: 7200 there, 640 now" in told
+    assert "steps: 960 there, 640 now" in told
     assert "algo.gamma: 0.9 there, 0.5 now" in told
     assert "seed0" in told
     assert "algo.tau" not in told
