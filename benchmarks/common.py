@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 9,
         "num_key_value_heads": 3,
     },
-    # The shape of Qwen2.5-0.5B, weights random: the paper's configurations here (configs/playground_sac_her.yaml).
+    # The shape of Qwen2.5-0.5B, weights random: configs/paper/*_qwen2.5_0.5b.yaml.
     "qwen": {
         "vocab_size": 151936,
         "hidden_size": 896,
@@ -62,7 +62,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 T5_SHAPES: dict[str, dict[str, Any]] = {
     # The shape of Flan-T5-base, weights random: the paper's model.
-    "t5-base": {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12},
+    "t5-base": {
+        "vocab_size": 32128,
+        "d_model": 768,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 12,
+        "num_heads": 12,
+        "tie_word_embeddings": False,
+    },
     "t5-tiny": {"vocab_size": 512, "d_model": 96, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 3},
 }
 LORA_RANK = 16
@@ -107,10 +115,15 @@ def base_model(options: argparse.Namespace) -> PreTrainedModel:
 
 def model_config(options: argparse.Namespace) -> PreTrainedConfig:
     """The model's shape."""
-    if options.model_shape in T5_SHAPES:
-        shape = T5_SHAPES[options.model_shape] | ({"num_layers": options.layers} if options.layers else {})
+    return shape_config(options.model_shape, options.layers)
+
+
+def shape_config(name: str, layers: int | None = None) -> PreTrainedConfig:
+    """One of the shapes, with as many `layers` as asked for."""
+    if name in T5_SHAPES:
+        shape = T5_SHAPES[name] | ({"num_layers": layers} if layers else {})
         return T5Config(**shape, feed_forward_proj="gated-gelu")
-    shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
+    shape = SHAPES[name] | ({"num_hidden_layers": layers} if layers else {})
     return LlamaConfig(**shape, max_position_embeddings=MAX_TOKENS, tie_word_embeddings=True)
 
 

@@ -55,11 +55,11 @@ def train(
 
       sacglam train
 
-      sacglam train configs/playground_sac_her.yaml --seed 1 --set steps=50000
+      sacglam train configs/paper/sac_her_flan_t5_base.yaml --seed 1 --set steps=50000
 
       sacglam train --resume runs/my-run
 
-      sacglam train configs/playground_sac_her.yaml --gpus 4
+      sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 8
 
       sacglam train --device cpu --engines 1 --learners 2
 
@@ -134,7 +134,7 @@ def profile(
 
       sacglam profile
 
-      sacglam profile configs/playground_sac_her.yaml runs/my-run --intervals 5
+      sacglam profile configs/quickstart.yaml runs/my-run --intervals 5
 
       sacglam profile --seconds 60 --set device=cpu --out where-it-goes
     """
