@@ -195,21 +195,6 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, device: 
     return seconds
 
 
-def peak_bytes(run: Callable[[], object], device: str) -> int:
-    """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process (Linux)."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()  # weights
-        torch.cuda.reset_peak_memory_stats()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    before = _status_bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # lets the high-water mark begin anew
-    run()
-    return _status_bytes("VmHWM") - before
-
-
 def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, int]:
     """Peak bytes of each variant, in a process of its own, so that one does not hide another."""
     found = {}
@@ -217,7 +202,10 @@ def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, i
         given = {k: v for k, v in vars(options).items() if k not in ("actions", "memory", "peak_of") and v is not None}
         arguments = [text for k, v in given.items() for text in (f"--{k.replace('_', '-')}", str(v))]
         command = [sys.executable, "-m", module, *arguments, "--actions", str(actions), "--peak-of", variant]
-        found[variant] = int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        told = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        if told == "None":
+            raise OSError("this system does not tell how much memory a process takes; run with --no-memory")
+        found[variant] = int(told)
         log(f"  {variant} peak: {found[variant] / 2**20:.0f} MiB")
     return found
 
@@ -283,13 +271,6 @@ def log(message: str) -> None:
 def _synchronise(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-
-
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}; run with --no-memory")
 
 
 def _cpu_name() -> str:
