@@ -162,7 +162,8 @@ def host_engine(config: Config, threads: int) -> EngineHost:
 
 def _serves_vllm(config: Config) -> bool:
     if config.engines.type == "auto":
-        return find_spec("vllm") is not None and not load_shape(config.model).is_encoder_decoder
+        served = config.model.quantize == "none" and not load_shape(config.model).is_encoder_decoder
+        return served and find_spec("vllm") is not None
     return config.engines.type == "vllm"
 
 
