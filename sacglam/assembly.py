@@ -163,7 +163,8 @@ def host_engine(config: Config, threads: int) -> EngineHost:
 def serves_vllm(config: Config) -> bool:
     """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model."""
     if config.engines.type == "auto":
-        return find_spec("vllm") is not None and not load_shape(config.model).is_encoder_decoder
+        served = config.model.quantize == "none" and not load_shape(config.model).is_encoder_decoder
+        return served and find_spec("vllm") is not None
     return config.engines.type == "vllm"
 
 

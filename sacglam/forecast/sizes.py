@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sacglam.build import Brain
 from sacglam.config import Config
@@ -43,10 +43,23 @@ def sizes_of(brain: Brain) -> Sizes:
     target = [t for name, t in learned.items() if _is_target(name)]
     adapters = [t for name, t in learned.items() if name.startswith("lora.") and not _is_target(name)]
     heads = [t for name, t in learned.items() if name.startswith("heads.")]
-    ours = {parameter.data_ptr() for parameter in learned.values()}
-    module = brain.lm.module
-    base = [t for t in (*module.parameters(), *module.buffers()) if t.data_ptr() not in ours]
-    return Sizes(*_size(base), *_size(adapters), *_size(heads), *_size(target))
+    ours = {tensor.data_ptr() for tensor in learned.values()}
+    return Sizes(*_base_size(brain.lm.module, ours), *_size(adapters), *_size(heads), *_size(target))
+
+
+def _base_size(module: nn.Module, ours: set[int]) -> tuple[int, int]:
+    """Parameters and bytes of all tensors but `ours`; a quantised layer's are those that it multiplies as."""
+    elements = {
+        parameter.data_ptr(): part.in_features * part.out_features
+        if isinstance(part, nn.Linear) and not parameter.is_floating_point()
+        else parameter.numel()
+        for part in module.modules()
+        for parameter in part.parameters(recurse=False)
+    }
+    # Scales of quantised layers are no parameters, but part of the state; a tied tensor is there twice.
+    tensors = {tensor.data_ptr(): tensor.nbytes for tensor in module.state_dict().values()}
+    parameters, held = (sum(size for at, size in found.items() if at not in ours) for found in (elements, tensors))
+    return parameters, held
 
 
 def _is_target(name: str) -> bool:

@@ -16,6 +16,7 @@ from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architecture import DECODER_ONLY, Architecture, architecture_of
 from sacglam.models.missing import unloadable
+from sacglam.models.nf4 import keep_one_precision, nf4_arguments
 from sacglam.models.trial import check_architecture, check_packing, layer_kinds
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -38,18 +39,23 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     """Load a model that can be packed, frozen, in evaluation mode.
 
     Raises:
-        ModelError: not found, of no kind that can be packed, or its packed scores differ from those of separate
-            sequences.
+        ModelError: not found, of no kind that can be packed, its packed scores differ from those of separate
+            sequences, or what quantises it is missing.
     """
     text = load_text(settings)
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    quantised = settings.quantize == "nf4"
+    extra = nf4_arguments(dtype, device) if quantised else {}
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the files; downloads still show theirs
     try:
         model = text.architecture.auto.from_pretrained(
-            text.source, dtype=getattr(torch, settings.dtype), attn_implementation=settings.attention
+            text.source, dtype=dtype, attn_implementation=settings.attention, **extra
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise unloadable(settings.name, error) from error
     model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
+    if quantised:
+        keep_one_precision(model)
     if settings.gradient_checkpointing:
         _checkpoint_layers(model)
     check_packing(model, settings.name)
