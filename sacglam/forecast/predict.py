@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from sacglam.config import Config
 from sacglam.forecast.calibrate import Calibration
@@ -39,6 +40,12 @@ def predict(config: Config, where: Plan, played: Played, calibration: Calibratio
             found[phase] = rows_of(config, phase) / ranks * seconds / calibration.update.size
     found[EVALUATION] = states_beside(config, played.episode_steps) * state_s
     return found
+
+
+def seconds_of_an_update(config: Config, predicted: Mapping[str, float]) -> float:
+    """Mean seconds of an update in what `predict` gave; PPO's look at each step is part of it."""
+    beside = ("environment", "scoring", "replay", EVALUATION)
+    return sum(seconds for phase, seconds in predicted.items() if phase not in beside) / updates_of(config)
 
 
 def rows_of(config: Config, phase: str) -> int:

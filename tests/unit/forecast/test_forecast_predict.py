@@ -7,7 +7,7 @@ import pytest
 from sacglam import config as configuration
 from sacglam.forecast.calibrate import Calibration, Sample
 from sacglam.forecast.played import Played
-from sacglam.forecast.predict import EVALUATION, predict, states_beside, updates_of
+from sacglam.forecast.predict import EVALUATION, predict, seconds_of_an_update, states_beside, updates_of
 from sacglam.runtime.placement import Plan
 
 PLAYED = Played([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
@@ -38,6 +38,7 @@ def test_sac() -> None:
             EVALUATION: 10 * 30 * 0.05,
         }
     )
+    assert seconds_of_an_update(config, found) == pytest.approx(0.4 + 4 + 8 + 12 + 0.25)
 
 
 def test_ppo() -> None:
