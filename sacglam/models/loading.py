@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     dtype: torch.dtype = getattr(torch, settings.dtype)
     quantised = settings.quantize == "nf4"
     extra = nf4_arguments(dtype, device) if quantised else {}
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the files; downloads still show theirs
+    if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = text.architecture.auto.from_pretrained(
             text.source, dtype=dtype, attn_implementation=settings.attention, **extra

@@ -1,4 +1,7 @@
-"""Base weights in 4 bits: NF4 with double quantisation (Dettmers et al. 2023, QLoRA). By bitsandbytes."""
+"""Base weights in 4 bits: NF4 with double quantisation (QLoRA, Dettmers et al. 2023).
+
+The only file that knows bitsandbytes.
+"""
 
 from __future__ import annotations
 

@@ -206,6 +206,12 @@ def test_transformers_pass_the_trial(name: str, attention: str) -> None:
     check_packing(tiny_model(name, attention, torch.bfloat16), name)
 
 
+def test_large_logits_pass_with_the_rounding_of_their_type() -> None:
+    model = tiny_model("flan", dtype=torch.bfloat16)
+    model.get_output_embeddings().weight.mul_(100)  # log-probabilities below -100, which bfloat16 rounds by 1
+    check_packing(model, "tiny")
+
+
 @pytest.mark.parametrize("name", sorted(STATEFUL))
 def test_state_that_leaks_between_actions_is_refused(name: str) -> None:
     with pytest.raises(
