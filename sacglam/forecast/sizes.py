@@ -101,13 +101,16 @@ def memory(
     """What each process of a training holds. `calibration` None: the training's device is not here."""
     driver = [Share("Python and libraries", libraries), Share("replay", replay)]
     learner = _learner(config, max(1, where.learners), sizes, calibration)
-    if not where.engines:
-        scoring = Share(f"scoring {config.env.copies} states (not while learning)", _scoring(config, calibration, 1))
-        return [Process("one process", 1, [*driver, *learner, scoring])]
-    engines = Process("engine", where.engines, _engine(config, where, sizes, calibration))
-    if not where.learners:
-        return [Process("driver and learner", 1, [*driver, *learner]), engines]
-    return [Process("driver", 1, driver), engines, Process("learner rank", where.learners, learner)]
+    engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration))] if where.engines else []
+    if where.learners:
+        return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
+    if not engines:
+        states = f"scoring {config.env.copies} states (not while learning)"
+        learner.append(Share(states, _scoring(config, calibration, 1)))
+    name = "driver and learner" if engines else "one process"
+    if where.device == "cpu":
+        return [Process(name, 1, [*driver, *learner]), *engines]
+    return [Process(f"{name}: host", 1, driver), Process(f"{name}: GPU", 1, learner), *engines]
 
 
 def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration | None) -> list[Share]:
@@ -115,11 +118,12 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
     stage = config.learners.zero_stage if config.learners.count else 0
     weights, gradients, optimizer = (ranks if stage >= least else 1 for least in (3, 2, 1))
     rows = rows_in_one_pass(config, ranks)
+    follows = [Share("target: adapters and heads", sizes.target_bytes)] if sizes.target else []
     return [
         Share("base weights", sizes.base_bytes // weights),
         Share("LoRA adapters", sizes.adapters_bytes // weights),
         Share("critic heads", sizes.heads_bytes),
-        Share("target: adapters and heads", sizes.target_bytes),
+        *follows,
         Share("gradients", sizes.trained_bytes // gradients),
         Share("optimizer: Adam's moments", _ADAM_STATES * sizes.trained_bytes // optimizer),
         Share(f"activations of one micro-batch ({rows} rows)", _activations(config, sizes, calibration, rows)),

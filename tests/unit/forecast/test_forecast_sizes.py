@@ -89,6 +89,15 @@ def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
     assert parts(found[1]) == {"base weights": 2000, "KV cache": 2**29}
 
 
+def test_what_a_gpu_holds_is_apart_from_the_machine_s_memory() -> None:
+    where = plan(of("device=cuda"), Machine(1, 8))
+    host, gpu = memory(of(), where, SIZES, MEASURED, 7, 5)
+    assert (host.name, host.known) == ("one process: host", 12)
+    assert gpu.name == "one process: GPU"
+    assert "replay" not in parts(gpu)
+    assert parts(gpu)["base weights"] == 2000
+
+
 def test_what_was_not_measured_is_not_known() -> None:
     (alone,) = processes(of(), None)
     assert parts(alone)["activations of one micro-batch"] is None
