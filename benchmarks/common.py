@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 9,
         "num_key_value_heads": 3,
     },
-    # The shape of Qwen2.5-0.5B, weights random: the paper's configurations here (configs/playground_sac_her.yaml).
+    # The shape of Qwen2.5-0.5B, weights random: configs/paper/*_qwen2.5_0.5b.yaml.
     "qwen": {
         "vocab_size": 151936,
         "hidden_size": 896,
@@ -62,7 +62,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 T5_SHAPES: dict[str, dict[str, Any]] = {
     # The shape of Flan-T5-base, weights random: the paper's model.
-    "t5-base": {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12},
+    "t5-base": {
+        "vocab_size": 32128,
+        "d_model": 768,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 12,
+        "num_heads": 12,
+        "tie_word_embeddings": False,
+    },
     "t5-tiny": {"vocab_size": 512, "d_model": 96, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 3},
 }
 LORA_RANK = 16
@@ -107,10 +115,15 @@ def base_model(options: argparse.Namespace) -> PreTrainedModel:
 
 def model_config(options: argparse.Namespace) -> PreTrainedConfig:
     """The model's shape."""
-    if options.model_shape in T5_SHAPES:
-        shape = T5_SHAPES[options.model_shape] | ({"num_layers": options.layers} if options.layers else {})
+    return shape_config(options.model_shape, options.layers)
+
+
+def shape_config(name: str, layers: int | None = None) -> PreTrainedConfig:
+    """One of the shapes, with as many `layers` as asked for."""
+    if name in T5_SHAPES:
+        shape = T5_SHAPES[name] | ({"num_layers": layers} if layers else {})
         return T5Config(**shape, feed_forward_proj="gated-gelu")
-    shape = SHAPES[options.model_shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
+    shape = SHAPES[name] | ({"num_hidden_layers": layers} if layers else {})
     return LlamaConfig(**shape, max_position_embeddings=MAX_TOKENS, tie_word_embeddings=True)
 
 
@@ -182,21 +195,6 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, device: 
     return seconds
 
 
-def peak_bytes(run: Callable[[], object], device: str) -> int:
-    """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process (Linux)."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()  # weights
-        torch.cuda.reset_peak_memory_stats()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    before = _status_bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # lets the high-water mark begin anew
-    run()
-    return _status_bytes("VmHWM") - before
-
-
 def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, int]:
     """Peak bytes of each variant, in a process of its own, so that one does not hide another."""
     found = {}
@@ -204,7 +202,10 @@ def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, i
         given = {k: v for k, v in vars(options).items() if k not in ("actions", "memory", "peak_of") and v is not None}
         arguments = [text for k, v in given.items() for text in (f"--{k.replace('_', '-')}", str(v))]
         command = [sys.executable, "-m", module, *arguments, "--actions", str(actions), "--peak-of", variant]
-        found[variant] = int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        told = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        if told == "None":
+            raise OSError("this system does not tell how much memory a process takes; run with --no-memory")
+        found[variant] = int(told)
         log(f"  {variant} peak: {found[variant] / 2**20:.0f} MiB")
     return found
 
@@ -270,13 +271,6 @@ def log(message: str) -> None:
 def _synchronise(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-
-
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}; run with --no-memory")
 
 
 def _cpu_name() -> str:

@@ -15,6 +15,7 @@ from benchmarks import common
 from sacglam.models.base import ACTOR
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.profiling.memory import peak_bytes
 from sacglam.prompt import query
 from sacglam.scoring.base import LogPolicy
 from sacglam.scoring.packed import PackedScorer
@@ -43,7 +44,7 @@ def main() -> None:
     options = common.parser(__doc__ or "").parse_args()
     common.prepare(options)
     if options.peak_of:
-        print(common.peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
+        print(peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
         return
     rows = []
     for actions in options.actions:

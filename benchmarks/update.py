@@ -21,6 +21,7 @@ from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.profiling.memory import peak_bytes
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Transition
@@ -90,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     common.prepare(options)
     if options.peak_of:
-        print(common.peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
+        print(peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
         return
     rows = []
     for actions in options.actions:

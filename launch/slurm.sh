@@ -31,7 +31,7 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}  # the number stays when a job is queued again
 PORT=${PORT:-6379}                    # another one where two jobs may share a node
 START_S=${START_S:-300}               # seconds for all nodes to join
-[ $# -gt 0 ] || set -- configs/playground_sac_her.yaml
+[ $# -gt 0 ] || set -- configs/paper/sac_her_qwen2.5_0.5b.yaml
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}

@@ -12,7 +12,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
   f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
-"$venv/bin/python" -m pip install --quiet --editable '.[dev,aim]'
+"$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4]'
 if "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is not None)'; then
   launch/install_engines_cpu.sh "$venv/bin/python"
 else

@@ -152,7 +152,7 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
 def host_engine(config: Config, threads: int) -> EngineHost:
     """A scoring engine, in the process that calls this."""
     cpu.prepare(threads)
-    if _serves_vllm(config):
+    if serves_vllm(config):
         from sacglam.scoring.vllm import vllm_engine
 
         return EngineHost(vllm_engine(config.model_copy(update={"threads": threads})))
@@ -160,9 +160,11 @@ def host_engine(config: Config, threads: int) -> EngineHost:
     return EngineHost(PackedEngine(brain.lm, brain.tokenizer, brain.policy))
 
 
-def _serves_vllm(config: Config) -> bool:
+def serves_vllm(config: Config) -> bool:
+    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model."""
     if config.engines.type == "auto":
-        return find_spec("vllm") is not None and not load_shape(config.model).is_encoder_decoder
+        served = config.model.quantize == "none" and not load_shape(config.model).is_encoder_decoder
+        return served and find_spec("vllm") is not None
     return config.engines.type == "vllm"
 
 

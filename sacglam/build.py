@@ -83,7 +83,7 @@ def resolve(config: Config) -> Config:
     """
     device = settle_device(config)
     if not config.learners.count:  # the learner runs here
-        _check_device(device)
+        check_device(device)
     model = config.model
     if Path(model.name).is_dir():
         model = model.model_copy(update={"name": str(Path(model.name).resolve())})
@@ -98,7 +98,12 @@ def settle_device(config: Config) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device that this machine lacks.
+
+    Raises:
+        ConfigError: it does.
+    """
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -46,7 +46,12 @@ def train(
     device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,
     address: Annotated[str | None, _placement("A running Ray cluster to join, or auto.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would run where and why, and stop.", rich_help_panel=PLACEMENT)
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Say what would run where, load it, predict memory and time from a minute's trial, and stop.",
+            rich_help_panel=PLACEMENT,
+        ),
     ] = False,
 ) -> None:
     """Train an agent.
@@ -55,11 +60,11 @@ def train(
 
       sacglam train
 
-      sacglam train configs/playground_sac_her.yaml --seed 1 --set steps=50000
+      sacglam train configs/paper/sac_her_flan_t5_base.yaml --seed 1 --set steps=50000
 
       sacglam train --resume runs/my-run
 
-      sacglam train configs/playground_sac_her.yaml --gpus 4
+      sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 8
 
       sacglam train --device cpu --engines 1 --learners 2
 
@@ -73,7 +78,7 @@ def train(
     where = placement.settings(gpus, engines, learners, tensor_parallel, device, address)
     settings = None if resume else configuration.load(config, [*overrides, *where])
     if dry_run:
-        _show_placement(settings or configuration.override(_config_of(resume), where))
+        _dry_run(settings or configuration.override(_config_of(resume), where))
         return
 
     from sacglam import training
@@ -94,12 +99,18 @@ def _config_of(run: Path | None) -> configuration.Config:
     return directory.RunDirectory.open(run).config()
 
 
-def _show_placement(settings: configuration.Config) -> None:
-    from sacglam.assembly import machine
-    from sacglam.build import settle_device
+def _dry_run(settings: configuration.Config) -> None:
+    """Placement at once, the rest after a trial; ends with 1 if the training could not start here."""
+    from sacglam.forecast import report
+    from sacglam.forecast.forecast import forecast, placed
+    from sacglam.terminal import RichDisplay
 
-    settled = settings.model_copy(update={"device": settle_device(settings)})
-    console.print(placement.plan(settled, machine()).describe(), markup=False, highlight=False, soft_wrap=True)
+    settled, where = placed(settings)
+    console.print(where.describe(), markup=False, highlight=False, soft_wrap=True)
+    with RichDisplay(errors) as display:
+        found = forecast(settled, where, display)
+    report.show(console, found)
+    raise typer.Exit(1 if found.missing else 0)
 
 
 def profile(
@@ -134,7 +145,7 @@ def profile(
 
       sacglam profile
 
-      sacglam profile configs/playground_sac_her.yaml runs/my-run --intervals 5
+      sacglam profile configs/quickstart.yaml runs/my-run --intervals 5
 
       sacglam profile --seconds 60 --set device=cpu --out where-it-goes
     """

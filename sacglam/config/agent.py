@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sacglam.config.section import Positive, PositiveFloat, Section
 
@@ -41,12 +41,23 @@ class ModelConfig(Section):
     lora: LoraSettings = LoraSettings()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base weights; log-softmax, heads and adapters are always float32."""
+    quantize: Literal["none", "nf4"] = "none"
+    """`nf4`: base weights of the layers in 4 bits, doubly quantised; products are in `dtype`. Needs bitsandbytes."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     """Attention kernel; both take the packed mask. `eager` is faster for the smallest models on CPU."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     bucket: Positive = 32
     """Packed lengths are rounded up to a multiple of this, so that kernels meet few shapes."""
+
+    @model_validator(mode="after")
+    def _quantizable(self) -> ModelConfig:
+        if self.quantize != "none" and self.lora.merged:
+            raise ValueError(
+                f"model.quantize {self.quantize} and model.lora.merged exclude each other: W + s B A would bring back "
+                "the whole W in every pass; set model.lora.merged to false"
+            )
+        return self
 
 
 class CriticConfig(Section):

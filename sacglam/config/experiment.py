@@ -93,6 +93,15 @@ class Config(Section):
             raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
         return self
 
+    @model_validator(mode="after")
+    def _quantizable(self) -> Config:
+        if self.model.quantize != "none" and (self.engines.type == "vllm" or self.engines.tensor_parallel > 1):
+            raise ValueError(
+                f"model.quantize {self.model.quantize} needs engines with the learner's own 4-bit weights, and vLLM "
+                "0.32 has no bitsandbytes; set engines.type to packed (or auto) and engines.tensor_parallel to 1"
+            )
+        return self
+
     def to_yaml(self) -> str:
         """All values, resolved, as YAML that `load` reads back."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from transformers.utils import logging
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architecture import DECODER_ONLY, Architecture, architecture_of
+from sacglam.models.missing import unloadable
+from sacglam.models.nf4 import keep_one_precision, nf4_arguments
 from sacglam.models.trial import check_architecture, check_packing, layer_kinds
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -37,18 +40,24 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     """Load a model that can be packed, frozen, in evaluation mode.
 
     Raises:
-        ModelError: not found, of no kind that can be packed, or its packed scores differ from those of separate
-            sequences.
+        ModelError: not found, of no kind that can be packed, its packed scores differ from those of separate
+            sequences, or what quantises it is missing.
     """
     text = load_text(settings)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the files; downloads still show theirs
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    quantised = settings.quantize == "nf4"
+    extra = nf4_arguments(dtype, device) if quantised else {}
+    if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = text.architecture.auto.from_pretrained(
-            text.source, dtype=getattr(torch, settings.dtype), attn_implementation=settings.attention
+            text.source, dtype=dtype, attn_implementation=settings.attention, **extra
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise _unloadable(settings.name, error) from error
+        raise unloadable(settings.name, error) from error
     model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
+    if quantised:
+        keep_one_precision(model)
     if settings.gradient_checkpointing:
         _checkpoint_layers(model)
     check_packing(model, settings.name)
@@ -80,7 +89,7 @@ def load_text(settings: ModelConfig) -> ModelText:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _unloadable(settings.name, error) from error
+        raise unloadable(settings.name, error) from error
     _check_tokenizer(tokenizer, settings.name)
     return ModelText(source, config, tokenizer, _max_tokens(config))
 
@@ -94,7 +103,7 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _unloadable(settings.name, error) from error
+        raise unloadable(settings.name, error) from error
     check_architecture(config, settings.name)
     return config
 
@@ -103,19 +112,10 @@ def _source_of(name: str) -> str:
     return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
 
 
-def _unloadable(name: str, error: Exception) -> ModelError:
-    return ModelError(
-        f"model {name!r} cannot be loaded; expected 'builtin', 'builtin-t5', a Hugging Face name or a local folder "
-        f"with config.json, *.safetensors and tokenizer files. The loader says: {error}"
-    )
-
-
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Where a model's folder has no tokenizer files, transformers makes a tokenizer that knows no words."""
     if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
-        raise ModelError(
-            f"model {name!r} cannot be loaded: its tokenizer reads nothing in a plain word; is tokenizer.json missing?"
-        )
+        raise unloadable(name, "its tokenizer reads nothing in a plain word")
 
 
 def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY) -> LoraConfig:

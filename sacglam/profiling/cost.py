@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -80,10 +82,21 @@ class Cost:
 
 
 def layer_matrices(lm: PackedLM) -> list[Tensor]:
-    """The matrices of a decoder's layers, without embeddings, output layer and adapters."""
+    """The matrices of a decoder's layers, without embeddings, output layer and adapters.
+
+    For a quantised one stands the matrix that it multiplies as, by shape and type, without its values.
+    """
+    base = _base(lm)
+
+    @cache
+    def unpacked(outputs: int, inputs: int) -> Tensor:
+        return torch.zeros(outputs, inputs, dtype=base.dtype, device=base.device)
+
     return [
-        parameter
-        for name, module in decoder_of(_base(lm)).named_modules()
+        unpacked(module.out_features, module.in_features)
+        if isinstance(module, nn.Linear) and not parameter.is_floating_point()
+        else parameter
+        for name, module in decoder_of(base).named_modules()
         if not isinstance(module, nn.Embedding) and "lora_" not in name
         for parameter in module.parameters(recurse=False)
         if parameter.ndim == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,11 @@ SETTINGS = [
     "steps=40",
     "model.lora.merged=false",
 ]
-VARIANTS = {"frozen": ["critic.backbone=frozen"], "separate": ["critic.backbone=separate"]}
+VARIANTS = {
+    "frozen": ["critic.backbone=frozen"],
+    "separate": ["critic.backbone=separate"],
+    **({"nf4": ["model.quantize=nf4"]} if find_spec("bitsandbytes") else {}),
+}
 STATES = [
     Observation(f"You see: baby red cat, blue water\nYou are on: {place}\nInventory: empty", actions)
     for place, actions in (

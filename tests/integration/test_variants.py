@@ -27,6 +27,7 @@ VARIANTS = {
     "micro batches": ["algo.micro_batch_size=5"],
     "plain adapters": ["model.lora.merged=false"],
     "checkpointed layers": ["model.lora.merged=false", "model.gradient_checkpointing=true"],
+    "base in 4 bits": ["model.lora.merged=false", "model.quantize=nf4"],
     "eager attention": ["model.attention=eager"],
     "scored end of sequence, normalised": ["policy.score_eos=true", "policy.length_normalised=true"],
 }
@@ -37,6 +38,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_trains(name: str, model: str, tmp_path: Path) -> None:
+    if "4 bits" in name:
+        pytest.importorskip("bitsandbytes")
     overrides = [
         *TINY,
         f"model.name={model}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,20 @@ def test_copies_that_do_not_divide_the_interval_are_refused() -> None:
 def test_a_buffer_too_small_ever_to_learn_from_is_refused() -> None:
     assert _fault({"replay": {"capacity": 10, "min_size": 11}}).startswith("replay.min_size (11) exceeds")
     assert parse({"replay": {"capacity": 10, "min_size": 10}}).replay.capacity == 10
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"model": {"lora": {"merged": True}}}, "exclude each other: .*; set model.lora.merged to false"),
+        ({"engines": {"type": "vllm"}}, "vLLM 0.32 has no bitsandbytes; set engines.type to packed"),
+        ({"engines": {"count": 1, "tensor_parallel": 2}}, "engines.tensor_parallel to 1"),
+    ],
+)
+def test_what_a_base_in_4_bits_does_not_go_with(values: dict[str, Any], fault: str) -> None:
+    assert parse({"model": {"quantize": "nf4"}, "engines": {"count": 1}}).model.quantize == "nf4"
+    parse(values)
+    assert re.search(fault, _fault(values | {"model": {"quantize": "nf4", **values.get("model", {})}}))
 
 
 def test_overrides_win_in_their_order_and_are_read_as_yaml(tmp_path: Path) -> None:

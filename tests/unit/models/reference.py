@@ -175,8 +175,15 @@ def _row(*parts: Any) -> Tensor:
 class Reference:
     """The same weights in a model of its own, asked the plain way: one action alone, no mask, no positions."""
 
-    def __init__(self, name: str, lm: AdaptedLM[Any], adapters: Sequence[str] = (ACTOR,)) -> None:
-        model = get_peft_model(tiny_model(name), lora(name), adapter_name=adapters[0])
+    def __init__(
+        self,
+        name: str,
+        lm: AdaptedLM[Any],
+        adapters: Sequence[str] = (ACTOR,),
+        base: PreTrainedModel | None = None,
+    ) -> None:
+        """`base` takes the place of `tiny_model(name)`."""
+        model = get_peft_model(base or tiny_model(name), lora(name), adapter_name=adapters[0])
         for adapter in adapters[1:]:
             model.add_adapter(adapter, lora(name))
         assert isinstance(model, PeftModel)

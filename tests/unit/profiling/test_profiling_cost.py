@@ -10,7 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from sacglam import config as configuration
+from sacglam.config import ModelConfig
 from sacglam.models.causal import CausalLM
+from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packing import PAD_SEGMENT, attention_mask, pack
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.profiling.cost import Cost, Extent, cost_of, extent, forwards_per_step, layer_matrices
@@ -99,3 +101,14 @@ def test_it_agrees_with_torchs_counter() -> None:
 def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
     """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65, and with PPO's 16 epochs 1 + 16 x 2 = 33."""
     assert forwards_per_step(configuration.override(configuration.Config(), overrides)) == forwards
+
+
+def test_a_base_in_4_bits_costs_what_it_multiplies() -> None:
+    pytest.importorskip("bitsandbytes")
+    plain, packed = (
+        CausalLM(load_model(settings, torch.device("cpu")).model, lora_config(settings))
+        for settings in (ModelConfig(), ModelConfig(quantize="nf4"))
+    )
+    assert cost_of(packed) == cost_of(plain)
+    found, expected = ([(m.shape, m.dtype) for m in layer_matrices(lm)] for lm in (packed, plain))
+    assert found == expected

@@ -1,0 +1,69 @@
+"""Memory of this process or its GPU: what a piece of work takes at its peak, and what is left."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+
+def peak_bytes(run: Callable[[], object], device: str) -> int | None:
+    """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process.
+
+    None where the system does not tell: on a CPU Linux alone does.
+    """
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)  # weights
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    _give_back_freed()
+    before_resident = _field("/proc/self/status", "VmRSS")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # lets the high-water mark begin anew
+    except OSError:
+        before_resident = None
+    run()
+    peak = _field("/proc/self/status", "VmHWM")
+    return None if before_resident is None or peak is None else max(0, peak - before_resident)
+
+
+def resident_bytes() -> int | None:
+    """Bytes that this process holds now; None where the system does not tell."""
+    return _field("/proc/self/status", "VmRSS")
+
+
+def free_bytes(device: str) -> int | None:
+    """Bytes that are still to be had on `device`; None where the system does not tell."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    return _field("/proc/meminfo", "MemAvailable")
+
+
+def total_bytes(device: str) -> int:
+    """All memory of `device`, or of the machine."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _field(file: str, name: str) -> int | None:
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def _give_back_freed() -> None:
+    """Let the C library return what is free, or the next peak would hide in what the last one left behind."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):  # not glibc
+        return

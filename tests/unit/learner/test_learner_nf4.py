@@ -1,0 +1,97 @@
+"""Learning over a base in 4 bits: the base stays as it is and out of all files; engines score as the learner does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from sacglam.assembly import PARITY_TOLERANCES, host_engine
+from sacglam.build import build_learner, resolve
+from sacglam.clock import PhaseClock
+from sacglam.config import Config
+from sacglam.config import load as load_config
+from sacglam.errors import ParityError
+from sacglam.learner.learner import Learner
+from sacglam.prompt import query
+from sacglam.runtime.engines import EngineGroup
+from sacglam.runtime.group import LocalWorker
+from sacglam.runtime.handoff import EngineHandoff
+from sacglam.scoring.base import Published
+from tests.unit.learner.test_learner import NEXT, STATE, transitions
+
+pytest.importorskip("bitsandbytes")
+QUERIES = [query("Grasp any cat", state) for state in (STATE, NEXT)]
+SETTINGS = [
+    "threads=1",
+    "critic.hidden=[16]",
+    "env.copies=1",
+    "algo.update_interval=1",
+    "algo.warmup_updates=0",
+    "algo.actor_lr=1e-2",
+    "model.lora.merged=false",
+    "model.quantize=nf4",
+]
+
+
+def settings(model: str, *overrides: str) -> Config:
+    return resolve(load_config(None, [*SETTINGS, f"model.name={model}", *overrides]))
+
+
+def base(learner: Learner) -> dict[str, torch.Tensor]:
+    """All weights but those that learn or follow."""
+    learned = {id(p) for p in learner.model.learned()}
+    return {name: p for name, p in learner.model.module.named_parameters() if id(p) not in learned}
+
+
+@pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
+def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) -> None:
+    learner = build_learner(settings(model))
+    before = {name: p.detach().clone() for name, p in base(learner).items()}
+    assert {p.dtype for p in before.values()} == {torch.uint8, torch.float32}
+    learner.update([transitions(), transitions()])
+    half = learner.state()
+    learner.update([transitions()])
+    after = base(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+    tensors, _ = learner.state()
+    assert {name.split(".")[1] for name in tensors if name.startswith("model.")} == {"lora", "heads", "target_heads"}
+    assert not {t.dtype for t in tensors.values()} & {torch.uint8}
+    exported = load(learner.exported()["adapter_model.safetensors"])
+    assert exported
+    assert all("lora_" in name for name in exported)
+
+    resumed = build_learner(settings(model))
+    resumed.load_state(*half)
+    resumed.update([transitions()])
+    again, _ = resumed.state()
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
+def test_an_engine_with_the_same_4_bits_passes_the_parity_gate(model: str, dtype: str) -> None:
+    config = settings(model, f"model.dtype={dtype}")
+    learner = build_learner(config)
+    learner.update([transitions()])
+    published = Published(learner.adapter(), learner.log_policy(QUERIES))
+    metrics = handoff(config).deliver(published)
+    assert metrics["parity_gap"] <= PARITY_TOLERANCES["float32"]
+    if dtype == "float32":
+        with pytest.raises(ParityError, match="engine 0 and the learner differ"):
+            handoff(settings(model, "model.quantize=none", "engines.type=packed")).deliver(published)
+
+
+def handoff(config: Config) -> EngineHandoff:
+    """The gate before an engine of this configuration."""
+    engines = EngineGroup(
+        lambda index: LocalWorker(host_engine(config, 1)),
+        1,
+        timeout_s=60,
+        start_timeout_s=60,
+        max_restarts=0,
+        note=lambda text: None,
+    )
+    return EngineHandoff(engines, QUERIES, tolerance=PARITY_TOLERANCES[config.model.dtype], every=1, clock=PhaseClock())
