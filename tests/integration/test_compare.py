@@ -14,6 +14,7 @@ import pytest
 from sacglam import config as configuration
 from tests.conftest import TINY, call, sacglam
 from tests.integration.processes import below, left_after
+from tests.launcher import start
 
 SHORT = [*TINY, "steps=128", "evaluation.every_episodes=4", "checkpoint.every_steps=64"]
 
@@ -117,11 +118,13 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_goes_on(tmp_path: Path) 
     longer = [*SHORT, "steps=640"]
     started = command("compare", her, out=out, overrides=longer)
     run = out / "runs/her/seed0"
-    process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = start(started, output, subprocess.STDOUT)
     try:
         deadline = time.monotonic() + 120
         while not (run / "metrics.jsonl").exists() or len(metrics(run)) < 6:
-            assert process.poll() is None, process.communicate()[0]
+            assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         family = below(process.pid)
@@ -129,11 +132,10 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_goes_on(tmp_path: Path) 
         assert second.returncode == 1
         assert "is at work in" in second.stderr
         process.send_signal(signal.SIGINT)
-        told = process.communicate(timeout=120)[0]
+        assert process.wait(timeout=120) == 1, log.read_text()
     finally:
         process.kill()
-    assert process.returncode == 1, told
-    assert "the same command goes on" in told
+    assert "the same command goes on" in log.read_text()
     assert left_after(family, 5) == []
     summary = json.loads((run / "summary.json").read_text())
     assert 0 < summary["env_steps"] < 640

@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import T5, call, sacglam
 from tests.integration.processes import below, left_after, listening_beyond_loopback, titled
+from tests.launcher import Launched, start
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,10 +69,10 @@ def summary(run: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], log: Path) -> Iterator[Launched]:
     """A run under way, in a process group of its own, and nothing of it afterwards."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = start(command, output, subprocess.STDOUT, start_new_session=True)
         try:
             yield process
         finally:
@@ -80,7 +81,7 @@ def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_lines(run: Path, count: int, process: Launched, log: Path) -> None:
     file = run / "metrics.jsonl"
     deadline = time.monotonic() + 240
     while not file.exists() or file.read_text().count("\n") < count:
@@ -89,7 +90,7 @@ def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes], log:
         time.sleep(0.02)
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def wait_for(condition: Callable[[], bool], process: Launched) -> None:
     deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None
@@ -128,7 +129,7 @@ def test_an_engine_of_its_own_changes_nothing(calm: Path, tmp_path: Path) -> Non
 @needs_vllm
 def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path) -> None:
     run = tmp_path / "full"
-    done = call(train(run, "engines.type=vllm", "threads=1", engines="1", learners="2"))
+    done = call(train(run, "engines.type=vllm", "threads=1", engines="1", learners="2"), fresh=True)
     assert done.returncode == 0, done.stderr
     assert_close(run, calm)
     assert max(gaps(run)) <= 1e-4
