@@ -9,8 +9,8 @@ pytest worker keeps one server, which imports what a training needs, runs nothin
 A command is a process of its own as any other: its process id, arguments, environment, folder, files, signals and exit
 code are real, it runs `sacglam/__main__.py` as `python -m sacglam` does, and ends as Python ends. Three things differ:
 variables that are read when torch is imported are those of the server's start, sets of strings have one order in all
-commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of each
-kind beside them, start Python anew: `fresh=True`.
+commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of
+each kind beside them, start Python anew: `fresh=True`.
 """
 
 from __future__ import annotations
@@ -162,10 +162,12 @@ def _server() -> socket.socket:
 
 def serve(requests: socket.socket) -> list[str]:
     """Fork for each request until there are no more; returns only in a command's process, with its arguments."""
+    before = dict(os.environ)
     sys.modules["triton"] = None  # type: ignore[assignment]  # nothing here compiles, and frozen it complains at the end
     for name in MODULES:
         importlib.import_module(name)
     del sys.modules["triton"]
+    set_by_imports = dict(os.environ.items() - before.items())
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not live through a fork; which import starts one?"
     gc.collect()
     gc.freeze()  # else the first collection in each command would copy all of this
@@ -177,7 +179,9 @@ def serve(requests: socket.socket) -> list[str]:
             os._exit(0)
         if os.fork() == 0:
             requests.close()
-            return _watched(*pickle.loads(message), files)
+            arguments = _watched(*pickle.loads(message), files)
+            os.environ.update(set_by_imports)
+            return arguments
         for file in files:
             os.close(file)
 

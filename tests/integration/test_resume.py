@@ -85,7 +85,8 @@ def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:
 
 def test_sigkill_at_random_moments(tiny_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "killed"
-    assert interrupt(tiny_train(run), run, 3, signal.SIGKILL, fresh=True) == -signal.SIGKILL  # before its first checkpoint
+    # Once before its first checkpoint.
+    assert interrupt(tiny_train(run), run, 3, signal.SIGKILL, fresh=True) == -signal.SIGKILL
     assert interrupt(sacglam("train", resume=str(run)), run, 7, signal.SIGKILL) == -signal.SIGKILL
     assert interrupt(sacglam("train", resume=str(run)), run, 13, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
