@@ -43,9 +43,10 @@ SMALL = [
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
     "engines.parity_every=5",
+    "tracking.aim=false",
 ]
 PACKED = ["engines.type=packed", "engines.count=1"]
-T5_SETTINGS = [T5, "model.lora.merged=false", "threads=1", "steps=320"]
+T5_SETTINGS = [T5, "model.lora.merged=false", "threads=1", "steps=192"]
 
 
 def train(out: Path, *overrides: str, **options: str) -> list[str]:
@@ -203,8 +204,8 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
         assert left_after(everything, 30) == []
     message = log.read_text().partition("error:")[2]
     assert "a learner rank was lost" in message.splitlines()[0]
-    # It goes on from its checkpoint, on another number of ranks.
-    done = call(sacglam("train", resume=str(run), learners="0", device="cpu"))
+    # It goes on from its checkpoint, on another number of ranks and of engines.
+    done = call(sacglam("train", resume=str(run), engines="0", learners="0", device="cpu"))
     assert done.returncode == 0, done.stderr
     assert_close(run, calm)
 
@@ -222,7 +223,7 @@ def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) 
 @needs_deepspeed
 def test_ctrl_c_ends_all_processes_and_the_run_goes_on_in_one(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, *PACKED, "threads=1", learners="1"), log) as process:
+    with started(train(run, *PACKED, "threads=1", "tracking.aim=true", learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does: to all of the group
@@ -243,7 +244,8 @@ def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_goes_
     ages = [line["staleness"] for line in metrics(whole)]
     assert max(ages) == 2  # one interval of two updates
     assert summary(whole)["updates"] > 30
-    with started(train(run, *PACKED, "threads=1", "runtime.lag=1", learners="1"), log) as process:
+    settings = [*PACKED, "threads=1", "runtime.lag=1", "tracking.aim=true"]
+    with started(train(run, *settings, learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)
         process.kill()
