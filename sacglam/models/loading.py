@@ -41,14 +41,14 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
             sequences.
     """
     text = load_text(settings)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the files; downloads still show theirs
+    logging.disable_progress_bar()  # of reading the files; downloads still show theirs
     try:
         model = text.architecture.auto.from_pretrained(
             text.source, dtype=getattr(torch, settings.dtype), attn_implementation=settings.attention
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise _unloadable(settings.name, error) from error
-    model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
+    model = model.to(device).requires_grad_(False).eval()
     if settings.gradient_checkpointing:
         _checkpoint_layers(model)
     check_packing(model, settings.name)
@@ -123,7 +123,7 @@ def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY
     lora = settings.lora
     return LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # any number will do
+        lora_alpha=lora.alpha,  # any number will do
         target_modules=lora.targets,
         task_type=architecture.task,
     )
@@ -136,7 +136,7 @@ def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...
         ModelError: no layer fits `lora.target_modules`.
     """
     with torch.device("meta"):
-        model = architecture_of(config).auto.from_config(config)  # type: ignore[no-untyped-call]
+        model = architecture_of(config).auto.from_config(config)
         try:
             tuner = get_peft_model(model, lora).base_model
         except ValueError as error:
