@@ -232,7 +232,8 @@ def main() -> int:
     given = options.parse_args()
     deadline = time.monotonic() + DEADLINE_S
     with tempfile.TemporaryDirectory() as folder:
-        engines = [engine(given.device), training(given.device, gpu_count(), Path(folder))]
+        gpus = gpu_count() if given.device == "cuda" else 0
+        engines = [engine(given.device), training(given.device, gpus, Path(folder))]
         parts, skipped = choose(benchmarks(given.device), engines, given.only)
         machine = run(Part("machine", [sys.executable, "-c", _MACHINE, given.device], 90), 90)
         results = collect(parts, deadline)

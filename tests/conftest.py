@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import launcher
+
 TINY = [
     "steps=640",
     "threads=1",
@@ -16,7 +18,7 @@ TINY = [
     "env.copies=8",
     "algo.update_interval=32",
     "algo.batch_size=16",
-    "algo.updates_per_interval=4",
+    "algo.updates_per_interval=2",
     "algo.warmup_updates=4",
     "critic.hidden=[16]",
     "replay.min_size=64",
@@ -59,9 +61,11 @@ def _set(*overrides: str) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
-def call(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output is text."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def call(command: list[str], fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its output is text. A `fresh` one has Python started anew, as a user has."""
+    if fresh:
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return launcher.run(command)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -210,13 +210,13 @@ def _lora_layers(stack: nn.Module) -> dict[str, LoraLayer]:
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
     """The model without its output layer."""
-    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    decoder: nn.Module = model.get_decoder()
     return decoder
 
 
 def output_layer_of(model: PreTrainedModel) -> nn.Linear:
     """The layer from hidden states to logits."""
-    layer: nn.Linear = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    layer: nn.Linear = model.get_output_embeddings()
     return layer
 
 

@@ -48,14 +48,14 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     quantised = settings.quantize == "nf4"
     extra = nf4_arguments(dtype, device) if quantised else {}
     if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()
     try:
         model = text.architecture.auto.from_pretrained(
             text.source, dtype=dtype, attn_implementation=settings.attention, **extra
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise unloadable(settings.name, error) from error
-    model = model.to(device).requires_grad_(False).eval()  # type: ignore[arg-type]
+    model = model.to(device).requires_grad_(False).eval()
     if quantised:
         keep_one_precision(model)
     if settings.gradient_checkpointing:
@@ -123,7 +123,7 @@ def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY
     lora = settings.lora
     return LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # any number will do
+        lora_alpha=lora.alpha,  # any number will do
         target_modules=lora.targets,
         task_type=architecture.task,
     )
@@ -136,7 +136,7 @@ def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...
         ModelError: no layer fits `lora.target_modules`.
     """
     with torch.device("meta"):
-        model = architecture_of(config).auto.from_config(config)  # type: ignore[no-untyped-call]
+        model = architecture_of(config).auto.from_config(config)
         try:
             tuner = get_peft_model(model, lora).base_model
         except ValueError as error:

@@ -28,7 +28,7 @@ def nf4_arguments(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
             f"model.quantize nf4 needs bitsandbytes, which cannot be imported ({error}); install it with "
             "pip install -e '.[nf4]', or set model.quantize to none"
         ) from error
-    settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+    settings = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
     return {"quantization_config": settings, "device_map": {"": device}}

@@ -69,7 +69,7 @@ class Llama:
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.eos_token_id,
         )
-        self.model: PreTrainedModel = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        self.model: PreTrainedModel = LlamaForCausalLM(config)
 
     def loss(self, draw: Callable[[], str]) -> Tensor:
         """Mean nats of a token, over a batch of documents that `draw` gives."""

@@ -81,6 +81,6 @@ def train_tokenizer(texts: list[str], settings: PretrainSettings) -> PreTrainedT
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=END, model_max_length=settings.max_positions
     )

@@ -39,13 +39,13 @@ def children(pid: int) -> set[int]:
     return {child for child, (parent, _) in _running().items() if parent == pid}
 
 
-def descendants(pid: int) -> Descendants:
-    """All processes below `pid`."""
+def descendants(*roots: int) -> Descendants:
+    """All processes below `roots`."""
     running = _running()
     by_parent = defaultdict(list)
     for child, (parent, _) in running.items():
         by_parent[parent].append(child)
-    found = list(by_parent[pid])
+    found = [child for root in roots for child in by_parent[root]]
     for child in found:  # grows as it goes
         found += by_parent[child]
     return {child: running[child][1] for child in found}
@@ -59,12 +59,10 @@ def alive(known: Descendants) -> list[int]:
 
 def watch(driver: int, roots: Sequence[int]) -> None:
     """Wait for the end of `driver` or of input, then end what is left of `roots` and all below them."""
-    known: Descendants = {}
+    running = _running()
+    known = {root: running[root][1] for root in roots if root in running}
     while True:
-        running = _running()
-        known |= {root: running[root][1] for root in roots if root in running}
-        for root in roots:
-            known |= descendants(root)
+        known |= descendants(*roots)  # one look for all of them: it reads the state of every process of the machine
         if os.getppid() != driver or select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
             break
     deadline = time.monotonic() + _GRACE_S

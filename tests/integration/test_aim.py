@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import call, sacglam, tiny_train
+from tests.launcher import start
 
 pytestmark = pytest.mark.skipif(find_spec("aim") is None, reason="Aim is not installed; pip install -e '.[aim]'")
 
@@ -171,7 +172,7 @@ def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) ->
     text = (run / "metrics.jsonl").read_text().splitlines()
     many = [json.dumps({**json.loads(text[-1]), "env_steps": 32 * i}) for i in range(1, 501)]
     (run / "metrics.jsonl").write_text("\n".join(many) + "\n")
-    process = subprocess.Popen(sacglam("aim-import", run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start(sacglam("aim-import", run))
     deadline = time.monotonic() + 120
     while not (run / "aim.json").exists():
         assert process.poll() is None
@@ -209,7 +210,7 @@ def test_a_training_shows_itself_while_it_goes_on_and_an_import_adds_nothing(tmp
 @pytest.mark.slow
 def test_a_killed_training_goes_on_in_the_same_run(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "killed"
-    process = subprocess.Popen(tiny_train(run, *LIVE), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start(tiny_train(run, *LIVE))
     deadline = time.monotonic() + 120
     while not (run / "checkpoints" / "step-0000000160").exists() or not (run / "aim.json").exists():
         assert process.poll() is None

@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import T5, call, sacglam
 from tests.integration.processes import below, left_after, listening_beyond_loopback, titled
+from tests.launcher import Launched, start
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,8 +43,10 @@ SMALL = [
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
     "engines.parity_every=5",
+    "tracking.aim=false",
 ]
 PACKED = ["engines.type=packed", "engines.count=1"]
+T5_SETTINGS = [T5, "model.lora.merged=false", "threads=1", "steps=192"]
 
 
 def train(out: Path, *overrides: str, **options: str) -> list[str]:
@@ -68,10 +71,10 @@ def summary(run: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], log: Path) -> Iterator[Launched]:
     """A run under way, in a process group of its own, and nothing of it afterwards."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = start(command, output, subprocess.STDOUT, start_new_session=True)
         try:
             yield process
         finally:
@@ -80,7 +83,7 @@ def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_lines(run: Path, count: int, process: Launched, log: Path) -> None:
     file = run / "metrics.jsonl"
     deadline = time.monotonic() + 240
     while not file.exists() or file.read_text().count("\n") < count:
@@ -89,7 +92,7 @@ def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes], log:
         time.sleep(0.02)
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def wait_for(condition: Callable[[], bool], process: Launched) -> None:
     deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None
@@ -102,6 +105,15 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with a packed engine that nothing happened to."""
     out = tmp_path_factory.mktemp("runs") / "calm"
     done = call(train(out, *PACKED, "threads=1"))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def t5_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of an encoder-decoder in one process."""
+    out = tmp_path_factory.mktemp("runs") / "t5"
+    done = call(train(out, *T5_SETTINGS))
     assert done.returncode == 0, done.stderr
     return out
 
@@ -128,7 +140,7 @@ def test_an_engine_of_its_own_changes_nothing(calm: Path, tmp_path: Path) -> Non
 @needs_vllm
 def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path) -> None:
     run = tmp_path / "full"
-    done = call(train(run, "engines.type=vllm", "threads=1", engines="1", learners="2"))
+    done = call(train(run, "engines.type=vllm", "threads=1", engines="1", learners="2"), fresh=True)
     assert done.returncode == 0, done.stderr
     assert_close(run, calm)
     assert max(gaps(run)) <= 1e-4
@@ -138,14 +150,15 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
 
 @needs_deepspeed
 @pytest.mark.parametrize("stage", [1, 3])
-def test_an_encoder_decoder_with_an_engine_and_two_ranks_trains_as_one_process_does(stage: int, tmp_path: Path) -> None:
+def test_an_encoder_decoder_with_an_engine_and_two_ranks_trains_as_one_process_does(
+    stage: int, t5_alone: Path, tmp_path: Path
+) -> None:
     """`auto` takes the packed engine, also where vLLM is installed."""
-    settings = [T5, "model.lora.merged=false", "threads=1", "steps=320", f"learners.zero_stage={stage}"]
-    assert call(train(tmp_path / "one", *settings)).returncode == 0
-    done = call(train(tmp_path / "many", *settings, engines="1", learners="2"))
+    run = tmp_path / "run"
+    done = call(train(run, *T5_SETTINGS, f"learners.zero_stage={stage}", engines="1", learners="2"))
     assert done.returncode == 0, done.stderr
-    assert_close(tmp_path / "many", tmp_path / "one")
-    assert max(gaps(tmp_path / "many")) <= 1e-4
+    assert_close(run, t5_alone)
+    assert max(gaps(run)) <= 1e-4
 
 
 @needs_vllm
@@ -191,8 +204,8 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
         assert left_after(everything, 30) == []
     message = log.read_text().partition("error:")[2]
     assert "a learner rank was lost" in message.splitlines()[0]
-    # It goes on from its checkpoint, on another number of ranks.
-    done = call(sacglam("train", resume=str(run), learners="0", device="cpu"))
+    # It goes on from its checkpoint, on another number of ranks and of engines.
+    done = call(sacglam("train", resume=str(run), engines="0", learners="0", device="cpu"))
     assert done.returncode == 0, done.stderr
     assert_close(run, calm)
 
@@ -208,38 +221,36 @@ def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) 
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_outlives_the_driver(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_all_processes_and_the_run_goes_on_in_one(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, *PACKED, "threads=1", learners="1"), log) as process:
+    with started(train(run, *PACKED, "threads=1", "tracking.aim=true", learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # as Ctrl-C in a terminal does: to all of the group
-            assert process.wait(timeout=60) == 0, log.read_text()
-            assert "Traceback" not in log.read_text()
-        else:
-            process.send_signal(number)
-            process.wait()
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does: to all of the group
+        assert process.wait(timeout=60) == 0, log.read_text()
+        assert "Traceback" not in log.read_text()
         assert left_after(everything, 60) == []
-    done = call(sacglam("train", resume=str(run), learners="0"))
+    done = call(sacglam("train", resume=str(run), engines="0", learners="0"))
     assert done.returncode == 0, done.stderr
     assert summary(run)["finished"]
     assert summary(run)["env_steps"] == 640
 
 
 @needs_deepspeed
-def test_lag_bounds_staleness_and_resumes(tmp_path: Path) -> None:
+def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_goes_on(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     whole = tmp_path / "whole"
     assert call(train(whole, *PACKED, "threads=1", "runtime.lag=1", learners="1")).returncode == 0
     ages = [line["staleness"] for line in metrics(whole)]
     assert max(ages) == 2  # one interval of two updates
     assert summary(whole)["updates"] > 30
-    with started(train(run, *PACKED, "threads=1", "runtime.lag=1", learners="1"), log) as process:
+    settings = [*PACKED, "threads=1", "runtime.lag=1", "tracking.aim=true"]
+    with started(train(run, *settings, learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
+        everything = below(process.pid)
         process.kill()
         process.wait()
+        assert left_after(everything, 60) == []
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert metrics(run) == metrics(whole)
 

@@ -357,7 +357,7 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
     fixture: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    queries = ragged(2, 4)
+    queries = [state(2, 40, 3, 2)]
     adapters = [fixture.adapter(0, seed) for seed in range(50, 60)]
     resident = []
     for version in range(500):
