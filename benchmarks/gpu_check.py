@@ -41,6 +41,7 @@ _TINY_RUN = (
     "critic.hidden=[64]",
     "replay.min_size=64",
     "evaluation.episodes=20",
+    "tracking.aim=false",
     "engines.parity_every=1",  # every adapter's policy in the engine is held against the learner's
 )
 
@@ -111,7 +112,8 @@ def training(device: str, gpus: int, folder: Path) -> Part:
         where = ["--gpus", str(gpus)]
     else:  # the engine and the learner share one GPU
         where = ["--gpus", "1", "--engines", "1", "--learners", "0", "--set", "engines.gpu_memory=0.4"]
-    settings = [word for value in _TINY_RUN for word in ("--set", value)]
+    shorter = ["steps=320"] if device == "cpu" else []
+    settings = [word for value in (*_TINY_RUN, *shorter) for word in ("--set", value)]
     command = [sys.executable, "-m", "sacglam", "train", *where, "--out", str(out), *settings]
     return Part("train", command, 240, out / "summary.json")
 

@@ -30,6 +30,8 @@ TINY = [
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 T5 = "model.name=builtin-t5"
+LONGEST = ("test_distributed.py", "test_learning.py")
+"""The files that take longest, each by far; several workers begin with them."""
 
 SIMPLE_PPO = Path(__file__).parents[1] / "configs" / "simple" / "ppo.yaml"
 TINY_PPO = [
@@ -69,9 +71,9 @@ def call(command: list[str], fresh: bool = False) -> subprocess.CompletedProcess
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several workers none shall begin the longest file when the others have nothing left to do."""
+    """Of several workers none shall begin a long file when the others have nothing left to do."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "/learning/" not in item.nodeid))
+        items.sort(key=lambda item: (item.get_closest_marker("slow") is None, item.path.name not in LONGEST))
 
 
 @pytest.fixture(scope="session")

@@ -75,15 +75,22 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_run, tmp_path / "runs" / "one"))
 
 
-@pytest.fixture
-def tracked(run: Path) -> Path:
-    """A finished run that Aim knows."""
+@pytest.fixture(scope="module")
+def known(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that Aim knows. Tests leave it as it is."""
+    run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("known") / "runs" / "one"))
     imported(run)
     return run
 
 
-def test_an_import_fills_aim_wholly(run: Path) -> None:
-    run_hash = imported(run)
+@pytest.fixture
+def tracked(known: Path, tmp_path: Path) -> Path:
+    """The same with its repository, in a folder of its own."""
+    return Path(shutil.copytree(known.parent, tmp_path / "runs")) / known.name
+
+
+def test_an_import_fills_aim_wholly(tracked: Path) -> None:
+    run, run_hash = tracked, json.loads((tracked / "aim.json").read_text())["hash"]
     found = in_aim(run.parent, run_hash)
     assert json.loads((run / "summary.json").read_text())["aim_hash"] == run_hash
     assert (found.name, found.experiment, found.tags) == ("one", "playground_simple", ["SAC+HER"])
@@ -104,7 +111,8 @@ def test_an_import_fills_aim_wholly(run: Path) -> None:
 def test_an_import_brings_episodes_distributions_and_curves(tracked: Path) -> None:
     from aim.storage.context import Context
 
-    found, train = in_aim(tracked.parent, imported(tracked)), Context({"subset": "train"})
+    run_hash = json.loads((tracked / "aim.json").read_text())["hash"]
+    found, train = in_aim(tracked.parent, run_hash), Context({"subset": "train"})
     samples = lines(tracked, "samples.jsonl")
     assert [line["env_steps"] for line in samples] == [320, 640]
     texts = found.get_text_sequence("episodes", train)
@@ -132,12 +140,13 @@ def test_a_second_import_updates_the_same_run(tracked: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["a file in its place", "version", "database", "run"])
-def test_a_broken_repository_gets_a_message(fault: str, run: Path, tmp_path: Path) -> None:
+def test_a_broken_repository_gets_a_message(fault: str, request: pytest.FixtureRequest) -> None:
+    run: Path = request.getfixturevalue("run" if fault == "a file in its place" else "tracked")
     repo = run.parent / ".aim"
     if fault == "a file in its place":
         repo.write_text("not a folder")
     else:
-        run_hash = imported(run)
+        run_hash = json.loads((run / "aim.json").read_text())["hash"]
         broken = {"version": repo / "VERSION", "database": repo / "run_metadata.sqlite"}
         for file in [broken[fault]] if fault in broken else [*(repo / "meta" / "chunks" / run_hash).iterdir()]:
             file.write_bytes(b"garbage" * 100)

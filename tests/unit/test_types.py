@@ -59,6 +59,7 @@ def test_importing_loads_no_torch(module: str) -> None:
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_importing_loads_no_engine() -> None:
     """vLLM, DeepSpeed, Ray and Aim are imported by the processes alone that use them."""
     code = "import sys, sacglam.training, sacglam.learner.deepspeed, sacglam.scoring.vllm, sacglam.runtime.ray;"

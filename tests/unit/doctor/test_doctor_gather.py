@@ -62,6 +62,7 @@ def test_the_command_answers_without_importing_anything() -> None:
     assert found["verdicts"][0]["works"]
 
 
+@pytest.mark.slow
 def test_a_broken_install_is_told_and_ends_with_1(tmp_path: Path) -> None:
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms')\n")
