@@ -24,6 +24,8 @@ from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")
 """Model types whose decoder knows positions by their distance alone. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
+PROMPT_LAYERS = ("encoder.", "EncDecAttention.k.", "EncDecAttention.v.")
+"""In the names of the weights that prompts meet: the encoder's, and the decoder's for keys and values of its states."""
 
 
 class Seq2SeqLM(AdaptedLM[PackedSeq2Seq]):

@@ -6,7 +6,7 @@ layers, attention and output layer. Left out are norms, softmax and the critic's
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,108 +17,169 @@ from transformers import PreTrainedModel
 from sacglam.config import Config
 from sacglam.models.adapted import decoder_of, output_layer_of
 from sacglam.models.base import ACTOR, PackedLM
+from sacglam.models.seq2seq import PROMPT_LAYERS, encoder_of
 from sacglam.models.tokens import TokenisedQuery
 
 
 @dataclass(frozen=True)
-class Extent:
-    """What states cost by: tokens, pairs of a token and one it sees (itself among them), and rows that are scored."""
+class Positions:
+    """Positions of packed sequences, and pairs of one and a position that it sees: itself, or one of the prompt's."""
 
     tokens: int
     pairs: int
+
+    def __add__(self, other: Positions) -> Positions:
+        return Positions(self.tokens + other.tokens, self.pairs + other.pairs)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What states cost by: the positions of their prompts, those of their actions, and rows that are scored."""
+
+    prompt: Positions
+    actions: Positions
     rows: int
 
+    @property
+    def tokens(self) -> int:
+        """All positions, padding left out."""
+        return self.prompt.tokens + self.actions.tokens
+
     def __add__(self, other: Extent) -> Extent:
-        return Extent(self.tokens + other.tokens, self.pairs + other.pairs, self.rows + other.rows)
+        return Extent(self.prompt + other.prompt, self.actions + other.actions, self.rows + other.rows)
 
 
-def extent(queries: Iterable[TokenisedQuery]) -> Extent:
-    """Of packed states without padding: P prompt tokens see P (P + 1) / 2, L of an action L P + L (L + 1) / 2.
+def extent(queries: Iterable[TokenisedQuery], *, encoder: bool) -> Extent:
+    """Of packed states without padding.
 
-    Scored are the prompt's last row, for every first token, and each action's rows but the last.
+    P prompt tokens see P (P + 1) / 2, in an encoder P P. L positions of an action see L P + L (L + 1) / 2; a decoder
+    beside an encoder has one more of them, the start token. Scored are one row for every first token (the prompt's
+    last, or one start token), and that of each action token but the last.
     """
-    total = Extent(0, 0, 0)
+    total = Extent(Positions(0, 0), Positions(0, 0), 0)
     for query in queries:
         prompt, lengths = len(query.prompt), [len(action) for action in query.actions]
+        blocks = [n + encoder for n in lengths]
         total += Extent(
-            tokens=prompt + sum(lengths),
-            pairs=prompt * (prompt + 1) // 2 + sum(n * prompt + n * (n + 1) // 2 for n in lengths),
+            prompt=Positions(prompt, prompt * prompt if encoder else prompt * (prompt + 1) // 2),
+            actions=Positions(sum(blocks), sum(n * prompt + n * (n + 1) // 2 for n in blocks)),
             rows=1 + sum(n - 1 for n in lengths),
         )
     return total
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a decoder multiplies with."""
+class Stack:
+    """What each position of a kind, a prompt's or an action's, is multiplied with on its way through the layers."""
 
     matrices: int
-    """Weights of its layers' matrices (M); each token meets every one of them."""
+    """Weights of the layers' matrices (M)."""
     adapter: int
     """Weights of one LoRA adapter (m); 0 to leave it out."""
     attention: int
     """Layers x heads x width of a head (a)."""
-    output: int
-    """Weights of the output layer (H V)."""
 
-    def forward(self, of: Extent) -> int:
-        """2 (M + m) tokens + 4 a pairs + 2 H V rows."""
-        return (
-            2 * (self.matrices + self.adapter) * of.tokens + 4 * self.attention * of.pairs + 2 * self.output * of.rows
-        )
+    def forward(self, of: Positions) -> int:
+        """2 (M + m) tokens + 4 a pairs."""
+        return 2 * (self.matrices + self.adapter) * of.tokens + 4 * self.attention * of.pairs
 
-    def backward(self, of: Extent) -> int:
-        """2 (M + 2 m) tokens + 8 a pairs + 2 H V rows.
+    def backward(self, of: Positions) -> int:
+        """2 (M + 2 m) tokens + 8 a pairs.
 
         The base is frozen, so its matrices have no gradient of their own and cost what they do in the forward pass;
         the adapter's and both factors of attention have one each.
         """
-        layers = 2 * (self.matrices + 2 * self.adapter) * of.tokens
-        return layers + 8 * self.attention * of.pairs + 2 * self.output * of.rows
+        return 2 * (self.matrices + 2 * self.adapter) * of.tokens + 8 * self.attention * of.pairs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a language model multiplies with.
+
+    The two stacks of a decoder-only model are one and the same. In an encoder-decoder the prompt's is the encoder, and
+    of the decoder the matrices that make keys and values of what was encoded; the actions' is the rest of the decoder.
+    """
+
+    prompt: Stack
+    actions: Stack
+    output: int
+    """Weights of the output layer (H V)."""
+    encoder: bool
+    """Whether an encoder reads the prompt."""
+
+    def extent(self, queries: Iterable[TokenisedQuery]) -> Extent:
+        """Of states as this model packs them, without padding."""
+        return extent(queries, encoder=self.encoder)
+
+    def forward(self, of: Extent) -> int:
+        """Both stacks, and 2 H V rows."""
+        return self.prompt.forward(of.prompt) + self.actions.forward(of.actions) + 2 * self.output * of.rows
+
+    def backward(self, of: Extent) -> int:
+        """Both stacks, and 2 H V rows: the output layer is frozen, too."""
+        return self.prompt.backward(of.prompt) + self.actions.backward(of.actions) + 2 * self.output * of.rows
 
     def plain(self) -> Cost:
         """The base model's alone: adapters can be merged into it."""
-        return replace(self, adapter=0)
+        return replace(self, prompt=replace(self.prompt, adapter=0), actions=replace(self.actions, adapter=0))
 
 
 def layer_matrices(lm: PackedLM) -> list[Tensor]:
-    """The matrices of a decoder's layers, without embeddings, output layer and adapters.
+    """The matrices of all layers, an encoder's too, without embeddings, output layer and adapters.
 
     For a quantised one stands the matrix that it multiplies as, by shape and type, without its values.
     """
-    base = _base(lm)
-
-    @cache
-    def unpacked(outputs: int, inputs: int) -> Tensor:
-        return torch.zeros(outputs, inputs, dtype=base.dtype, device=base.device)
-
-    return [
-        unpacked(module.out_features, module.in_features)
-        if isinstance(module, nn.Linear) and not parameter.is_floating_point()
-        else parameter
-        for name, module in decoder_of(base).named_modules()
-        if not isinstance(module, nn.Embedding) and "lora_" not in name
-        for parameter in module.parameters(recurse=False)
-        if parameter.ndim == 2
-    ]
+    return list(_matrices(_base(lm)).values())
 
 
 def cost_of(lm: PackedLM) -> Cost:
     """Read off a model."""
     base = _base(lm)
     config = base.config.get_text_config()
-    heads = config.num_attention_heads
-    width = config.to_dict().get("head_dim") or config.hidden_size // heads
+    shape = config.to_dict()
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    width = shape.get("head_dim") or shape.get("d_kv") or config.hidden_size // heads
+    matrices = _shared_out(base, _matrices(base))
+    adapter = _shared_out(base, lm.adapter_parameters(ACTOR))
     return Cost(
-        matrices=sum(matrix.numel() for matrix in layer_matrices(lm)),
-        adapter=sum(parameter.numel() for parameter in lm.adapter_parameters(ACTOR).values()),
-        attention=config.num_hidden_layers * heads * width,
+        prompt=Stack(matrices[0], adapter[0], layers * heads * width),
+        actions=Stack(matrices[1], adapter[1], (shape.get("num_decoder_layers") or layers) * heads * width),
         output=output_layer_of(base).weight.numel(),
+        encoder=base.config.is_encoder_decoder,
     )
 
 
 def _base(lm: PackedLM) -> PreTrainedModel:
     return next(module for module in lm.module.modules() if isinstance(module, PreTrainedModel))
+
+
+def _matrices(base: PreTrainedModel) -> dict[str, Tensor]:
+    """Those of `layer_matrices`, by name."""
+
+    @cache
+    def unpacked(outputs: int, inputs: int) -> Tensor:
+        return torch.zeros(outputs, inputs, dtype=base.dtype, device=base.device)
+
+    stacks = {"decoder": decoder_of(base)} | ({"encoder": encoder_of(base)} if base.config.is_encoder_decoder else {})
+    return {
+        f"{stack}.{name}.{key}": unpacked(module.out_features, module.in_features)
+        if isinstance(module, nn.Linear) and not parameter.is_floating_point()
+        else parameter
+        for stack, layers in stacks.items()
+        for name, module in layers.named_modules()
+        if not isinstance(module, nn.Embedding) and "lora_" not in name
+        for key, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim == 2
+    }
+
+
+def _shared_out(base: PreTrainedModel, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Weights that each position of a prompt meets, and those that an action's meets."""
+    total = sum(tensor.numel() for tensor in tensors.values())
+    if not base.config.is_encoder_decoder:
+        return total, total
+    prompt = sum(t.numel() for name, t in tensors.items() if any(part in name for part in PROMPT_LAYERS))
+    return prompt, total - prompt
 
 
 def forwards_per_step(config: Config) -> float:

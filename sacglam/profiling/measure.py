@@ -15,7 +15,7 @@ from sacglam.build import resolve
 from sacglam.config import Config
 from sacglam.errors import ProfileError
 from sacglam.models.base import PackedLM
-from sacglam.profiling.cost import Cost, cost_of, extent, forwards_per_step, layer_matrices
+from sacglam.profiling.cost import Cost, cost_of, forwards_per_step, layer_matrices
 from sacglam.profiling.counting import Pass, Tally
 from sacglam.profiling.meter import Length, Meter
 from sacglam.profiling.phases import OTHER, ordered
@@ -59,13 +59,14 @@ def measure(source: Source, length: Length, display: Display) -> tuple[Profile, 
         meter = Meter(parts, tally, stop, length, label=source.label, display=display, ranks=ranks)
         _run(source, config, parts, meter, recorder, stop)
     work: dict[str, Work] = {}
-    floor = None
+    floor = cost = None
     if tally.lm:  # else the model is in other processes
         display.stage(f"{source.label}: measuring matrix products", 1)
         first, last = meter.marks[meter.first].passes, meter.marks[-1].passes
-        work, floor = _counted(tally.lm, tally.passes[first:last], config, recorder)
+        cost = cost_of(tally.lm)
+        work, floor = _counted(tally.lm, cost, tally.passes[first:last], config, recorder)
         display.advance(1)
-    return _profile(source.label, config, meter, work, floor), _timeline(source.label, meter, tally, recorder)
+    return _profile(source.label, config, meter, work, floor), _timeline(source.label, meter, tally, recorder, cost)
 
 
 def _steady(config: Config) -> Config:
@@ -100,16 +101,17 @@ def _run(source: Source, config: Config, parts: Parts, meter: Meter, recorder: R
         raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written")
 
 
-def _counted(lm: PackedLM, passes: Sequence[Pass], config: Config, recorder: Recorder) -> tuple[dict[str, Work], Floor]:
+def _counted(
+    lm: PackedLM, cost: Cost, passes: Sequence[Pass], config: Config, recorder: Recorder
+) -> tuple[dict[str, Work], Floor]:
     """What went through the model by phase, and the floor beneath it."""
-    cost = cost_of(lm)
     by_phase: dict[str, list[Pass]] = defaultdict(list)
     for each in passes:
         by_phase[each.phase].append(each)
     scored = [query for each in by_phase["scoring"] for query in each.queries]
     floor = Floor(
         forwards=forwards_per_step(config),
-        state_flop=cost.plain().forward(extent(scored)) / len(scored),
+        state_flop=cost.plain().forward(cost.extent(scored)) / len(scored),
         matmul_rate=matmul_rate(layer_matrices(lm), recorder.synchronise),
     )
     return {phase: _work(by_phase[phase], cost) for phase in ordered(by_phase)}, floor
@@ -118,7 +120,7 @@ def _counted(lm: PackedLM, passes: Sequence[Pass], config: Config, recorder: Rec
 def _work(passes: Sequence[Pass], cost: Cost) -> Work:
     tokens = flop = 0
     for each in passes:
-        of = extent(each.queries)
+        of = cost.extent(each.queries)
         tokens += of.tokens
         flop += cost.forward(of) + (cost.backward(of) if each.gradient else 0)
     return Work(tokens, sum(each.computed for each in passes), flop)
@@ -161,12 +163,12 @@ def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict
     return {name: after[name] - before.get(name, 0.0) for name in ordered(after)}
 
 
-def _timeline(label: str, meter: Meter, tally: Tally, recorder: Recorder) -> Timeline:
+def _timeline(label: str, meter: Meter, tally: Tally, recorder: Recorder, cost: Cost | None) -> Timeline:
     intervals = []
     for number, (start, end) in enumerate(pairwise(meter.marks), start=1):
         figures: dict[str, Any] = {"updates": end.updates - start.updates}
-        if tally.lm:
-            seen = extent(query for each in tally.passes[start.passes : end.passes] for query in each.queries)
+        if cost:
+            seen = cost.extent(query for each in tally.passes[start.passes : end.passes] for query in each.queries)
             figures["tokens per second"] = seen.tokens / (end.time - start.time)
         kind = "interval" if number > meter.first else "warm-up"
         intervals.append(Interval(f"{kind} {number}", start.time, end.time - start.time, figures))
