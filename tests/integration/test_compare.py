@@ -86,7 +86,7 @@ def test_what_is_finished_is_not_done_again(compared: Path) -> None:
 def test_other_settings_are_refused_and_named(compared: Path) -> None:
     done = call(command("compare", *configs(compared), "--set", "algo.gamma=0.5", out=compared / "out"))
     assert done.returncode == 1
-    assert "algo.gamma: 0.9 there, 0.5 now" in done.stderr
+    assert "algo.gamma: 0.8 there, 0.5 now" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -161,7 +161,7 @@ finding: nothing
 groups:
   - title: gamma
     variants:
-      "0.9": [algo.gamma=0.9]
+      "0.8": [algo.gamma=0.8]
       "0.5": [algo.gamma=0.5]
 """
 
@@ -183,7 +183,7 @@ def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) ->
 def test_ablations_are_listed_with_what_they_cost() -> None:
     done = call(sacglam("ablate", "--list"))
     assert done.returncode == 0
-    for word in ("goals", "critic", "n_step", "sampling", "updates", "20,480"):
+    for word in ("goals", "critic", "n_step", "sampling", "updates", "19,200"):
         assert word in done.stdout
 
 

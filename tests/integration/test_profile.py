@@ -43,7 +43,8 @@ def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
     folder = tmp_path_factory.mktemp("profile")
     ppo = ["threads=1", "env.copies=8", "critic.hidden=[16]"]
     ppo.append("algo={type: ppo, update_interval: 64, epochs: 4, batch_size: 32}")
-    for name, overrides in (("sac", [*TINY, "algo.batch_size=64", "algo.updates_per_interval=4"]), ("ppo", ppo)):
+    sac = [*TINY, "algo.batch_size=64", "algo.updates_per_interval=4", "algo.n_step=3"]
+    for name, overrides in (("sac", sac), ("ppo", ppo)):
         (folder / f"{name}.yaml").write_text(configuration.load(overrides=overrides).to_yaml())
     found = tiny_profile(folder / "out", folder / "sac.yaml", folder / "ppo.yaml", overrides=[], intervals="4")
     return folder / "out", found
@@ -121,7 +122,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_stays_as_it_is(tiny_run: Path, tm
         return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
     before = content()
-    (profile,) = tiny_profile(tmp_path / "out", tiny_run, overrides=[], intervals="8")["profiles"]
+    (profile,) = tiny_profile(tmp_path / "out", tiny_run, overrides=["algo.batch_size=64"], intervals="8")["profiles"]
     assert content() == before
     assert profile["label"] == "tiny"
     assert profile["warm_up_intervals"] == 2, "the replay is filled already"
@@ -177,7 +178,7 @@ def test_help_loads_no_torch() -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"]["forwards"] == 129
+    assert profile["floor"]["forwards"] == 65
     assert profile["updates"] == 24
 
 
