@@ -53,12 +53,16 @@ def test_critic_has_three_panels_of_the_same_labels() -> None:
     assert seen == [{("frozen", 0.0)}, {("shared", 0.0)}, {("shared", 0.2)}]
 
 
-@pytest.mark.parametrize(
-    ("of", "base", "every_steps"), [("quickstart", "ablations/base", 320), ("simple/ppo", "ablations/ppo", 768)]
-)
-def test_the_bases_are_configurations_evaluated_on_the_way(of: str, base: str, every_steps: int) -> None:
+@pytest.mark.parametrize(("of", "base"), [("quickstart", "ablations/base"), ("simple/ppo", "ablations/ppo")])
+def test_the_bases_are_configurations_evaluated_on_the_way(of: str, base: str) -> None:
     plain, evaluated = (yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in (of, base))
-    assert evaluated == plain | {"evaluation": {"episodes": 300, "every_steps": every_steps, "every_episodes": 100}}
+    assert evaluated == plain | {"evaluation": {"episodes": 300, "every_steps": 320, "every_episodes": 100}}
+
+
+def test_variants_that_families_share_are_evaluated_at_the_same_steps() -> None:
+    for name in families.shipped():
+        configs = [variant.config() for variant in families.load(name).variants]
+        assert plan.evaluation_grid(configs) is None, name  # as their files say
 
 
 def test_another_base_gives_its_name_to_the_folder(tmp_path: Path) -> None:
