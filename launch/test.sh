@@ -12,13 +12,31 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
   f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
+export PIP_NO_COMPILE=1  # Python compiles what is imported; of these packages that is a small part
 "$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4]'
+
+lint() {
+  echo "== ruff"
+  "$venv/bin/ruff" check . && "$venv/bin/ruff" format --check . || return
+  echo "== mypy"
+  "$venv/bin/mypy" || return
+  echo "== import-linter"
+  "$venv/bin/lint-imports" --no-cache
+}
+linted=$(mktemp)
+lint > "$linted" 2>&1 &  # beside the installation of the engines, of which it needs nothing
+linting=$!
+
 if "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is not None)'; then
   launch/install_engines_cpu.sh "$venv/bin/python"
 else
   echo "torch is a CUDA build: without \`pip install -e '.[distributed]'\` in $venv the tests of engines are skipped"
 fi
 launch/install_chromium.sh
+if wait "$linting"; then passed=0; else passed=1; fi
+cat "$linted"
+rm "$linted"
+[ "$passed" = 0 ]
 
 # A worker for each core, and two on one core, since tests also wait; four at most, since each needs gigabytes.
 cores=$(nproc)
@@ -27,12 +45,5 @@ workers=$(( cores < 2 ? 2 : cores > 4 ? 4 : cores ))
 # let them sleep, not spin, while they wait for each other: the other core is another worker's.
 unset PYTHONDONTWRITEBYTECODE  # tests start Python often, and without its cache each start compiles the package
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
-echo "== ruff"
-"$venv/bin/ruff" check .
-"$venv/bin/ruff" format --check .
-echo "== mypy"
-"$venv/bin/mypy"
-echo "== import-linter"
-"$venv/bin/lint-imports" --no-cache
 echo "== pytest with $workers workers"
 "$venv/bin/python" -m pytest -n "$workers" "$@"

@@ -14,7 +14,7 @@ from sacglam import cpu
 from sacglam.build import Observe, as_it_is, build_brain, build_env, build_experience, build_learner, learner_on
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
-from sacglam.errors import ConfigError
+from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.host import LearnerHost
 from sacglam.models.loading import load_shape
 from sacglam.policy import SamplingPolicy
@@ -110,6 +110,7 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
     where = plan(config, machine())
     if where.fault:
         raise ConfigError(where.fault)
+    serves_vllm(config)  # what it refuses is refused before anything is started
     on_gpu = config.device != "cpu"
     engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
     learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
@@ -161,11 +162,22 @@ def host_engine(config: Config, threads: int) -> EngineHost:
 
 
 def serves_vllm(config: Config) -> bool:
-    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model."""
+    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model.
+
+    Raises:
+        ModelError: vLLM is asked for by name, for a model that is no decoder; or the model cannot be found.
+    """
+    if config.engines.type == "packed":
+        return False
+    decodes = not load_shape(config.model).is_encoder_decoder
     if config.engines.type == "auto":
-        served = config.model.quantize == "none" and not load_shape(config.model).is_encoder_decoder
-        return served and find_spec("vllm") is not None
-    return config.engines.type == "vllm"
+        return decodes and config.model.quantize == "none" and find_spec("vllm") is not None
+    if not decodes:
+        raise ModelError(
+            f"model {config.model.name!r} is an encoder-decoder, which vLLM does not serve; expected engines.type auto "
+            "or packed (our own forward pass, in a process of its own), got vllm"
+        )
+    return True
 
 
 def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> LearnerHost:

@@ -17,8 +17,8 @@ import torch
 
 from sacglam import cpu
 from sacglam.config import Config, PolicyConfig
-from sacglam.errors import EngineBroken, EngineError, ModelError
-from sacglam.models.loading import adapted_layers, load_shape, load_text, lora_config
+from sacglam.errors import EngineBroken, EngineError
+from sacglam.models.loading import adapted_layers, load_text, lora_config
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.adapters import AdapterFolders, check_finite
 from sacglam.scoring.asking import Asker, Counts, Request
@@ -160,14 +160,9 @@ def vllm_engine(config: Config) -> VllmEngine:
     """The engine that a configuration asks for, started: half a minute on a CPU. Its process should do nothing else.
 
     Raises:
-        ModelError: the model cannot be found, or is no decoder.
+        ModelError: the model cannot be found.
         EngineError: vLLM is missing, cannot serve the model, or has not the memory.
     """
-    if load_shape(config.model).is_encoder_decoder:
-        raise ModelError(
-            f"model {config.model.name!r} is an encoder-decoder, which vLLM does not serve; expected engines.type auto "
-            "or packed (our own forward pass, in a process of its own), got vllm"
-        )
     text = load_text(config.model)
     settings = VllmSettings(
         model=text.source,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sacglam.assembly import serves_vllm
 from sacglam.config import Config, ModelConfig
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
@@ -30,8 +31,9 @@ def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.Monke
 )
 def test_a_model_that_is_no_decoder_is_refused_before_vllm_is_asked(tmp_path: Path, kind: str, message: str) -> None:
     (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+    config = _config(tmp_path)
     with pytest.raises(ModelError, match=message):
-        vllm_engine(_config(tmp_path))
+        serves_vllm(config.model_copy(update={"engines": config.engines.model_copy(update={"type": "vllm"})}))
 
 
 def test_the_engine_is_told_the_layers_that_adapters_change_and_never_the_output_layer() -> None:
