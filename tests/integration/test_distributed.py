@@ -149,7 +149,7 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("stage", [3])  # the hardest; the stages beside each other are test_deepspeed.py's
+@pytest.mark.parametrize("stage", [1, 3])
 def test_an_encoder_decoder_with_an_engine_and_two_ranks_trains_as_one_process_does(
     stage: int, t5_alone: Path, tmp_path: Path
 ) -> None:
