@@ -28,7 +28,8 @@ def report():
     json.dump({
         "argv": sys.argv, "environment": dict(os.environ), "folder": os.getcwd(), "imports from": sys.path[0],
         "main": sys.modules["__main__"].__spec__.name, "input": sys.stdin.read(),
-        "has threads": len(os.listdir("/proc/self/task")) > 1, "files": sorted(map(int, os.listdir("/proc/self/fd"))),
+        "threads": torch.get_num_threads(), "works in parallel": len(os.listdir("/proc/self/task")) > 1,
+        "files": sorted(map(int, os.listdir("/proc/self/fd"))),
         "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD)],
         "Ctrl-C": str(signal.getsignal(signal.SIGINT)),
     }, sys.stdout)
@@ -68,7 +69,8 @@ def test_a_command_has_its_own_input_output_environment_folder_and_exit_code(fol
     assert found["environment"]["SAID"] == "naïve\nword"
     assert found["argv"][1:] == command("report")[3:]
     assert found["folder"] == found["imports from"] == str(folder)
-    assert found["has threads"]
+    assert found["threads"] == 2
+    assert found["works in parallel"], "torch's second thread is there after the fork, too"
     assert "default_int_handler" in found["Ctrl-C"]
 
 
