@@ -104,10 +104,10 @@ def engine(device: str) -> Part:
 
 
 def training(device: str, gpus: int, folder: Path) -> Part:
-    """A short training with an engine and the parity check on."""
+    """A short training, on GPUs with an engine and the parity check on."""
     out = folder / "run"
     if device == "cpu":
-        where = ["--device", "cpu", "--engines", "1", "--learners", "1"]
+        where = ["--device", "cpu"]  # in one process: vLLM is what the part before starts
     elif gpus >= 2:
         where = ["--gpus", str(gpus)]
     else:  # the engine and the learner share one GPU

@@ -12,7 +12,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
   f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
-export PIP_NO_COMPILE=1  # Python compiles what is imported; of these packages that is a small part
+export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means its opposite)
 "$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4]'
 
 lint() {

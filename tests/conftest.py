@@ -21,6 +21,7 @@ TINY = [
     "algo.updates_per_interval=2",
     "algo.warmup_updates=4",
     "critic.hidden=[16]",
+    "critic.target_backbone=adapter",
     "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
@@ -35,7 +36,8 @@ LONGEST = ("test_distributed.py", "test_learning.py")
 
 SIMPLE_PPO = Path(__file__).parents[1] / "configs" / "simple" / "ppo.yaml"
 TINY_PPO = [
-    *(setting for setting in TINY if setting.split(".")[0] not in ("algo", "replay")),
+    *(setting for setting in TINY if setting.split(".")[0] not in ("algo", "critic", "replay")),
+    "critic.hidden=[16]",
     "algo.update_interval=32",
     "algo.batch_size=16",
     "algo.epochs=2",

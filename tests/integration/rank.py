@@ -24,12 +24,13 @@ from sacglam.prompt import query
 from sacglam.types import Observation, Transition
 
 STAGES = (0, 1, 2, 3)
-UPDATES, HALF = 20, 10
+UPDATES, HALF = 12, 6
 TIMEOUT_S = 61.0
 # 7 rows are 4 and 3 on two ranks, in two and in one micro-batch of 3: the second rank's other one is a filler.
 SETTINGS = [
     "threads=1",
     "critic.hidden=[16]",
+    "critic.target_backbone=adapter",
     "env.copies=1",
     "algo.update_interval=1",
     "algo.batch_size=7",
@@ -41,12 +42,16 @@ SETTINGS = [
     "algo.critic_lr=3e-4",
     "steps=40",
     "model.lora.merged=false",
+    "model.lora.targets=[q_proj, down_proj]",  # ZeRO-3 takes milliseconds for every module, so there are few
 ]
 VARIANTS = {
+    "encoder-decoder": ["model.name=builtin-t5", "model.lora.targets=[q, wo]"],
     "frozen": ["critic.backbone=frozen"],
     "separate": ["critic.backbone=separate"],
     **({"nf4": ["model.quantize=nf4"]} if find_spec("bitsandbytes") else {}),
 }
+# With an encoder-decoder ZeRO-3 is slow in these small pieces; test_distributed.py has that.
+VARIANTS_AT = [(stage, name) for name in VARIANTS for stage in (1, 3) if (stage, name) != (3, "encoder-decoder")]
 STATES = [
     Observation(f"You see: baby red cat, blue water\nYou are on: {place}\nInventory: empty", actions)
     for place, actions in (
@@ -87,7 +92,7 @@ State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 
 
 def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]:
-    """20 updates and their half-way state; a resume from it and from one `saved` elsewhere; faults; the files."""
+    """Updates and their half-way state; a resume from it and from one `saved` elsewhere; faults; the files."""
     learner = build_learner(settings(world, stage))
     found: dict[str, Any] = {"metrics": learner.update(BATCHES[:HALF]), "half": learner.state()}
     found["metrics"] += learner.update(BATCHES[HALF:])
@@ -121,7 +126,7 @@ def after_fault(learner: Learner) -> tuple[str, Any]:
 
 def variant(world: int, stage: int, name: str) -> Any:
     """Metrics of a few updates with another critic, warm-up and what follows it."""
-    return build_learner(settings(world, stage, *VARIANTS[name])).update(BATCHES[:7])
+    return build_learner(settings(world, stage, *VARIANTS[name])).update(BATCHES[:5])
 
 
 def main() -> None:
@@ -132,7 +137,7 @@ def main() -> None:
     deepspeed.init_distributed(rank, world, f"file://{folder}/meeting-{world}", "cpu", timeout_s=TIMEOUT_S)
     saved = pickle.loads((folder / "saved.pkl").read_bytes())
     found: dict[Any, Any] = {stage: trials(world, stage, saved.get(stage)) for stage in STAGES}
-    found |= {(stage, name): variant(world, stage, name) for stage in (1, 3) for name in VARIANTS}
+    found |= {(stage, name): variant(world, stage, name) for stage, name in VARIANTS_AT}
     found["timeout_s"] = timeout_s()
     if world > 1:
         found["alone"] = alone(rank, world)

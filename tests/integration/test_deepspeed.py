@@ -23,7 +23,7 @@ from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
 from tests.integration import rank
-from tests.integration.rank import QUERIES, STAGES, VARIANTS, State
+from tests.integration.rank import QUERIES, STAGES, VARIANTS_AT, State
 
 pytestmark = [
     pytest.mark.slow,
@@ -149,12 +149,11 @@ def test_base_weights_are_sharded_with_stage_3(world: int, number: int, stage: i
     assert elements == (0 if stage == 3 else plain["whole elements"])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_other_critics(name: str, found: Any) -> None:
+@pytest.mark.parametrize(("stage", "name"), VARIANTS_AT)
+def test_other_models_and_critics(stage: int, name: str, found: Any) -> None:
     expected = rank.variant(0, 0, name)
     for which in RANKS:
-        for stage in (1, 3):
-            assert_close(found[which][stage, name], expected)
+        assert_close(found[which][stage, name], expected)
 
 
 @pytest.mark.parametrize("stage", STAGES)

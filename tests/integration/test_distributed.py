@@ -149,13 +149,12 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("stage", [1, 3])
 def test_an_encoder_decoder_with_an_engine_and_two_ranks_trains_as_one_process_does(
-    stage: int, t5_alone: Path, tmp_path: Path
+    t5_alone: Path, tmp_path: Path
 ) -> None:
     """`auto` takes the packed engine, also where vLLM is installed."""
     run = tmp_path / "run"
-    done = call(train(run, *T5_SETTINGS, f"learners.zero_stage={stage}", engines="1", learners="2"))
+    done = call(train(run, *T5_SETTINGS, "learners.zero_stage=3", engines="1", learners="2"))
     assert done.returncode == 0, done.stderr
     assert_close(run, t5_alone)
     assert max(gaps(run)) <= 1e-4
@@ -253,19 +252,3 @@ def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_goes_
         assert left_after(everything, 60) == []
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert metrics(run) == metrics(whole)
-
-
-@needs_deepspeed
-def test_two_nodes(calm: Path, tmp_path: Path) -> None:
-    """Two logical nodes, neither with room for all three processes: engine and ranks are spread over both."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        cluster.add_node(num_cpus=2)
-        run = tmp_path / "run"
-        done = call(train(run, *PACKED, "threads=1", learners="2", address=cluster.address))
-        assert done.returncode == 0, done.stderr
-        assert_close(run, calm)
-    finally:
-        cluster.shutdown()

@@ -66,10 +66,18 @@ def test_its_agent_has_a_value_for_the_state_and_none_for_actions(run: Path, tmp
 
 
 @pytest.mark.skipif(find_spec("ray") is None or find_spec("deepspeed") is None, reason="Ray or DeepSpeed is missing")
-def test_an_engine_and_two_ranks_learn_as_one_process_does(run: Path, tmp_path: Path) -> None:
-    settings = ["engines.type=packed", "engines.count=1", "learners.count=2", "engines.parity_every=5"]
-    done = call([*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu"])
-    assert done.returncode == 0, done.stderr
+def test_an_engine_and_two_ranks_on_two_nodes_learn_as_one_process_does(run: Path, tmp_path: Path) -> None:
+    """Two logical nodes, neither with room for all three processes: engine and ranks are spread over both."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=2)
+        settings = ["engines.type=packed", "engines.count=1", "learners.count=2", "engines.parity_every=5"]
+        done = call([*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu", "--address", cluster.address])
+        assert done.returncode == 0, done.stderr
+    finally:
+        cluster.shutdown()
     for one, other in zip(metrics(tmp_path / "ranks"), metrics(run), strict=True):
         for name in other:
             assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-3), (name, one, other)

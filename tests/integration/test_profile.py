@@ -16,8 +16,6 @@ from sacglam import config as configuration
 from tests.conftest import TINY, call, sacglam
 from tests.unit.profiling.test_profiling_trace import assert_well_formed
 
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; see docs/install.md")
-
 
 def tiny_profile(out: Path, *sources: Path, overrides: list[str] = TINY, **options: str) -> dict[str, Any]:
     """Profile and read what was written."""
@@ -178,23 +176,18 @@ def test_help_loads_no_torch() -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"]["forwards"] == 65
-    assert profile["updates"] == 24
+    assert profile["floor"]["forwards"] == 25
+    assert profile["updates"] == 12
 
 
 @pytest.mark.slow
-@needs_ray
-@pytest.mark.parametrize("learners", ["learners.count=0", "learners.count=1"])
-def test_engines_and_ranks(tmp_path: Path, learners: str) -> None:
-    apart = learners == "learners.count=1"
-    if apart and find_spec("deepspeed") is None:
-        pytest.skip("DeepSpeed is not installed")
-    where = [learners, "engines.count=1", "engines.type=packed", "device=cpu"]
-    lag = ["runtime.lag=1"] if apart else []
-    (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where, *lag], intervals="4")["profiles"]
+@pytest.mark.skipif(find_spec("ray") is None or find_spec("deepspeed") is None, reason="Ray or DeepSpeed is missing")
+def test_an_engine_and_a_rank(tmp_path: Path) -> None:
+    where = ["engines.count=1", "engines.type=packed", "learners.count=1", "runtime.lag=1", "device=cpu"]
+    (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where], intervals="4")["profiles"]
     assert_adds_up(profile)
     assert profile["floor"] is None
     assert profile["work"] == {}
     assert "handoff" in profile["seconds"]
-    assert ("optimizer" in profile["seconds"]) is not apart, "the driver learns on the loop's own clock"
-    assert ("optimizer" in profile["rank_seconds_per_update"]) is apart
+    assert "optimizer" in profile["rank_seconds_per_update"]
+    assert "optimizer" not in profile["seconds"], "ranks learn on clocks of their own"

@@ -161,7 +161,7 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     assert call(tiny_train(run, "steps=160")).returncode == 0
     config = run / "config.yaml"
     config.write_text(
-        config.read_text().replace("steps: 160\n", "steps: 640\n", 1).replace("actor_lr: 0.0016", "actor_lr: 1.0e+30")
+        config.read_text().replace("steps: 160\n", "steps: 640\n", 1).replace("actor_lr: 0.0032", "actor_lr: 1.0e+30")
     )
     kept = checkpoint.steps(run / "checkpoints")[-1]
     done = call(sacglam("train", resume=str(run)))

@@ -53,10 +53,23 @@ def test_critic_has_three_panels_of_the_same_labels() -> None:
     assert seen == [{("frozen", 0.0)}, {("shared", 0.0)}, {("shared", 0.2)}]
 
 
-@pytest.mark.parametrize(("of", "base"), [("quickstart", "ablations/base"), ("simple/ppo", "ablations/ppo")])
-def test_the_bases_are_configurations_evaluated_on_the_way(of: str, base: str) -> None:
-    plain, evaluated = (yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in (of, base))
-    assert evaluated == plain | {"evaluation": {"episodes": 300, "every_steps": 320, "every_episodes": 100}}
+EVALUATED = {"evaluation": {"episodes": 300, "every_steps": 320, "every_episodes": 100}}
+RATES = {"actor_lr": 1.6e-3, "critic_lr": 1.6e-3}
+TWICE_THE_UPDATES = {"updates_per_interval": 8, "tau": 0.02, "warmup_updates": 40, **RATES}
+
+
+def test_the_bases_are_configurations_evaluated_on_the_way() -> None:
+    quickstart, base, plain_ppo, ppo = (
+        yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+        for name in ("quickstart", "ablations/base", "simple/ppo", "ablations/ppo")
+    )
+    assert ppo == plain_ppo | EVALUATED
+    del quickstart["critic"]["target_backbone"]
+    assert base == quickstart | {"algo": quickstart["algo"] | TWICE_THE_UPDATES} | EVALUATED
+
+
+def test_the_comparisons_side_with_hindsight_is_the_quickstart() -> None:
+    assert (CONFIGS / "simple" / "sac_her.yaml").samefile(CONFIGS / "quickstart.yaml")
 
 
 def test_variants_that_families_share_are_evaluated_at_the_same_steps() -> None:
