@@ -229,6 +229,24 @@ def assert_same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], t
         assert (got[name] - value).norm().item() <= tolerance * size, name
 
 
+def assert_same_scores_and_gradients(lm: AdaptedLM[Any], reference: Reference, queries: list[TokenisedQuery]) -> None:
+    """One packed pass over all of them against each action alone: log-probs, hidden states, and LoRA gradients."""
+    output = lm.forward(lm.pack(queries))
+    got, expected = torch.zeros(()), torch.zeros(())
+    for row, query in enumerate(queries):
+        alone, count = reference(query), len(query.actions)
+        torch.testing.assert_close(output.log_probs_BA[row, :count], alone.log_prob_A, atol=1e-5, rtol=0)
+        torch.testing.assert_close(output.action_hidden_BAH[row, :count], alone.action_hidden_AH, atol=2e-5, rtol=0)
+        torch.testing.assert_close(output.prompt_hidden_BH[row], alone.prompt_hidden_H, atol=2e-5, rtol=0)
+        # Another weight for each action, so that no two gradients can make up for one another.
+        weights_A = torch.arange(1.0, count + 1) + row
+        got = got + (weights_A * output.log_probs_BA[row, :count]).sum()
+        expected = expected + (weights_A * alone.log_prob_A).sum()
+    got.backward()
+    expected.backward()
+    assert_same_gradients(gradients(lm), reference.gradients())
+
+
 def tiny_actor_critic(
     lm: AdaptedLM[Any],
     backbone: Backbone,

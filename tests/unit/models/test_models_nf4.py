@@ -19,7 +19,7 @@ from tests.unit.models.reference import (
     BOTH,
     Reference,
     adapted,
-    assert_same_gradients,
+    assert_same_scores_and_gradients,
     gradients,
     ragged,
     shake,
@@ -107,20 +107,7 @@ def test_packed_equals_separate_and_gradients_reach_adapters_alone(name: str, ch
     reference_base, before = dense(name, base), weights(base)
     lm = adapted(name, base, bucket=16)
     shake(lm, [ACTOR])
-    reference = Reference(name, lm, base=reference_base)
-    queries = ragged()
-    output = lm.forward(lm.pack(queries))
-    got, expected = torch.zeros(()), torch.zeros(())
-    for row, query in enumerate(queries):
-        alone, count = reference(query), len(query.actions)
-        torch.testing.assert_close(output.log_probs_BA[row, :count], alone.log_prob_A, atol=1e-5, rtol=0)
-        torch.testing.assert_close(output.action_hidden_BAH[row, :count], alone.action_hidden_AH, atol=2e-5, rtol=0)
-        weights_A = torch.arange(1.0, count + 1) + row
-        got = got + (weights_A * output.log_probs_BA[row, :count]).sum()
-        expected = expected + (weights_A * alone.log_prob_A).sum()
-    got.backward()
-    expected.backward()
-    assert_same_gradients(gradients(lm), reference.gradients())
+    assert_same_scores_and_gradients(lm, Reference(name, lm, base=reference_base), ragged())
     trained = {id(parameter) for parameter in lm.adapter_parameters(ACTOR).values()}
     assert {id(p) for p in lm.module.parameters() if p.grad is not None} == trained
     after = weights(base)
