@@ -40,7 +40,7 @@ def train(
         typer.Option(help="Go on with this run; takes placement options only.", show_default=False, metavar="RUN"),
     ] = None,
     gpus: Annotated[int | None, _placement("GPUs to use, split over engines and learner ranks.", 0)] = None,
-    engines: Annotated[int | None, _placement("vLLM engines that score actions; 0: the learner does.", 0)] = None,
+    engines: Annotated[int | None, _placement("Engines, vLLM or packed, that score; 0: the learner does.", 0)] = None,
     learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver does.", 0)] = None,
     tensor_parallel: Annotated[int | None, _placement("GPUs that one engine is spread over.", 1)] = None,
     device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,

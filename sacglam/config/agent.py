@@ -44,7 +44,7 @@ class ModelConfig(Section):
     quantize: Literal["none", "nf4"] = "none"
     """`nf4`: base weights of the layers in 4 bits, doubly quantised; products are in `dtype`. Needs bitsandbytes."""
     attention: Literal["sdpa", "eager"] = "sdpa"
-    """Attention kernel; both take the packed mask. `eager` is faster for the smallest models on CPU."""
+    """Attention kernel; both take the packed mask."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     bucket: Positive = 32
