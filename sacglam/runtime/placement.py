@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 
-# A learner does 64 forward passes' worth of arithmetic for each pass of the rollout (docs/performance.md), so one
+# A learner does 64 forward passes' worth of arithmetic for each pass of the rollout (docs/profiling.md), so one
 # engine keeps up with many learner ranks; beyond this many GPUs the engines' own overheads want a second one.
 _GPUS_PER_ENGINE = 8
 
