@@ -13,7 +13,7 @@ import torch
 
 from sacglam import cpu
 from sacglam.build import Brain, build_brain, resolve
-from sacglam.config import Config
+from sacglam.config import Config, EnginesConfig, LearnersConfig
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError
 from sacglam.policy import SamplingPolicy, greedy
@@ -86,12 +86,13 @@ def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
     """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
     Raises:
-        SacglamError: no run there, or none with a checkpoint.
+        SacglamError: no run there, or none with a checkpoint; or this machine has no such device.
     """
     directory = RunDirectory.open(Path(run_dir))
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it train to its first one")
-    config = resolve(directory.config().model_copy(update={"device": device}))
+    alone = {"device": device, "engines": EnginesConfig(), "learners": LearnersConfig()}  # an agent is one process
+    config = resolve(directory.config().model_copy(update=alone))
     cpu.prepare(config.threads)
     _, found = checkpoint.load_newest(directory.checkpoints, warnings.warn)
     brain = build_brain(config)

@@ -57,12 +57,12 @@ def resume(root: Path, display: Display | None = None, placement: Sequence[str] 
     `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
 
     Raises:
-        SacglamError: no run there, no whole checkpoint among those it has, ...
+        SacglamError: no run there, no whole checkpoint among those it has, a device that this machine lacks, ...
     """
     directory = RunDirectory.open(root)
     config = configuration.override(directory.config(), placement)
-    if placement:  # threads were settled for the processes there were
-        config = resolve(config.model_copy(update={"threads": 0}))
+    # With another placement threads are settled anew: they were for the processes there were.
+    config = resolve(config.model_copy(update={"threads": 0}) if placement else config)
     shown = display or Silent()
     return Training(directory, config, shown, build(config, shown.note)).run()
 

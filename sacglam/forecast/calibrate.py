@@ -10,7 +10,7 @@ from functools import partial
 from sacglam.build import Brain, learner_on
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
-from sacglam.forecast.played import Played, first_rows
+from sacglam.forecast.played import Played, first_rows, rows_of_an_update
 from sacglam.profiling.memory import free_bytes, peak_bytes
 from sacglam.profiling.recorder import Recorder, synchroniser
 from sacglam.runs.display import Display
@@ -58,8 +58,9 @@ def calibrate(config: Config, brain: Brain, played: Played, display: Display) ->
     def update(rows: int) -> None:
         learner.update([first_rows(played.batch, rows)])
 
-    display.stage("calibrating: an update", config.algo.batch_size)
-    return Calibration(scoring, _grow(update, config.algo.batch_size, UPDATE_S, clock, config.device, display))
+    most = rows_of_an_update(config)
+    display.stage("calibrating: an update", most)
+    return Calibration(scoring, _grow(update, most, UPDATE_S, clock, config.device, display))
 
 
 def _one_update(config: Config) -> Config:

@@ -94,6 +94,12 @@ def _replay_bytes(config: Config, intervals: int) -> int:
     return round(held * config.replay.capacity / size) if size else held
 
 
+def rows_of_an_update(config: Config) -> int:
+    """Rows of a gradient step; PPO's has no more than the interval's steps."""
+    algo = config.algo
+    return min(algo.batch_size, algo.update_interval) if algo.type == "ppo" else algo.batch_size
+
+
 def first_rows(batch: Sequence[Any], rows: int) -> Sequence[Any]:
     """The first `rows` transitions (SAC), or so many steps of the fragments (PPO)."""
     if not isinstance(batch[0], Episode):

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sacglam.build import build_env
 from sacglam.forecast.forecast import Forecast, Model
+from sacglam.forecast.played import rows_of_an_update
 from sacglam.forecast.predict import seconds_of_an_update, updates_of
 from sacglam.forecast.sizes import Process
 from sacglam.profiling.memory import total_bytes
@@ -37,7 +38,8 @@ def _loaded(found: Forecast) -> Table:
     config, algo = found.config, found.config.algo
     table = _table("What is loaded", "", "")
     table.add_row("environments", f"{config.env.copies} x {escape(config.env.name)}: {_goals(found)}")
-    rows = f"{algo.batch_size} rows ({algo.micro_batch_size or algo.batch_size} in one pass)"
+    size = rows_of_an_update(config)
+    rows = f"{size} rows ({min(size, algo.micro_batch_size or size)} in one pass)"
     updates = f"{updates_of(config):,} updates of {rows}"
     table.add_row("training", f"{algo.type}, {config.steps:,} environment steps, {updates}")
     in_bits = "" if config.model.quantize == "none" else f", layers in {config.model.quantize}"
@@ -99,8 +101,8 @@ def _how(found: Forecast) -> str:
     config, scoring, update = found.config, found.calibration.scoring, found.calibration.update
     said = [
         f"Measured: {scoring.size} of {config.env.copies} states scored in {_seconds(scoring.seconds)}, and an update "
-        f"of {update.size} of {config.algo.batch_size} rows in {_seconds(update.seconds)}; all else in proportion, so "
-        f"that a whole update takes {duration(seconds_of_an_update(found.config, found.seconds))}. "
+        f"of {update.size} of {rows_of_an_update(config)} rows in {_seconds(update.seconds)}; all else in proportion, "
+        f"so that a whole update takes {duration(seconds_of_an_update(found.config, found.seconds))}. "
         f"Episodes are taken to last {found.played.episode_steps:.0f} steps, as with the random policy. Checkpoints "
         "are left out."
     ]

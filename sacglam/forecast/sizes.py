@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sacglam.build import Brain
 from sacglam.config import Config
 from sacglam.forecast.calibrate import Calibration
+from sacglam.forecast.played import rows_of_an_update
 from sacglam.profiling.memory import total_bytes
 from sacglam.runtime.placement import Plan
 
@@ -132,7 +133,7 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
 
 def rows_in_one_pass(config: Config, ranks: int) -> int:
     """Rows of a batch that one rank takes through the model at once."""
-    own = -(-config.algo.batch_size // ranks)
+    own = -(-rows_of_an_update(config) // ranks)
     return min(own, config.algo.micro_batch_size or own)
 
 

@@ -148,7 +148,10 @@ class AdaptedLM(ABC, Generic[P]):
         layers = [layer for layers in self._lora_layers.values() for layer in layers.items()]
         unmergeable = [name for name, layer in layers if adapter not in layer.lora_A]
         if self._merged and unmergeable:
-            raise ModelError(f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}")
+            raise ModelError(
+                f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}; leave them out, "
+                "or set model.lora.merged to false"
+            )
 
     def adapter_files(self, adapter: str = ACTOR) -> dict[str, bytes]:
         """`adapter` as the files of a peft folder, by name: the form that peft and vLLM load."""

@@ -88,7 +88,10 @@ class AgentModel(ABC):
         odd = [name for name in own.keys() | state.keys() if _shape(own, name) != _shape(state, name)]
         if odd:
             shown = "; ".join(f"{n}: expected {_shape(own, n)}, got {_shape(state, n)}" for n in sorted(odd)[:3])
-            raise CheckpointError(f"{len(odd)} tensors do not fit this model, adapter or critic, among them {shown}")
+            raise CheckpointError(
+                f"{len(odd)} tensors do not fit this model, adapter or critic, among them {shown}; load them with the "
+                "settings of model, algo.type and critic that they were saved with"
+            )
         for name, tensor in own.items():
             tensor.copy_(state[name])
 

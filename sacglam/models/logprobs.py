@@ -45,9 +45,12 @@ class _SelectedLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         weight_VH, token_row_N, token_id_N, mean_weight_RH = ctx.saved_tensors
-        grad_N = grads[0].to(weight_VH.dtype)
-        per_token_NH = grad_N[:, None] * (weight_VH[token_id_N] - mean_weight_RH[token_row_N])
-        return torch.zeros_like(mean_weight_RH).index_add_(0, token_row_N, per_token_NH), None, None, None
+        # Added up in float32: the gradients of a state's actions meet in one row, and nearly cancel there.
+        grad_N1 = grads[0][:, None]
+        per_token_NH = weight_VH[token_id_N].to(grad_N1.dtype)
+        per_token_NH = per_token_NH.sub_(mean_weight_RH[token_row_N]).mul_(grad_N1)
+        grad_RH = torch.zeros_like(mean_weight_RH, dtype=grad_N1.dtype).index_add_(0, token_row_N, per_token_NH)
+        return grad_RH.to(mean_weight_RH.dtype), None, None, None
 
 
 def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:

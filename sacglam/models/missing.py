@@ -73,7 +73,10 @@ def _missing_weights(folder: Path) -> list[str]:
     for name in _WEIGHTS:
         index = folder / f"{name}.index.json"
         if index.is_file():
-            parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            try:
+                parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            except (ValueError, KeyError, TypeError):  # cut short, or no index at all
+                return [f"a readable {index.name}"]
             return [f"weights ({part})" for part in parts if not (folder / part).is_file()]
     return ["weights (model.safetensors, or model.safetensors.index.json and its parts)"]
 

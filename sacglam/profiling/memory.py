@@ -42,7 +42,8 @@ def resident_bytes() -> int | None:
 def free_bytes(device: str) -> int | None:
     """Bytes that are still to be had on `device`; None where the system does not tell."""
     if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for reuse
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     return _field("/proc/meminfo", "MemAvailable")
 
 

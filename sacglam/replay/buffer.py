@@ -138,7 +138,7 @@ class ReplayBuffer:
         """Take over what `state()` gave.
 
         Raises:
-            CheckpointError: it was taken with another capacity.
+            CheckpointError: it holds more than the capacity, or has wrapped around at a smaller one.
         """
         size, following = len(columns["goal"]), int(texts["next"])
         if size > self._capacity or (size < self._capacity and following != size):
@@ -160,7 +160,7 @@ class ReplayBuffer:
             )
             for i in range(size)
         )
-        self._next = following
+        self._next = following % self._capacity  # from a larger ring that held just as many, it is the capacity
 
 
 class _Table(Generic[T]):

@@ -126,6 +126,14 @@ def test_work_grows_as_long_as_the_next_fits_in_time(monkeypatch: pytest.MonkeyP
     assert (found.size, found.seconds) == (6, {"work": 6.0})
 
 
+def test_an_update_of_ppo_has_no_more_rows_than_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = "algo={type: ppo, update_interval: 16, batch_size: 64}"
+    code, said = dry_run(tmp_path, monkeypatch, small, "device=cpu")
+    assert code == 0, said
+    assert "16 of 16 rows" in said
+    assert "updates of 16 rows (16 in one pass)" in said
+
+
 def test_a_duration_has_the_units_that_fit() -> None:
     assert [duration(seconds) for seconds in (3.21, 600, 7_500)] == ["3.2 s", "10 min", "2 h 05 min"]
 

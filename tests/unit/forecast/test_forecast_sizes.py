@@ -81,6 +81,7 @@ def test_rows_in_one_pass() -> None:
     assert rows_in_one_pass(of(), 1) == 256
     assert rows_in_one_pass(of(), 3) == 86
     assert rows_in_one_pass(of("algo.micro_batch_size=32"), 3) == 32
+    assert rows_in_one_pass(of("algo={type: ppo, update_interval: 64}"), 1) == 64  # of batches of 256
 
 
 def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:

@@ -93,6 +93,24 @@ def test_bfloat16_weights_give_float32_log_probabilities(tensors: tuple[Tensor, 
     torch.testing.assert_close(got_N, expected_N, atol=1e-6, rtol=0)
 
 
+def test_bfloat16_gradients_of_many_actions_are_added_up_in_float32() -> None:
+    """A state of 400 actions whose first tokens are predicted by one row; the gradient of a softmax over them."""
+    generator = torch.Generator().manual_seed(0)
+    vocabulary, width, actions = 50, 32, 400
+    weight_VH, hidden_1H = (torch.randn(n, width, generator=generator).bfloat16() for n in (vocabulary, 1))
+    row_N = torch.zeros(actions, dtype=torch.int64)
+    id_N = torch.randint(vocabulary, (actions,), generator=generator)
+    upstream_N = torch.randn(actions, generator=generator)
+    upstream_N -= upstream_N.mean()
+    hidden_1H.requires_grad_(True)
+    got_N = selected_log_probs(hidden_1H, weight_VH, row_N, id_N)
+    [got_1H] = torch.autograd.grad(got_N, hidden_1H, upstream_N)
+    expected_1H = (upstream_N[:, None].double() * weight_VH[id_N].double()).sum(dim=0, keepdim=True)  # the mean cancels
+    assert got_1H.dtype == torch.bfloat16
+    unavoidable = (expected_1H.bfloat16() - expected_1H).norm()
+    assert (got_1H - expected_1H).norm() < 1.1 * unavoidable
+
+
 def test_it_is_a_probability_over_the_vocabulary(tensors: tuple[Tensor, Tensor]) -> None:
     hidden_RH, weight_VH = tensors
     row_N = torch.full((V,), 4)

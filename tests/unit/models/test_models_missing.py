@@ -36,6 +36,14 @@ def test_a_part_of_the_weights_is_missing(tmp_path: Path) -> None:
     assert missing_files(tmp_path) == ["weights (model-2.safetensors)"]
 
 
+@pytest.mark.parametrize("said", ['{"weight_map": {"a": "model-1', "{}", "[]"])
+def test_an_index_that_cannot_be_read(said: str, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "model-1.safetensors"):
+        (tmp_path / name).touch()
+    (tmp_path / "model.safetensors.index.json").write_text(said)
+    assert missing_files(tmp_path) == ["a readable model.safetensors.index.json"]
+
+
 def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"lacks config.json; tokenizer files \(.*\); weights .*Put them there"):
         load_model(ModelConfig(name=str(tmp_path)), torch.device("cpu"))

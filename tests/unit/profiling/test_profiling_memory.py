@@ -27,3 +27,11 @@ def test_this_process_is_a_part_of_the_machine() -> None:
     assert free is not None
     assert 10 * MIB < resident < total
     assert 0 < free < total
+
+
+def test_what_torch_keeps_of_a_gpu_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 bytes 25 are the system's to give; of the 50 that torch has taken, 20 are in use."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (25, 80))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert free_bytes("cuda") == 55

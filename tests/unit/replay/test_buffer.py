@@ -251,3 +251,12 @@ def test_a_larger_capacity_is_taken_while_the_ring_has_not_filled() -> None:
     restored.load_state(*original.state())
     restored.add([_transition(4)])
     assert _contents(restored) == [0, 1, 2, 3, 4]
+
+
+def test_a_smaller_capacity_is_taken_while_all_fits_in_it() -> None:
+    original = _buffer(9)
+    original.add(_mixed(6))
+    restored = _buffer(6)
+    restored.load_state(*original.state())
+    restored.add([_transition(6)])  # in the place of the oldest
+    assert _contents(restored) == [1, 2, 3, 4, 5, 6]
