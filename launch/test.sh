@@ -44,6 +44,8 @@ workers=$(( cores < 2 ? 2 : cores > 4 ? 4 : cores ))
 # Two processes that each take all cores slow each other down tenfold, so each has one thread. Tests that ask for two
 # let them sleep, not spin, while they wait for each other: the other core is another worker's.
 unset PYTHONDONTWRITEBYTECODE  # tests start Python often, and without its cache each start compiles the package
+# Nothing here is compiled by torch, and getting ready for it takes each process that has bitsandbytes a second or two.
+export TORCHDYNAMO_DISABLE=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
 echo "== pytest with $workers workers"
 "$venv/bin/python" -m pytest -n "$workers" "$@"

@@ -42,8 +42,22 @@ def main() -> None:
     try:
         app()
     except SacglamError as error:
-        errors.print("[bold red]error:[/bold red]", end=" ")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        _say(str(error))
         if isinstance(error, TrackingError):
             os._exit(1)  # Aim's own ending waits for ever where it cannot write
         sys.exit(1)
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, by its name, since torch may not be imported
+            raise
+        _say(
+            f"the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size), recompute"
+            " activations (model.gradient_checkpointing=true), or hold the base in fewer bits (model.dtype=bfloat16, "
+            "model.quantize=nf4). `sacglam train --dry-run` tells the memory of each part beforehand. A run that has a "
+            "checkpoint also goes on elsewhere: sacglam train --resume RUN --gpus N"
+        )
+        sys.exit(1)
+
+
+def _say(message: str) -> None:
+    errors.print("[bold red]error:[/bold red]", end=" ")
+    errors.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from sacglam import cli
 from tests.conftest import call, sacglam, tiny_train
 
 
@@ -95,6 +97,20 @@ def test_bad_input_gets_a_message_and_no_traceback(command: list[str], said: str
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists(), "a run that never began must not occupy its folder"
+
+
+def test_too_little_memory_is_told_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "error: the GPU has too little memory: CUDA out of memory. Tried to allocate 2.00 GiB" in said
+    assert "algo.micro_batch_size" in said
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from benchmarks import common
+from benchmarks import engine as benchmark
 from sacglam.build import Brain, build_brain
 from sacglam.config import Config, PolicyConfig
 from sacglam.errors import DivergenceError, EngineError, SacglamError
@@ -351,6 +353,18 @@ def test_an_engine_that_cannot_start_says_why(
     settings = VllmSettings("builtin", 1024, 16, ("q_proj",))
     with pytest.raises(EngineError, match=message):
         start(replace(settings, **change), fixture.brain.tokenizer, PolicyConfig())  # type: ignore[arg-type]
+
+
+def test_the_engines_benchmark_measures_it(fixture: Fixture) -> None:
+    words = "--model-shape tiny --device cpu --prompt-tokens 40 --action-tokens 2 --rows 2 --repeats 1"
+    options = common.parser("").parse_args(words.split())
+    cold, warm = benchmark.compare(fixture.engine, fixture.brain.tokenizer, options, actions=3)
+    assert cold["missing"] == warm["missing"] == 0
+    tokens = [row["tokens_computed_per_state"] for row in (warm, cold)]
+    assert 0 < tokens[0]["engine"] < tokens[1]["engine"] < tokens[1]["default"]
+    published = benchmark.publishing(fixture.engine, fixture.brain.lm, options)
+    assert 0 < published["milliseconds"]["load"] <= published["slowest_milliseconds"]["load"]
+    assert fixture.engine.version == published["adapters"]
 
 
 def test_500_versions_take_no_more_memory_than_50_and_no_disk(
