@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks import common
 from sacglam.config import override, parse
 from sacglam.runs.directory import RunDirectory
-from sacglam.tracking.explorations import EXPLORATIONS
-from sacglam.tracking.filling import fill
+from sacglam.tools.aim.explorations import EXPLORATIONS
+from sacglam.tools.aim.sync import fill
 from tests.browser import browser
 
 _EVERY = 32

@@ -24,8 +24,8 @@ from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrai
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
-from sacglam.models.adapted import AdaptedLM
 from sacglam.models.architecture import architecture_of
+from sacglam.models.lora_lm import AdaptedLM
 from sacglam.prompt import query
 from sacglam.types import Observation
 

@@ -25,17 +25,17 @@ from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
-from sacglam.scoring.asking import Asker, Counts
 from sacglam.scoring.packed import PackedScorer
-from sacglam.scoring.vllm import VllmEngine, VllmSettings, start
-from sacglam.scoring.ways import Ask, PromptRows
+from sacglam.scoring.vllm.engine import VllmEngine, VllmSettings, start
+from sacglam.scoring.vllm.requests import Counts, Requests
+from sacglam.scoring.vllm.strategies import Ask, PromptLogprobs
 from sacglam.types import Adapter, Query
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PUBLISHED = 20
 
 
-class DefaultRows(PromptRows):
+class DefaultRows(PromptLogprobs):
     """What vLLM does with `prompt_logprobs` if it is told no more: it computes every request from its first token."""
 
     def parameters(self, ask: Ask) -> Mapping[str, Any]:
@@ -72,25 +72,25 @@ def publish(lm: PackedLM, number: int) -> Adapter:
     return Adapter(number, lm.adapter_files())
 
 
-def timed(asker: Asker, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
+def timed(requester: Requests, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
     """Seconds of one scoring, and what it alone cost."""
-    before = asdict(asker.counts)
+    before = asdict(requester.counts)
     started = time.perf_counter()
-    asker.log_probs(queries)
+    requester.log_probs(queries)
     seconds = time.perf_counter() - started
-    return seconds, Counts(**{name: value - before[name] for name, value in asdict(asker.counts).items()})
+    return seconds, Counts(**{name: value - before[name] for name, value in asdict(requester.counts).items()})
 
 
 def compare(
     engine: VllmEngine, tokenizer: QueryTokenizer, options: argparse.Namespace, actions: int
 ) -> list[dict[str, Any]]:
     """Rows for a cold and a warm cache. The default goes last, since its prompts fill the cache, too."""
-    shared, default = engine.asker(PromptRows()), engine.asker(DefaultRows())
+    shared, default = engine.requester(PromptLogprobs()), engine.requester(DefaultRows())
     runs: dict[str, list[tuple[float, Counts]]] = {"cold": [], "warm": [], "default": []}
     for repeat in range(options.repeats + 1):
         queries = tokenizer(states(repeat * options.rows, options.rows, options, actions))
-        for name, asker in (("cold", shared), ("warm", shared), ("default", default)):
-            seconds, counts = timed(asker, queries)
+        for name, requester in (("cold", shared), ("warm", shared), ("default", default)):
+            seconds, counts = timed(requester, queries)
             common.log(f"  {name} {repeat or 'warm-up'}: {seconds:.3f} s, {counts.tokens_computed} tokens computed")
             if repeat:
                 runs[name].append((seconds, counts))

@@ -15,10 +15,10 @@ from benchmarks import common
 from sacglam.models.base import ACTOR
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.profiling.memory import peak_bytes
 from sacglam.prompt import query
 from sacglam.scoring.base import LogPolicy
 from sacglam.scoring.packed import PackedScorer
+from sacglam.tools.profile.memory import peak_bytes
 
 
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], list[LogPolicy]]:

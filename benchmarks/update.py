@@ -21,9 +21,9 @@ from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.profiling.memory import peak_bytes
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
+from sacglam.tools.profile.memory import peak_bytes
 from sacglam.types import Transition
 
 TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap

@@ -154,7 +154,7 @@ def host_engine(config: Config, threads: int) -> EngineHost:
     """A scoring engine, in the process that calls this."""
     cpu.prepare(threads)
     if serves_vllm(config):
-        from sacglam.scoring.vllm import vllm_engine
+        from sacglam.scoring.vllm.engine import vllm_engine
 
         return EngineHost(vllm_engine(config.model_copy(update={"threads": threads})))
     brain = build_brain(config)

@@ -18,7 +18,7 @@ class Watcher(Protocol):
         """`phase` took `seconds` from `start` on, a moment of `time.perf_counter`."""
 
 
-class Nobody:
+class NoWatcher:
     """The watcher of a training: phases end where the program goes on, whatever a device still has to do."""
 
     def border(self, phase: str) -> None:
@@ -34,7 +34,7 @@ class PhaseClock:
     def __init__(self) -> None:
         """All phases at zero."""
         self._seconds: dict[str, float] = {}
-        self._watcher: Watcher = Nobody()
+        self._watcher: Watcher = NoWatcher()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -16,7 +16,7 @@ from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import query
 from sacglam.scoring.base import Scorer
-from sacglam.types import Collected, Decision, Episode, Observation, Step
+from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Open:
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
-    def fragment(self) -> Episode:
+    def segment(self) -> Episode:
         """The steps since the cut, and a new cut behind them."""
         first = self.steps[self.cut - 1].observation if self.cut else self.first
         decisions, steps = tuple(self.decisions[self.cut :]), tuple(self.steps[self.cut :])
@@ -134,15 +134,15 @@ class Rollout:
             self._open = still_open
         return ended
 
-    def collect(self, env_steps: int) -> Collected:
+    def collect(self, env_steps: int) -> RolloutBatch:
         """At least `env_steps` environment steps over all copies."""
         ended: list[_Open] = []
         for _ in range(-(-env_steps // len(self._envs))):
             ended += self._step()
         played = [*ended, *(self._open or [])]
-        return Collected(
+        return RolloutBatch(
             episodes=tuple(opened.close() for opened in ended),
-            fragments=tuple(opened.fragment() for opened in played if len(opened.steps) > opened.cut),
+            segments=tuple(opened.segment() for opened in played if len(opened.steps) > opened.cut),
         )
 
     def drain(self) -> Iterator[list[Episode]]:

@@ -19,19 +19,18 @@ from sacglam.envs.base import Split
 from sacglam.evaluate import Evaluation, evaluate
 from sacglam.export import write_agent
 from sacglam.policy import Policy, SamplingPolicy, greedy
-from sacglam.reports.curves import draw_curves
 from sacglam.runs import checkpoint
+from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import LineLog, RunDirectory
 from sacglam.runs.display import Display, Silent
 from sacglam.runs.progress import MetricsWindow, Progress
+from sacglam.runs.sidecar import record_hash, sidecar_for
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.runtime.learners import UnderWay
+from sacglam.runs.summary import summary_of_end, summary_of_start
+from sacglam.runtime.learners import PendingUpdate
 from sacglam.samples import sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.snapshot import restore, snapshot
-from sacglam.summary import summary_of_end, summary_of_start
-from sacglam.tracking.filling import record_hash
-from sacglam.tracking.mirror import mirror_of
 
 # Streams of evaluation episodes: before and after a training play the same ones, and training none of them.
 _FINAL, _INTERIM, _SAMPLES = 0xF17A1, 0x17E21, 0x5A3B1
@@ -80,19 +79,19 @@ class Training:
         self._window = MetricsWindow()
         self._log = LineLog(directory.metrics_file)
         self._samples = LineLog(directory.samples_file)
-        self._mirror = mirror_of(directory, config.tracking, display)
+        self._sidecar = sidecar_for(directory, config.tracking, display)
         self._goal_type = build_env(config).goal_type
         self._saved_at: int | None = None
-        self._under_way: deque[UnderWay] = deque()
+        self._pending_updates: deque[PendingUpdate] = deque()
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
-        with StopSignal() as stop, closing(self._parts), closing(self._mirror):
+        with StopSignal() as stop, closing(self._parts), closing(self._sidecar):
             if new:
                 self._directory.claim(self._config)
             else:
                 self.restore()
-            self._mirror.start()
+            self._sidecar.start()
             try:
                 self.start_up(stop)
                 start = self._evaluate_start(stop)
@@ -117,7 +116,7 @@ class Training:
                 batches = parts.experience.batches()
             if batches:
                 probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
-                self._under_way.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
+                self._pending_updates.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
             self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
             self._window.add_episodes(collected.episodes, self._goal_type)
             progress.env_steps += interval
@@ -127,9 +126,9 @@ class Training:
 
     def _finish(self, all_but: int = 0) -> None:
         """Take in the results of updates under way, the oldest first, and hand their adapter to the engines."""
-        while len(self._under_way) > all_but:
+        while len(self._pending_updates) > all_but:
             with self._parts.clock.phase("waiting"):
-                learned = self._under_way.popleft().finish()
+                learned = self._pending_updates.popleft().finish()
             for metrics in learned.metrics:
                 self._window.add(metrics)
             self._window.add(self._parts.handoff.deliver(learned.published))
@@ -182,7 +181,7 @@ class Training:
 
     def _append(self, metrics: Mapping[str, float]) -> None:
         self._log.append({**self._counters(), **metrics})
-        self._mirror.check()
+        self._sidecar.check()
 
     def _counters(self) -> dict[str, float]:
         progress = self._progress
@@ -229,7 +228,7 @@ class Training:
         if after:
             write_agent(self._parts.learners.exported(), self._directory.adapter)
         draw_curves(self._directory)
-        self._mirror.close()
+        self._sidecar.close()
         return record_hash(self._directory, summary)
 
     def _interim_evaluation(self) -> dict[str, float]:

@@ -62,15 +62,15 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class RolloutBatch:
     """What an interval of the rollout gave, seen in two ways.
 
-    `episodes` are those that ended in it, whole. `fragments` are the interval's own steps, and no others: each is the
+    `episodes` are those that ended in it, whole. `segments` are the interval's own steps, and no others: each is the
     part of an episode that was played in the interval, as an `Episode` that starts where the interval found it.
     """
 
     episodes: tuple[Episode, ...]
-    fragments: tuple[Episode, ...]
+    segments: tuple[Episode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Transition:
 
 
 Batches = Sequence[Sequence[Transition] | Sequence[Episode]]
-"""What an interval gives the learner: transitions in batches as they were drawn (SAC), or its fragments (PPO)."""
+"""What an interval gives the learner: transitions in batches as they were drawn (SAC), or its segments (PPO)."""
 
 
 @dataclass(frozen=True, slots=True)

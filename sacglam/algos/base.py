@@ -19,7 +19,7 @@ Weights = Callable[[], AbstractContextManager[None]]
 """Opens all weights for changes."""
 
 
-class Sweep(Protocol):
+class MapNoGrad(Protocol):
     """Runs a computation without gradient over many rows, shared out over the learner's ranks."""
 
     def __call__(self, compute: Callable[[Sequence[Row]], Tensor], rows: Sequence[Row], size: int) -> Tensor:
@@ -29,7 +29,7 @@ class Sweep(Protocol):
 class Algorithm(Protocol):
     """A learning rule over one model. `update` is the number of updates done so far."""
 
-    def minibatches(self, batches: Sequence[Sequence[Any]], sweep: Sweep) -> Iterable[Sequence[Any]]:
+    def minibatches(self, batches: Sequence[Sequence[Any]], map_no_grad: MapNoGrad) -> Iterable[Sequence[Any]]:
         """The rows of one gradient step after another, from what the rollout's interval gave."""
 
     def collate(self, rows: Sequence[Any]) -> Any:
@@ -41,7 +41,7 @@ class Algorithm(Protocol):
     def trains_actor(self, update: int) -> bool:
         """Whether the actor's weights get a gradient in this update."""
 
-    def follow(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+    def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
         """Move what follows the weights after a gradient step; more to report."""
 
     def state(self) -> dict[str, Any]:

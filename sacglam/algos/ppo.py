@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import Pack, State, Sweep, Weights
+from sacglam.algos.base import MapNoGrad, Pack, State, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_value import ActorValue
@@ -56,43 +56,43 @@ class Ppo:
         self._rng = rng
         self._clock = clock
 
-    def minibatches(self, batches: Sequence[Sequence[Episode]], sweep: Sweep) -> Iterator[Sequence[Sample]]:
+    def minibatches(self, batches: Sequence[Sequence[Episode]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
         """The interval's steps in `epochs` orders, `batch_size` at a time; advantages are those before the first."""
-        fragments = [fragment for batch in batches for fragment in batch]
-        samples = self._samples(fragments, sweep)
+        segments = [segment for batch in batches for segment in batch]
+        samples = self._samples(segments, map_no_grad)
         size = self._config.batch_size
         for _ in range(self._config.epochs):
             order = self._rng.permutation(len(samples))
             for start in range(0, len(samples), size):
                 yield [samples[i] for i in order[start : start + size]]
 
-    def _samples(self, fragments: Sequence[Episode], sweep: Sweep) -> list[Sample]:
+    def _samples(self, segments: Sequence[Episode], map_no_grad: MapNoGrad) -> list[Sample]:
         """Every step with its advantage and return.
 
         Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
         the first minibatch would not be 1.
         """
-        visits = [_Visit((f.goal, f.observation(t)), _action(f, t)) for f in fragments for t in range(_visited(f))]
-        log_prob_N, value_N = sweep(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
-        estimates = list(self._estimates(fragments, value_N))
+        visits = [_Visit((f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
+        log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
+        estimates = list(self._estimates(segments, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
         if self._config.normalise_advantages:
             advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
         numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
-        taken = [(f, t) for f in fragments for t in range(len(f.steps))]
+        taken = [(f, t) for f in segments for t in range(len(f.steps))]
         return [
             Sample(f.goal, f.observation(t), f.decisions[t].action, *known)
             for (f, t), known in zip(taken, numbers, strict=True)
         ]
 
-    def _estimates(self, fragments: Sequence[Episode], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each fragment: advantages and returns of its steps, and which of the visits were steps."""
+    def _estimates(self, segments: Sequence[Episode], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each segment: advantages and returns of its steps, and which of the visits were steps."""
         first = 0
-        for fragment in fragments:
-            steps, visited = len(fragment.steps), _visited(fragment)
+        for segment in segments:
+            steps, visited = len(segment.steps), _visited(segment)
             value_T = value_N[first : first + steps]
             advantage_T = equations.advantages(
-                torch.tensor([step.reward for step in fragment.steps], dtype=torch.float64),
+                torch.tensor([step.reward for step in segment.steps], dtype=torch.float64),
                 value_T,
                 float(value_N[first + steps]) if visited > steps else 0.0,
                 self._config.gamma,
@@ -132,7 +132,7 @@ class Ppo:
         """Always."""
         return True
 
-    def follow(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+    def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
         """Nothing follows."""
         return {}
 
@@ -153,13 +153,13 @@ class _Visit:
     action: int
 
 
-def _visited(fragment: Episode) -> int:
-    """States of a fragment whose value counts: the one after its last step unless the episode terminated there."""
-    return len(fragment.steps) + (not fragment.steps[-1].terminated)
+def _visited(segment: Episode) -> int:
+    """States of a segment whose value counts: the one after its last step unless the episode terminated there."""
+    return len(segment.steps) + (not segment.steps[-1].terminated)
 
 
-def _action(fragment: Episode, t: int) -> int:
-    return fragment.decisions[t].action if t < len(fragment.decisions) else 0
+def _action(segment: Episode, t: int) -> int:
+    return segment.decisions[t].action if t < len(segment.decisions) else 0
 
 
 def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, float]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import Pack, Sweep, Weights
+from sacglam.algos.base import MapNoGrad, Pack, Weights
 from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
@@ -56,7 +56,9 @@ class Sac:
         self._config = config
         self._clock = clock
 
-    def minibatches(self, batches: Sequence[Sequence[Transition]], sweep: Sweep) -> Sequence[Sequence[Transition]]:
+    def minibatches(
+        self, batches: Sequence[Sequence[Transition]], map_no_grad: MapNoGrad
+    ) -> Sequence[Sequence[Transition]]:
         """The batches, as they were drawn."""
         return batches
 
@@ -92,7 +94,7 @@ class Sac:
     def _warming_up(self, update: int) -> bool:
         return update < self._config.warmup_updates
 
-    def follow(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+    def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
         """Move the target network and, after the warm-up, the entropy coefficient."""
         with self._clock.phase("target"), weights():
             self._model.update_target(self._config.tau)

@@ -7,10 +7,10 @@ import sys
 
 import typer
 
-from sacglam.cli import about, agents, aim, trainings
+from sacglam.cli import about, agents, aim, train
 from sacglam.cli.common import errors
 from sacglam.errors import SacglamError, TrackingError
-from sacglam.experiments import commands as experiments
+from sacglam.tools.experiments import commands as experiments
 
 app = typer.Typer(
     name="sacglam",
@@ -21,18 +21,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    trainings.train,
+    train.train,
     agents.evaluate,
     agents.play,
     experiments.compare,
     experiments.ablate,
-    trainings.profile,
+    train.profile,
     aim.ui,
     aim.aim_import,
     about.envs,
     about.doctor,
     agents.export,
-    trainings.pretrain,
+    train.pretrain,
 ):
     app.command()(command)
 

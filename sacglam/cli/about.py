@@ -37,7 +37,7 @@ def doctor(
     Tries each package in a process of its own, which takes up to half a minute. The exit code is 0 if a training in one
     process works.
     """
-    from sacglam.doctor import report
+    from sacglam.tools.doctor import report
 
     with errors.status("looking at this machine") as status:
         diagnosis = report.examine(quick, lambda name: status.update(f"trying to import {name}"))

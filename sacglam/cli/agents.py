@@ -29,9 +29,9 @@ def evaluate(
 
     from sacglam.agent import load_agent
     from sacglam.build import build_env
+    from sacglam.cli.display import RichDisplay
     from sacglam.evaluate import evaluate as measure
     from sacglam.policy import SamplingPolicy, greedy
-    from sacglam.terminal import RichDisplay
 
     agent = load_agent(run, device)
     rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def play(
     import numpy as np
 
     from sacglam.agent import load_agent
-    from sacglam.terminal import play_episode
+    from sacglam.cli.display import play_episode
 
     play_episode(console, load_agent(run, device), goal, seed, np.random.default_rng(seed) if sample else None)
 

@@ -23,10 +23,10 @@ def aim_import(
     For runs that were trained without Aim, or while its repository was locked, full or broken. May be repeated: a run
     that Aim knows is brought up to date. Look at them with sacglam ui.
     """
+    from sacglam.cli.display import RichDisplay
     from sacglam.runs.directory import RunDirectory
-    from sacglam.terminal import RichDisplay
-    from sacglam.tracking.filling import fill, record_hash
-    from sacglam.tracking.mirror import repo_of
+    from sacglam.runs.sidecar import record_hash, repo_of
+    from sacglam.tools.aim.sync import fill
 
     with RichDisplay(errors) as display:
         for each in runs:
@@ -52,7 +52,7 @@ def ui(
 
       ssh -L 43800:127.0.0.1:43800 HOST
     """
-    from sacglam.tracking.explorer import serve
+    from sacglam.tools.aim.explorer import serve
 
     def show(address: str, pages: Mapping[str, str]) -> None:
         status.stop()

@@ -38,7 +38,7 @@ class Backend(Protocol):
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add the gradient of one micro-batch's part of the loss; `last` before `step`."""
 
-    def summed(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The values on the CPU, summed over ranks, equal to the last bit on all of them."""
 
     def step(self, rates: Sequence[float | None]) -> float:
@@ -48,7 +48,7 @@ class Backend(Protocol):
         weight and no moment changes.
         """
 
-    def whole(self, change: bool = False) -> AbstractContextManager[None]:
+    def gathered(self, change: bool = False) -> AbstractContextManager[None]:
         """While it is open, all that learns or follows is there as whole tensors; with `change` they may be set."""
 
     def moments(self) -> Moments:
@@ -77,7 +77,7 @@ class TorchBackend:
         """Add to the gradient."""
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def summed(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The values."""
         return values
 
@@ -90,7 +90,7 @@ class TorchBackend:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def whole(self, change: bool = False) -> AbstractContextManager[None]:
+    def gathered(self, change: bool = False) -> AbstractContextManager[None]:
         """Nothing to do: they always are."""
         return nullcontext()
 

@@ -149,7 +149,7 @@ class DeepSpeedBackend:
         # DeepSpeed takes the mean over ranks; the parts of one mean are to be summed.
         self._engine.backward(loss * self.world, scale_wrt_gas=False)
 
-    def summed(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The values summed over ranks."""
         sums = values.to(self._engine.device, copy=True)
         dist.all_reduce(sums)
@@ -185,8 +185,8 @@ class DeepSpeedBackend:
         return [self._adam.state[p] for p in self._groups[group] if p in self._adam.state]
 
     @contextmanager
-    def whole(self, change: bool = False) -> Iterator[None]:
-        """See `Backend.whole`."""
+    def gathered(self, change: bool = False) -> Iterator[None]:
+        """See `Backend.gathered`."""
         with self._gathered(change):
             yield
         if change and self._stage:

@@ -68,7 +68,7 @@ class Learner:
         Raises:
             DivergenceError: a loss or gradient is not finite; the step at fault has changed nothing, on any rank.
         """
-        return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._sweep)]
+        return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
         metrics = self._gradient(rows)
@@ -76,7 +76,7 @@ class Learner:
         with self._clock.phase("optimizer"):
             metrics["grad_norm"] = self._backend.step(rates)
         self._check(metrics)
-        metrics |= self.algorithm.follow(metrics, self.updates, partial(self._backend.whole, change=True))
+        metrics |= self.algorithm.after_step(metrics, self.updates, partial(self._backend.gathered, change=True))
         self.updates += 1
         return metrics
 
@@ -94,18 +94,18 @@ class Learner:
                 self._backend.backward(loss * weight, last=number == len(parts))
             for name, value in found.items():
                 sums[name] += share.weight * value
-        totals = self._backend.summed(torch.tensor(list(sums.values()), dtype=torch.float64))
+        totals = self._backend.all_reduce_sum(torch.tensor(list(sums.values()), dtype=torch.float64))
         return dict(zip(sums, totals.tolist(), strict=True))
 
-    def _sweep(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
-        """See `sacglam.algos.base.Sweep`."""
+    def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
+        """See `sacglam.algos.base.MapNoGrad`."""
         parts = shares(range(len(rows)), self._backend.rank, self._backend.world, size)
         found = [self._backend.forward(partial(compute, [rows[i] for i in share.rows])) for share in parts]
         whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
         for share, values in zip(parts, found, strict=True):
             if share.weight:
                 whole[:, list(share.rows)] = values.to("cpu", torch.float64)
-        return self._backend.summed(whole)
+        return self._backend.all_reduce_sum(whole)
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         faults = {name: value for name, value in metrics.items() if not math.isfinite(value)}
@@ -132,12 +132,12 @@ class Learner:
 
     def adapter(self) -> Adapter:
         """The actor's LoRA weights as they are now, for the engines."""
-        with self._backend.whole():
+        with self._backend.gathered():
             return Adapter(self.updates, self._lm.adapter_files())
 
     def exported(self) -> dict[str, bytes]:
         """The learned actor and critic as files for other tools, by name."""
-        with self._backend.whole():
+        with self._backend.gathered():
             return exported_files(self._lm, self.model, self._critic)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -145,7 +145,7 @@ class Learner:
 
         The same whole tensors, on the CPU, whatever the number of ranks and the way they share the weights out.
         """
-        with self._backend.whole():
+        with self._backend.gathered():
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
         for index, moments in self._backend.moments().items():
             tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
@@ -158,7 +158,7 @@ class Learner:
             CheckpointError: it was taken of another model, adapter or critic.
         """
         prefix = "model."
-        with self._backend.whole(change=True):
+        with self._backend.gathered(change=True):
             self.model.load_state({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
         moments: Moments = defaultdict(dict)
         for name, tensor in tensors.items():

@@ -9,8 +9,8 @@ from peft import LoraConfig
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sacglam.models.adapted import AdaptedLM, as_taken, decoder_of
 from sacglam.models.base import ACTOR
+from sacglam.models.lora_lm import AdaptedLM, as_taken, decoder_of
 from sacglam.models.packing import PackedCausal, attention_mask, pack
 from sacglam.models.tokens import TokenisedQuery
 
@@ -18,7 +18,7 @@ from sacglam.models.tokens import TokenisedQuery
 class CausalLM(AdaptedLM[PackedCausal]):
     """A `PackedLM` over any transformers decoder whose attention takes a mask and positions as given.
 
-    Whether it does is not looked up in a list but tried: see `sacglam.models.trial.check_packing`.
+    Whether it does is not looked up in a list but tried: see `sacglam.models.packing_check.check_packing`.
     """
 
     def __init__(

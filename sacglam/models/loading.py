@@ -16,9 +16,9 @@ from transformers.utils import logging
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architecture import DECODER_ONLY, Architecture, architecture_of
-from sacglam.models.missing import unloadable
+from sacglam.models.load_errors import load_error
 from sacglam.models.nf4 import keep_one_precision, nf4_arguments
-from sacglam.models.trial import check_architecture, check_packing, layer_kinds
+from sacglam.models.packing_check import check_architecture, check_packing, layer_kinds
 
 BUILTIN = Path(__file__).parent / "builtin"
 BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
@@ -54,7 +54,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
             text.source, dtype=dtype, attn_implementation=settings.attention, **extra
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise unloadable(settings.name, error) from error
+        raise load_error(settings.name, error) from error
     model = model.to(device).requires_grad_(False).eval()
     if quantised:
         keep_one_precision(model)
@@ -89,7 +89,7 @@ def load_text(settings: ModelConfig) -> ModelText:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable(settings.name, error) from error
+        raise load_error(settings.name, error) from error
     _check_tokenizer(tokenizer, settings.name)
     return ModelText(source, config, tokenizer, _max_tokens(config))
 
@@ -103,7 +103,7 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable(settings.name, error) from error
+        raise load_error(settings.name, error) from error
     check_architecture(config, settings.name)
     return config
 
@@ -115,7 +115,7 @@ def _source_of(name: str) -> str:
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Where a model's folder has no tokenizer files, transformers makes a tokenizer that knows no words."""
     if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
-        raise unloadable(name, "its tokenizer reads nothing in a plain word")
+        raise load_error(name, "its tokenizer reads nothing in a plain word")
 
 
 def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY) -> LoraConfig:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.errors import ModelError
-from sacglam.models.adapted import AdaptedLM, as_taken, decoder_of, output_layer_of
 from sacglam.models.base import ACTOR
+from sacglam.models.lora_lm import AdaptedLM, as_taken, decoder_of, output_layer_of
 from sacglam.models.packing import PackedSeq2Seq, attention_mask, pack_seq2seq
 from sacglam.models.tokens import TokenisedQuery
 

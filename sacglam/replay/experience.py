@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.hindsight import hindsight_goals, transitions
-from sacglam.types import Batches, Collected, Episode, Transition
+from sacglam.types import Batches, Episode, RolloutBatch, Transition
 
 
 class Experience(Protocol):
     """Takes what the rollout collected, and gives what the learner is to learn from."""
 
-    def add(self, collected: Collected) -> None:
+    def add(self, collected: RolloutBatch) -> None:
         """Take in an interval."""
 
     def batches(self) -> Batches:
@@ -38,9 +38,9 @@ class OnPolicy:
         """Holds nothing yet."""
         self._fragments: tuple[Episode, ...] = ()
 
-    def add(self, collected: Collected) -> None:
+    def add(self, collected: RolloutBatch) -> None:
         """Take the interval's steps in the place of those before."""
-        self._fragments = collected.fragments
+        self._fragments = collected.segments
 
     def batches(self) -> list[tuple[Episode, ...]]:
         """One batch: the interval."""
@@ -83,7 +83,7 @@ class HindsightReplay:
         self._batches = batches
         self._min_size = min_size
 
-    def add(self, collected: Collected) -> None:
+    def add(self, collected: RolloutBatch) -> None:
         """Store whole episodes, and their relabelled prefixes beside them (paper, Section 2.3)."""
         for episode in collected.episodes:
             goals = [episode.goal, *hindsight_goals(episode)] if self._hindsight else [episode.goal]

@@ -27,10 +27,10 @@ class LearnerGroup:
         self.updates = 0
         self.begun = 0
 
-    def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> UnderWay:
+    def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> PendingUpdate:
         """Begin one interval's `updates`; `batches`, `publish` and `probe` as in `LearnerHost.learn`."""
         self.begun += updates
-        return UnderWay(self, self._submit("learn", batches, publish, probe), updates)
+        return PendingUpdate(self, self._submit("learn", batches, publish, probe), updates)
 
     def publish(self, probe: Sequence[Query]) -> Published:
         """The adapter of now, and the policy at the states of `probe`."""
@@ -104,7 +104,7 @@ class LearnerGroup:
             raise LearnerError(f"a learner rank failed: {_last_line(error)}") from error
 
 
-class UnderWay:
+class PendingUpdate:
     """An interval's updates, begun."""
 
     def __init__(self, group: LearnerGroup, pending: Sequence[Pending], updates: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sacglam import config as configuration
 from tests.conftest import TINY, call, sacglam
-from tests.unit.profiling.test_profiling_trace import assert_well_formed
+from tests.unit.tools.profile.test_profiling_trace import assert_well_formed
 
 
 def tiny_profile(out: Path, *sources: Path, overrides: list[str] = TINY, **options: str) -> dict[str, Any]:

@@ -28,9 +28,9 @@ from sacglam.models.loading import load_text
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.packed import PackedScorer
-from sacglam.scoring.trie import edges
-from sacglam.scoring.vllm import VllmEngine, VllmSettings, best_way, start, vllm_engine
-from sacglam.scoring.ways import Ask, PromptRows, TokenRows, TrieNodes
+from sacglam.scoring.vllm.engine import VllmEngine, VllmSettings, best_strategy, start, vllm_engine
+from sacglam.scoring.vllm.strategies import Ask, NextTokenLogprobs, PromptLogprobs, TokenIdLogprobs
+from sacglam.scoring.vllm.trie import edges
 from sacglam.types import Adapter, Query
 
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def test_without_an_adapter_it_is_the_base_model_as_version_0(fixture: Fixture) 
 
 
 def test_the_cheapest_way_on_this_machine_reads_prompt_rows(fixture: Fixture) -> None:
-    assert isinstance(best_way(fixture.engine._llm), PromptRows)
+    assert isinstance(best_strategy(fixture.engine._llm), PromptLogprobs)
 
 
 def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
@@ -159,24 +159,26 @@ def test_a_version_that_comes_again_is_scored_with_its_new_weights(fixture: Fixt
             np.testing.assert_allclose(got, right, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", [PromptRows(), TrieNodes()], ids=lambda way: type(way).__name__)
+@pytest.mark.parametrize(
+    "strategy", [PromptLogprobs(), NextTokenLogprobs()], ids=lambda strategy: type(strategy).__name__
+)
 def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(
-    fixture: Fixture, way: PromptRows | TrieNodes
+    fixture: Fixture, strategy: PromptLogprobs | NextTokenLogprobs
 ) -> None:
-    fixture.engine.load(fixture.adapter(1, seed=11 if isinstance(way, PromptRows) else 12))
-    asker = fixture.engine.asker(way)
+    fixture.engine.load(fixture.adapter(1, seed=11 if isinstance(strategy, PromptLogprobs) else 12))
+    requester = fixture.engine.requester(strategy)
     queries = [*ragged(0, 24), *(alike(seed, 26 + seed) for seed in range(12))]
     for _ in range(2):
-        fixture.assert_learned(asker.log_probs(queries), queries)
-    assert asker.counts.missing == 0
-    assert asker.counts.actions == 2 * sum(len(query.actions) for query in queries)
+        fixture.assert_learned(requester.log_probs(queries), queries)
+    assert requester.counts.missing == 0
+    assert requester.counts.actions == 2 * sum(len(query.actions) for query in queries)
 
 
 def test_both_ways_agree(fixture: Fixture) -> None:
     queries = ragged(1, 24)
     for one, other in zip(
-        fixture.engine.asker(PromptRows()).log_probs(queries),
-        fixture.engine.asker(TrieNodes()).log_probs(queries),
+        fixture.engine.requester(PromptLogprobs()).log_probs(queries),
+        fixture.engine.requester(NextTokenLogprobs()).log_probs(queries),
         strict=True,
     ):
         assert one == pytest.approx(other, abs=1e-5)
@@ -184,23 +186,23 @@ def test_both_ways_agree(fixture: Fixture) -> None:
 
 @pytest.mark.parametrize("prompt", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 700])
 def test_prompts_around_the_edges_of_blocks(fixture: Fixture, prompt: int) -> None:
-    asker = fixture.engine.asker(PromptRows())
+    requester = fixture.engine.requester(PromptLogprobs())
     queries = [state(5, prompt, 1, 4, 2), state(6, prompt, 3)]
-    fixture.assert_learned(asker.log_probs(queries), queries)
-    assert (asker.counts.reasked, asker.counts.missing) == (0, 0)
-    fixture.assert_learned(asker.log_probs(queries), queries)
-    assert asker.counts.missing == 0
+    fixture.assert_learned(requester.log_probs(queries), queries)
+    assert (requester.counts.reasked, requester.counts.missing) == (0, 0)
+    fixture.assert_learned(requester.log_probs(queries), queries)
+    assert requester.counts.missing == 0
 
 
 def test_rows_that_the_cache_swallowed_are_seen_and_asked_again(fixture: Fixture) -> None:
     # 60 + 8 tokens: the second time the first 64 are cached, and with them the rows of five of the action's tokens.
-    asker = fixture.engine.asker(PromptRows())
+    requester = fixture.engine.requester(PromptLogprobs())
     queries = [state(7, 60, 8)]
-    first = asker.log_probs(queries)
-    assert asker.counts.reasked == 0
-    second = asker.log_probs(queries)
-    assert asker.counts.reasked == 5
-    assert asker.counts.missing == 0
+    first = requester.log_probs(queries)
+    assert requester.counts.reasked == 0
+    second = requester.log_probs(queries)
+    assert requester.counts.reasked == 5
+    assert requester.counts.missing == 0
     assert second[0] == pytest.approx(first[0], abs=1e-5)
     fixture.assert_learned(second, queries)
 
@@ -210,7 +212,7 @@ def test_what_the_cache_swallowed_is_no_score(fixture: Fixture) -> None:
     from vllm import SamplingParams
 
     query = state(8, 64, 8)
-    fixture.engine.asker(PromptRows()).log_probs([query])
+    fixture.engine.requester(PromptLogprobs()).log_probs([query])
     tokens = [*query.prompt.tolist(), *query.actions[0].tolist()]
     parameters = SamplingParams(
         max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, skip_reading_prefix_cache=False
@@ -223,7 +225,7 @@ def test_what_the_cache_swallowed_is_no_score(fixture: Fixture) -> None:
     )[0]
     assert answer.num_cached_tokens == 64
     gives = tuple(tuple(tokens[64:end]) for end in range(65, 73))
-    found = PromptRows().read(Ask(0, tuple(tokens), 64, gives), answer)
+    found = PromptLogprobs().read(Ask(0, tuple(tokens), 64, gives), answer)
     assert np.isnan(found).tolist() == [True] + [False] * 7
     assert len(answer.prompt_logprobs) == len(tokens)
 
@@ -231,8 +233,8 @@ def test_what_the_cache_swallowed_is_no_score(fixture: Fixture) -> None:
 def test_token_rows_need_the_second_runner_and_refusing_them_leaves_the_engine_whole(fixture: Fixture) -> None:
     queries = [state(10, 20, 3, 2)]
     with pytest.raises(EngineError, match="V2 model runner"):
-        fixture.engine.asker(TokenRows()).log_probs(queries)
-    fixture.assert_learned(fixture.engine.asker(PromptRows()).log_probs(queries), queries)
+        fixture.engine.requester(TokenIdLogprobs()).log_probs(queries)
+    fixture.assert_learned(fixture.engine.requester(PromptLogprobs()).log_probs(queries), queries)
 
 
 @pytest.mark.parametrize("cached", [0, 16, 19, 20])
@@ -243,8 +245,8 @@ def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached:
 
     query = state(11, 20, 4)
     prompt, action = tuple(query.prompt.tolist()), tuple(query.actions[0].tolist())
-    ask = TokenRows().asks(0, prompt, edges([action]))[0]
-    parameters = SamplingParams(max_tokens=1, **TokenRows().parameters(ask))
+    ask = TokenIdLogprobs().asks(0, prompt, edges([action]))[0]
+    parameters = SamplingParams(max_tokens=1, **TokenIdLogprobs().parameters(ask))
     parameters.verify(fixture.engine._llm.llm_engine.model_config, None, None, None)
     worker = PromptLogprobsWorker(1, torch.device("cpu"), logprobs_mode="raw_logits")
     worker.add_request("r", 0, parameters)
@@ -260,8 +262,8 @@ def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached:
     )
     scores = worker.compute_prompt_token_id_logprobs(lambda x: x, logits_TV[cached:], batch, np.array([length]))
     answer = SimpleNamespace(num_cached_tokens=cached, prompt_token_id_logprobs=scores["r"].numpy() if scores else None)
-    found = TokenRows().read(ask, answer)
-    assert [TokenRows().reaches(ask, edge, cached) for edge in ask.gives] == [cached < 20] * 4
+    found = TokenIdLogprobs().read(ask, answer)
+    assert [TokenIdLogprobs().reaches(ask, edge, cached) for edge in ask.gives] == [cached < 20] * 4
     if cached < 20:
         assert found == pytest.approx([logits_TV[19 + i, token].item() for i, token in enumerate(action)])
     else:
@@ -271,19 +273,19 @@ def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached:
 def test_the_longest_sequence_that_the_model_takes(fixture: Fixture) -> None:
     longest = load_text(CONFIG.model).max_tokens
     queries = [state(9, longest - 4, 4, 2)]
-    fixture.assert_learned(fixture.engine.asker(PromptRows()).log_probs(queries), queries)
+    fixture.assert_learned(fixture.engine.requester(PromptLogprobs()).log_probs(queries), queries)
 
 
 def test_a_state_costs_its_prompt_once(fixture: Fixture) -> None:
     # P = 200, blocks of 32: 192 tokens are shared. The first action computes 204 tokens, each other one 8 + 4.
-    asker = fixture.engine.asker(PromptRows())
+    requester = fixture.engine.requester(PromptLogprobs())
     queries = [state(seed, 200, *[4] * 10) for seed in range(20)]
-    asker.log_probs(queries)
-    assert asker.counts.tokens_computed == 20 * (204 + 9 * 12)
-    assert asker.counts.tokens_computed <= 1.5 * 20 * (200 + 10 * 4)
-    asker.log_probs(queries)
-    assert asker.counts.tokens_computed == 20 * (204 + 9 * 12) + 20 * 10 * 12
-    assert (asker.counts.reasked, asker.counts.missing) == (0, 0)
+    requester.log_probs(queries)
+    assert requester.counts.tokens_computed == 20 * (204 + 9 * 12)
+    assert requester.counts.tokens_computed <= 1.5 * 20 * (200 + 10 * 4)
+    requester.log_probs(queries)
+    assert requester.counts.tokens_computed == 20 * (204 + 9 * 12) + 20 * 10 * 12
+    assert (requester.counts.reasked, requester.counts.missing) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings
     tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, settings.score_eos)
     head = PolicyHead(settings.length_normalised, settings.temperature)
     fixture.adapter(0, seed=21, scale=0.0)  # both at the base model: this second engine has loaded nothing
-    engine = VllmEngine(fixture.engine._llm, tokenizer, settings, text.max_tokens, PromptRows())
+    engine = VllmEngine(fixture.engine._llm, tokenizer, settings, text.max_tokens, PromptLogprobs())
     expected = PackedScorer(fixture.brain.lm, tokenizer, head).log_policy(TEXTS)
     for got, right in zip(engine.log_policy(TEXTS), expected, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-4)
@@ -376,7 +378,7 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
     resident = []
     for version in range(500):
         fixture.engine.load(replace(adapters[version % 10], version=version))
-        fixture.engine.asker(PromptRows()).log_probs(queries)
+        fixture.engine.requester(PromptLogprobs()).log_probs(queries)
         assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
         assert list(tmp_path.iterdir()) == []
         resident.append(resident_bytes())

@@ -22,7 +22,7 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout, Start
 from sacglam.scoring.base import LogPolicy, Scorer, UniformScorer
-from sacglam.types import Collected, Episode, Observation, Query, Step
+from sacglam.types import Episode, Observation, Query, RolloutBatch, Step
 
 
 @dataclass
@@ -161,10 +161,10 @@ def test_fragments_hold_each_step_of_an_interval_once_and_join_to_whole_episodes
     ended: list[Episode] = []
     for lockstep in intervals:
         collected = rollout.collect(lockstep * copies)
-        assert sum(len(fragment.steps) for fragment in collected.fragments) == lockstep * copies
+        assert sum(len(segment.steps) for segment in collected.segments) == lockstep * copies
         ended += collected.episodes
-        for fragment in collected.fragments:
-            parts.setdefault((fragment.goal, fragment.seed), []).append(fragment)
+        for segment in collected.segments:
+            parts.setdefault((segment.goal, segment.seed), []).append(segment)
     for episode in ended:
         pieces = parts.pop((episode.goal, episode.seed))
         assert tuple(step for piece in pieces for step in piece.steps) == episode.steps
@@ -179,9 +179,9 @@ def test_steps_that_were_replayed_are_not_given_out_again() -> None:
     rollout.collect(2)
     restored = _rollout([Steady()], iter(()))
     restored.restore(rollout.state())
-    [fragment] = restored.collect(1).fragments
-    assert len(fragment.steps) == 1
-    assert fragment.start == rollout.collect(1).fragments[0].start
+    [segment] = restored.collect(1).segments
+    assert len(segment.steps) == 1
+    assert segment.start == rollout.collect(1).segments[0].start
 
 
 def test_more_environments_than_starts_rest() -> None:
@@ -195,7 +195,7 @@ def test_without_starts_the_scorer_is_not_asked() -> None:
     scorer = Scripted()
     rollout = _rollout([Steady()], iter(()), scorer)
     assert [episode for ended in rollout.drain() for episode in ended] == []
-    assert rollout.collect(5) == Collected((), ())
+    assert rollout.collect(5) == RolloutBatch((), ())
     assert scorer.calls == 0
 
 

@@ -62,7 +62,7 @@ def test_importing_loads_no_torch(module: str) -> None:
 @pytest.mark.slow
 def test_importing_loads_no_engine() -> None:
     """vLLM, DeepSpeed, Ray and Aim are imported by the processes alone that use them."""
-    code = "import sys, sacglam.training, sacglam.learner.deepspeed, sacglam.scoring.vllm, sacglam.runtime.ray;"
+    code = "import sys, sacglam.training, sacglam.learner.deepspeed, sacglam.scoring.vllm.engine, sacglam.runtime.ray;"
     code += "print([m for m in ('vllm', 'deepspeed', 'ray', 'aim') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert found.stdout.strip() == "[]"

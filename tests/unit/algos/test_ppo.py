@@ -43,11 +43,11 @@ class Known:
         return PolicyValue(log_pi_BA, torch.tensor([VALUES[text] for text in packed]), torch.ones(len(packed), 2) > 0)
 
 
-def sweep(compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
+def map_no_grad(compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
     return torch.cat([compute(rows[i : i + size]) for i in range(0, len(rows), size)], dim=1).double()
 
 
-def fragment(*, terminated: bool = False, truncated: bool = False) -> Episode:
+def segment(*, terminated: bool = False, truncated: bool = False) -> Episode:
     """Three steps from s0 to s3, with actions 0, 1, 0 and the reward at the end."""
     steps = tuple(
         Step(Observation(f"s{t}", ACTIONS), float(t == 3), (), terminated and t == 3, truncated and t == 3)
@@ -66,13 +66,13 @@ def by_state(samples: Sequence[Sample]) -> dict[str, Sample]:
     return {sample.observation.text: sample for sample in samples}
 
 
-def epoch(ppo: Ppo, *fragments: Episode) -> dict[str, Sample]:
-    return by_state([sample for rows in ppo.minibatches([fragments], sweep) for sample in rows])
+def epoch(ppo: Ppo, *segments: Episode) -> dict[str, Sample]:
+    return by_state([sample for rows in ppo.minibatches([segments], map_no_grad) for sample in rows])
 
 
 def test_samples_of_a_terminated_episode_have_the_advantages_worked_out_by_hand() -> None:
     ppo, model = make()
-    found = epoch(ppo, fragment(terminated=True))
+    found = epoch(ppo, segment(terminated=True))
     # As in test_ppo_math.py: 0.024, 0.06, 0.4; the return is the advantage and the value.
     assert [found[s].advantage for s in ("s0", "s1", "s2")] == pytest.approx([0.024, 0.06, 0.4])
     assert [found[s].return_ for s in ("s0", "s1", "s2")] == pytest.approx([0.224, 0.46, 1.0])
@@ -84,14 +84,14 @@ def test_samples_of_a_terminated_episode_have_the_advantages_worked_out_by_hand(
 @pytest.mark.parametrize("truncated", [True, False])
 def test_a_fragment_that_does_not_terminate_bootstraps(truncated: bool) -> None:
     ppo, _ = make()
-    found = epoch(ppo, fragment(truncated=truncated))
+    found = epoch(ppo, segment(truncated=truncated))
     assert [found[s].advantage for s in ("s0", "s1", "s2")] == pytest.approx([0.088, 0.22, 0.8])
 
 
 def test_every_epoch_takes_each_sample_once_in_another_order() -> None:
     ppo, _ = make(replace_config(epochs=3, batch_size=4))
-    fragments = [replace(fragment(terminated=True), goal=f"goal {i}") for i in range(4)]
-    rows = list(ppo.minibatches([fragments], sweep))
+    segments = [replace(segment(terminated=True), goal=f"goal {i}") for i in range(4)]
+    rows = list(ppo.minibatches([segments], map_no_grad))
     assert [len(part) for part in rows] == [4] * 9
     orders = [[(s.goal, s.observation.text) for part in rows[i : i + 3] for s in part] for i in (0, 3, 6)]
     assert all(Counter(order) == Counter(orders[0]) and len(set(order)) == 12 for order in orders)
@@ -104,8 +104,8 @@ def replace_config(**changes: Any) -> PpoConfig:
 
 def test_advantages_are_normalised_over_the_whole_interval() -> None:
     ppo, _ = make(replace_config(normalise_advantages=True))
-    fragments = [fragment(terminated=True), fragment(truncated=True)]
-    samples = [s for rows in list(ppo.minibatches([fragments], sweep))[:3] for s in rows]
+    segments = [segment(terminated=True), segment(truncated=True)]
+    samples = [s for rows in list(ppo.minibatches([segments], map_no_grad))[:3] for s in rows]
     raw = np.array([0.024, 0.06, 0.4, 0.088, 0.22, 0.8])
     assert sorted(s.advantage for s in samples) == pytest.approx(sorted((raw - raw.mean()) / raw.std()))
     # Returns are what the value is to learn, so they are as they were.
@@ -114,7 +114,7 @@ def test_advantages_are_normalised_over_the_whole_interval() -> None:
 
 def test_the_generator_fixes_the_order_and_goes_with_the_state() -> None:
     def order(ppo: Ppo) -> list[str]:
-        return [s.observation.text for rows in ppo.minibatches([[fragment(terminated=True)]], sweep) for s in rows]
+        return [s.observation.text for rows in ppo.minibatches([[segment(terminated=True)]], map_no_grad) for s in rows]
 
     (first, _), (second, _), (other, _) = make(), make(), make(seed=1)
     assert order(first) == order(second)

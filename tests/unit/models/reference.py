@@ -27,11 +27,11 @@ from transformers import (
 
 from sacglam.algos.sac import SacBatch
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
-from sacglam.models.adapted import AdaptedLM
 from sacglam.models.agent_model import Backbone
 from sacglam.models.architecture import architecture_of
 from sacglam.models.base import ACTOR
 from sacglam.models.heads import CriticInput, QHeads
+from sacglam.models.lora_lm import AdaptedLM
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import TokenisedQuery
 

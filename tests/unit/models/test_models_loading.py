@@ -39,8 +39,8 @@ from sacglam.models.architecture import DECODER_ONLY, ENCODER_DECODER
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
 from sacglam.models.loading import ANY_LENGTH, BUILTIN, _max_tokens, load_model, lora_config
+from sacglam.models.packing_check import check_packing
 from sacglam.models.seq2seq import logit_scale
-from sacglam.models.trial import check_packing
 from tests.unit.models.reference import CONFIGS, PACKED, SEQ2SEQ, ragged, tiny_model
 
 CPU = torch.device("cpu")
@@ -172,7 +172,7 @@ def test_an_encoder_decoder_outside_the_t5_family_is_refused(config: PreTrainedC
 
 
 def test_the_trial_would_refuse_absolute_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sacglam.models.trial.T5_FAMILY", ("bart",))
+    monkeypatch.setattr("sacglam.models.packing_check.T5_FAMILY", ("bart",))
     layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     widths = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 64}
     model = AutoModelForSeq2SeqLM.from_config(BartConfig(**layers, **widths, max_position_embeddings=64)).eval()
@@ -225,7 +225,7 @@ def test_the_trial_finds_a_small_leak_without_being_told_the_kind_of_layer(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sacglam.models.trial.ATTENTION_KINDS", {"hybrid", "conv", "linear_attention", "full_attention"}
+        "sacglam.models.packing_check.ATTENTION_KINDS", {"hybrid", "conv", "linear_attention", "full_attention"}
     )
     with pytest.raises(ModelError, match="state leaks between actions"):
         check_packing(_random(STATEFUL[name]), name)

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
-from sacglam.models.adapted import AdaptedLM
 from sacglam.models.base import ACTOR
+from sacglam.models.lora_lm import AdaptedLM
 from tests.unit.models.reference import assert_same_gradients, gradients, lora, ragged, shake, tiny_lm, tiny_model
 
 REFERENCES: dict[str, tuple[str, Callable[[PreTrainedModel], AdaptedLM[Any]]]] = {

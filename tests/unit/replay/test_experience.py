@@ -10,7 +10,7 @@ import pytest
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import transitions
-from sacglam.types import Collected, Decision, Episode, Observation, Step
+from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 
 def _episode(version: int = 0) -> Episode:
@@ -27,8 +27,8 @@ def _episode(version: int = 0) -> Episode:
     )
 
 
-def _collected(*episodes: Episode) -> Collected:
-    return Collected(episodes, ())
+def _collected(*episodes: Episode) -> RolloutBatch:
+    return RolloutBatch(episodes, ())
 
 
 def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed: int = 0) -> HindsightReplay:
@@ -121,8 +121,8 @@ def test_its_state_goes_on_with_the_same_batches() -> None:
 def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_before() -> None:
     experience = OnPolicy()
     first, second = _episode(1), _episode(2)
-    for fragment in (first, second):
-        experience.add(Collected((_episode(9),), (fragment,)))
-        assert list(experience.batches()) == [(fragment,)]
+    for segment in (first, second):
+        experience.add(RolloutBatch((_episode(9),), (segment,)))
+        assert list(experience.batches()) == [(segment,)]
     assert experience.metrics(3) == {}
     assert experience.state() == ({}, {})

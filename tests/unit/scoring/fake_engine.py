@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sacglam.scoring.asking import Request
+from sacglam.scoring.vllm.requests import Request
 
 BLOCK = 4
 GARBAGE = -0.5

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from sacglam.errors import DivergenceError, EngineError
-from sacglam.scoring.adapters import AdapterFolders, check_finite
+from sacglam.scoring.vllm.adapters import AdapterFolders, check_finite
 from sacglam.types import Adapter
 
 FILES = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"\x00\x01"}

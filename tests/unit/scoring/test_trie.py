@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sacglam.scoring.trie import edges, leaves, log_prob, nodes
+from sacglam.scoring.vllm.trie import edges, leaves, log_prob, nodes
 
 ACTIONS = [(5, 7, 9), (5, 7, 8), (5,), (6, 7)]
 

@@ -12,7 +12,7 @@ from sacglam.assembly import serves_vllm
 from sacglam.config import Config, ModelConfig
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
-from sacglam.scoring.vllm import vllm_engine
+from sacglam.scoring.vllm.engine import vllm_engine
 
 
 def _config(folder: Path) -> Config:

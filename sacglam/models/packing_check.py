@@ -1,0 +1,190 @@
+"""The trial that shows whether a language model can be packed."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from sacglam.errors import ModelError
+from sacglam.models.causal import decoder_inputs
+from sacglam.models.logprobs import selected_log_probs
+from sacglam.models.lora_lm import decoder_of, output_layer_of
+from sacglam.models.packing import Packed, pack, pack_seq2seq
+from sacglam.models.seq2seq import (
+    T5_FAMILY,
+    encoder_inputs,
+    encoder_of,
+    logit_scale,
+    seq2seq_decoder_inputs,
+    start_token,
+)
+from sacglam.models.tokens import Ids, TokenisedQuery
+
+ATTENTION_KINDS = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers, as configurations name them, whose only path between positions is the attention mask."""
+HIDDEN_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+"""Relative gap allowed between hidden states; found: below 3e-7 in float32, and above 2e-4 where state leaks."""
+SCORE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
+"""Gap allowed between log-probabilities, in nats, beside their own rounding: by 1 in bfloat16 from 128 on."""
+
+
+@torch.no_grad()
+def check_packing(model: PreTrainedModel, name: str) -> None:
+    """Hold the packed scores of a small query against those of separate sequences.
+
+    Recurrent and hybrid models let state leak from one action to the next, some scale or cap their logits, some
+    ignore positions: all show here, so that decoder-only models need no list of architectures. Encoder-decoders have
+    one, because in the trial alone experts (Switch) would not compete for tokens as they do in a batch.
+
+    Raises:
+        ModelError: the model refuses the packed input, or hidden states, scores or the way to the logits differ.
+    """
+    check_architecture(model.config, name)
+    text_config = model.config.get_text_config()
+    foreign = layer_kinds(text_config) - ATTENTION_KINDS
+    if foreign:
+        raise _unpackable(model, name, f"it has layers of kind {sorted(foreign)}, whose state leaks between actions")
+    trial: _Trial = _Seq2SeqTrial(model) if model.config.is_encoder_decoder else _CausalTrial(model)
+    ids = np.random.default_rng(0).integers(1, text_config.vocab_size, size=17)
+    together = TokenisedQuery(ids[:8], (ids[8:11], ids[11:12], ids[12:17]))
+    weight = output_layer_of(model).weight
+    try:
+        packed, hidden_SH = trial.packed(together)
+        separate = [_separate(model, trial, together.prompt, action) for action in together.actions]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise _unpackable(
+            model, name, f"it does not take a packed sequence with a 4-D attention mask and positions ({error})"
+        ) from error
+    expected_SH, expected_N = (torch.cat(parts) for parts in zip(*separate, strict=True))
+    gap_SH = hidden_SH[packed.segment_BS[0] > 0].float() - expected_SH
+    hidden_gap = (gap_SH.norm(dim=-1) / expected_SH.norm(dim=-1)).max().item()
+    if not hidden_gap <= HIDDEN_TOLERANCE[weight.dtype]:
+        raise _unpackable(
+            model,
+            name,
+            f"its hidden states differ by a share of {hidden_gap:.2g} from those of separate sequences, because state "
+            "leaks between actions (recurrent or hybrid layers) or positions are not taken as given",
+        )
+    scored_RH = trial.scale * hidden_SH[packed.scored_rows_R]
+    got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N)
+    rounding_N = 2 * torch.finfo(weight.dtype).eps * expected_N.abs()
+    gap = ((got_N - expected_N).abs() - rounding_N).max().item()
+    plain = _gives_plain_logits(model, trial.whole(together.prompt, together.actions[0]))
+    if not (gap <= SCORE_TOLERANCE[weight.dtype] and plain):
+        raise _unpackable(model, name, "it scales, caps or shifts its logits on the way from the output layer")
+
+
+def check_architecture(config: PreTrainedConfig, name: str) -> None:
+    """Refuse an encoder-decoder outside the T5 family.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if config.is_encoder_decoder and config.model_type not in T5_FAMILY:
+        raise ModelError(
+            f"model {name!r} is an encoder-decoder ({config.model_type}) whose actions cannot share one decoder "
+            "sequence; expected T5, Flan-T5, mT5, UMT5 or UL2, or a decoder-only model"
+        )
+
+
+class _Trial(Protocol):
+    """How a kind of model is asked, packed and alone. All without adapters."""
+
+    scale: float
+
+    def packed(self, query: TokenisedQuery) -> tuple[Packed, Tensor]:
+        """The packed query and its hidden states (S, H)."""
+
+    def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
+        """An action alone, as keyword arguments of the whole model; its logits' last rows are the action's."""
+
+    def alone(self, prompt: Ids, action: Ids) -> Tensor:
+        """Hidden states of an action alone, at the positions of its segment."""
+
+
+class _CausalTrial:
+    scale = 1.0
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+
+    def packed(self, query: TokenisedQuery) -> tuple[Packed, Tensor]:
+        packed = pack([query]).to(self._model.device)
+        return packed, decoder_of(self._model)(**decoder_inputs(self._model, packed)).last_hidden_state[0]
+
+    def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
+        return {"input_ids": _row(self._model, prompt, action), "use_cache": False}
+
+    def alone(self, prompt: Ids, action: Ids) -> Tensor:
+        hidden_TH: Tensor = decoder_of(self._model)(**self.whole(prompt, action)).last_hidden_state[0]
+        return hidden_TH[len(prompt) :]
+
+
+class _Seq2SeqTrial:
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._start = start_token(model.config)
+        self.scale = logit_scale(model)
+
+    def packed(self, query: TokenisedQuery) -> tuple[Packed, Tensor]:
+        packed = pack_seq2seq([query], self._start).to(self._model.device)
+        encoded_BPH = encoder_of(self._model)(**encoder_inputs(packed)).last_hidden_state
+        inputs = seq2seq_decoder_inputs(self._model, packed, encoded_BPH)
+        return packed, decoder_of(self._model)(**inputs).last_hidden_state[0]
+
+    def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
+        started = _row(self._model, np.array([self._start]), action)
+        return {"input_ids": _row(self._model, prompt), "decoder_input_ids": started, "use_cache": False}
+
+    def alone(self, prompt: Ids, action: Ids) -> Tensor:
+        inputs = self.whole(prompt, action)
+        encoded_BPH = encoder_of(self._model)(input_ids=inputs["input_ids"]).last_hidden_state
+        decoder, ids = decoder_of(self._model), inputs["decoder_input_ids"]
+        hidden_TH: Tensor = decoder(
+            input_ids=ids, encoder_hidden_states=encoded_BPH, use_cache=False
+        ).last_hidden_state[0]
+        return hidden_TH
+
+
+def _row(model: PreTrainedModel, *parts: Ids) -> Tensor:
+    """Token ids as a batch of one."""
+    return torch.from_numpy(np.concatenate(parts))[None].to(model.device)
+
+
+def _separate(model: PreTrainedModel, trial: _Trial, prompt: Ids, action: Ids) -> tuple[Tensor, Tensor]:
+    """Hidden states (L, H) and log-probabilities (L,) of an action alone after the prompt, by the model's own way."""
+    hidden_LH = trial.alone(prompt, action).float()
+    log_prob_TV = torch.log_softmax(model(**trial.whole(prompt, action)).logits.float(), dim=-1)[0]
+    action_N1 = torch.from_numpy(action)[:, None].to(model.device)
+    return hidden_LH, log_prob_TV[-len(action) - 1 : -1].gather(-1, action_N1).squeeze(-1)
+
+
+def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:
+    """Whether the output layer's values come out as they are, however large: random weights alone would hide a cap."""
+    head = output_layer_of(model)
+    ramp_V = torch.linspace(-100, 100, head.weight.shape[0], device=head.weight.device, dtype=head.weight.dtype)
+    handle = head.register_forward_hook(lambda module, args, output: ramp_V.expand_as(output))
+    try:
+        logits_TV = model(**inputs).logits[0]
+    finally:
+        handle.remove()
+    return torch.equal(logits_TV, ramp_V.expand_as(logits_TV).to(logits_TV.dtype))
+
+
+def _unpackable(model: PreTrainedModel, name: str, reason: str) -> ModelError:
+    return ModelError(
+        f"model {name!r} ({model.config.model_type}) cannot be packed: {reason}; expected a transformer decoder such "
+        "as Llama, Qwen2, Qwen3, Gemma or Mistral, or one of the T5 family"
+    )
+
+
+def layer_kinds(text_config: PreTrainedConfig) -> set[str]:
+    """What the model's layers are, by transformers' names; nothing where the configuration does not tell."""
+    try:
+        return set(text_config.layer_types or ())
+    except AttributeError:
+        return set()

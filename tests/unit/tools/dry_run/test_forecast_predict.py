@@ -1,0 +1,69 @@
+"""From what was measured to the whole training: numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sacglam import config as configuration
+from sacglam.runtime.placement import Plan
+from sacglam.tools.dry_run.calibrate import Calibration, Sample
+from sacglam.tools.dry_run.predict import EVALUATION, predict, seconds_of_an_update, states_beside, updates_of
+from sacglam.tools.dry_run.random_rollout import RandomRollout
+
+PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
+ALONE = Plan(0, 0, 1, "cpu", 1, 1, ())
+QUIET = ["evaluation.episodes=5", "tracking.samples_every_steps=0"]
+PHASES = {"batch": 0.1, "target": 1.0, "forward": 2.0, "backward": 3.0, "optimizer": 0.25}
+
+
+def measured(states: int, score_s: float, rows: int) -> Calibration:
+    return Calibration(Sample(states, {"scoring": score_s}, None), Sample(rows, PHASES, None))
+
+
+def test_sac() -> None:
+    """100 intervals of 32 steps with 2 updates of 256 rows; 64 rows were measured."""
+    config = configuration.override(configuration.Config(), ["steps=3200", *QUIET])
+    assert updates_of(config) == 200
+    found = predict(config, ALONE, PLAYED, measured(16, 0.8, 64))
+    assert found == pytest.approx(
+        {
+            "environment": 3200 * 0.001,
+            "scoring": 3200 * 0.05,
+            "replay": 50.0,
+            "batch": 200 * 0.4,
+            "target": 200 * 4.0,
+            "forward": 200 * 8.0,
+            "backward": 200 * 12.0,
+            "optimizer": 200 * 0.25,
+            EVALUATION: 10 * 30 * 0.05,
+        }
+    )
+    assert seconds_of_an_update(config, found) == pytest.approx(0.4 + 4 + 8 + 12 + 0.25)
+
+
+def test_ppo() -> None:
+    """2 intervals of 2,048 steps, looked at once and learnt from 16 times; 3 minibatches of 800 take up an interval."""
+    config = configuration.override(configuration.Config(), ["steps=4000", "algo={type: ppo, batch_size: 800}", *QUIET])
+    assert updates_of(config) == 2 * 16 * 3
+    found = predict(config, ALONE, PLAYED, measured(32, 3.2, 4))
+    assert found["scoring"] == pytest.approx(4096 * 0.1)
+    assert found["target"] == pytest.approx(4096 * 0.25)
+    assert found["forward"] == pytest.approx(4096 * 16 * 0.5)
+    assert found["optimizer"] == pytest.approx(96 * 0.25)
+
+
+def test_engines_share_states_and_ranks_rows() -> None:
+    config = configuration.override(configuration.Config(), ["steps=3200", *QUIET])
+    alone = predict(config, ALONE, PLAYED, measured(16, 0.8, 64))
+    shared = predict(config, Plan(2, 3, 1, "cuda", 1, 1, ()), PLAYED, measured(16, 0.8, 64))
+    assert shared["scoring"] == pytest.approx(alone["scoring"] / 2)
+    assert shared["backward"] == pytest.approx(alone["backward"] / 3)
+    assert shared["optimizer"] == alone["optimizer"]
+
+
+def test_states_beside_the_rollout() -> None:
+    """Before and after 5 each; 4 times 10, and as many held out; 8 times 3 samples, scored and asked for Q."""
+    settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10, heldout: true}"]
+    settings += ["tracking.samples_every_steps=125", "tracking.samples_episodes=3"]
+    config = configuration.override(configuration.Config(), settings)
+    assert states_beside(config, 7) == (10 + 2 * 4 * 10 + 2 * 8 * 3) * 7

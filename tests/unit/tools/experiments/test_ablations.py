@@ -1,0 +1,127 @@
+"""The ablations that are shipped: what they vary, and where their runs lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sacglam.errors import ConfigError
+from sacglam.tools.experiments import ablations, plan
+
+CONFIGS = Path(__file__).parents[4] / "configs"
+
+
+def names(family: str) -> list[str]:
+    return [variant.name for variant in ablations.load(family).variants]
+
+
+def test_the_papers_figures_are_there() -> None:
+    assert ablations.shipped() == ["critic", "n_step", "sampling", "updates"]
+
+
+def test_they_lie_with_the_other_configurations_too() -> None:
+    for name in [*ablations.shipped(), "base", "ppo"]:
+        assert (CONFIGS / "ablations" / f"{name}.yaml").samefile(ablations.FOLDER / f"{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("critic", ["critic.backbone=frozen,critic.score_weight=0",
+                    "critic.backbone=frozen,critic.input=observation,critic.score_weight=0",
+                    "critic.score_weight=0", "critic.input=observation,critic.score_weight=0",
+                    "base", "critic.input=observation"]),
+        ("sampling", ["base", "replay.sampling=prior", "replay.sampling=uniform", "replay.hindsight=false"]),
+        ("n_step", ["algo.n_step=1", "algo.n_step=3", "base", "algo.n_step=3,replay.capacity=1000",
+                    "algo.n_step=3,replay.capacity=3000"]),
+        ("updates", ["algo.updates_per_interval=2", "base", "algo.update_interval=128",
+                     "algo.update_interval=128,algo.updates_per_interval=32", "ppo+algo.update_interval=256", "ppo",
+                     "ppo+algo.epochs=16", "ppo+algo.epochs=16,algo.update_interval=2048"]),
+    ],
+)  # fmt: skip
+def test_a_variant_goes_by_what_it_changes(family: str, expected: list[str]) -> None:
+    assert names(family) == expected
+
+
+def test_critic_has_three_panels_of_the_same_labels() -> None:
+    first, second, third = ablations.load("critic").groups
+    assert list(first.members) == list(second.members) == list(third.members)
+    seen = [{(v.config().critic.backbone, v.config().critic.score_weight) for v in g.members.values()}
+            for g in (first, second, third)]  # fmt: skip
+    assert seen == [{("frozen", 0.0)}, {("shared", 0.0)}, {("shared", 0.2)}]
+
+
+EVALUATED = {"evaluation": {"episodes": 300, "every_steps": 320, "every_episodes": 100}}
+RATES = {"actor_lr": 1.6e-3, "critic_lr": 1.6e-3}
+TWICE_THE_UPDATES = {"updates_per_interval": 8, "tau": 0.02, "warmup_updates": 40, **RATES}
+
+
+def test_the_bases_are_configurations_evaluated_on_the_way() -> None:
+    quickstart, base, plain_ppo, ppo = (
+        yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+        for name in ("quickstart", "ablations/base", "simple/ppo", "ablations/ppo")
+    )
+    assert ppo == plain_ppo | EVALUATED
+    del quickstart["critic"]["target_backbone"]
+    assert base == quickstart | {"algo": quickstart["algo"] | TWICE_THE_UPDATES} | EVALUATED
+
+
+def test_the_comparisons_side_with_hindsight_is_the_quickstart() -> None:
+    assert (CONFIGS / "simple" / "sac_her.yaml").samefile(CONFIGS / "quickstart.yaml")
+
+
+def test_variants_that_families_share_are_evaluated_at_the_same_steps() -> None:
+    for name in ablations.shipped():
+        configs = [variant.config() for variant in ablations.load(name).variants]
+        assert plan.evaluation_grid(configs) is None, name  # as their files say
+
+
+def test_another_base_gives_its_name_to_the_folder(tmp_path: Path) -> None:
+    for stem in ("base", "other"):
+        (tmp_path / f"{stem}.yaml").write_text((ablations.FOLDER / "base.yaml").read_text())
+    (tmp_path / "mine.yaml").write_text("""
+title: Mine
+paper: no figure
+finding: nothing
+groups:
+  - title: all
+    variants:
+      a: []
+      b: {base: other.yaml}
+      c: {base: other.yaml, set: [steps=640, algo.gamma=0.5]}
+""")
+    experiment = ablations.load(str(tmp_path / "mine.yaml"))
+    assert [v.name for v in experiment.variants] == ["base", "other", "other+algo.gamma=0.5,steps=640"]
+    run = plan.runs(experiment, 1, [], tmp_path)[2]
+    assert run.folder == tmp_path / "runs/other+algo.gamma=0.5,steps=640/seed0"
+    assert (run.config.steps, run.config.algo.gamma) == (640, 0.5)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'critic'\?"):
+        ablations.load("critc")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title: x", "groups: Field required"),
+        ("[", "not valid YAML"),
+        ("{title: t, paper: p, finding: f, groups: [], bse: x}", "bse: Extra inputs"),
+        (
+            "{title: t, paper: p, finding: f, groups: [{title: g, variants: {a: {base: quickstart.yaml}}}]}",
+            "cannot read the configuration",
+        ),
+    ],
+)
+def test_a_wrong_file_is_explained(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        ablations.load(str(tmp_path / "wrong.yaml"))
+
+
+def test_a_file_that_is_not_there_is_explained() -> None:
+    with pytest.raises(ConfigError, match="cannot read the ablation"):
+        ablations.load("no/such/family.yaml")

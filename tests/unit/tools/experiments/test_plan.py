@@ -1,0 +1,69 @@
+"""Which runs there are, in which order, and on which grid they are evaluated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sacglam import config as configuration
+from sacglam.errors import ConfigError
+from sacglam.tools.experiments import plan
+
+
+def files(folder: Path, *names: str) -> list[Path]:
+    """The quickstart under other names."""
+    made = [folder / f"{name}.yaml" for name in names]
+    for file in made:
+        file.write_text(configuration.quickstart_path().read_text())
+    return made
+
+
+def test_seeds_alternate_and_the_first_place_goes_round(tmp_path: Path) -> None:
+    experiment = plan.comparison(files(tmp_path, "a", "b", "c"))
+    order = [(run.variant.name, run.seed) for run in plan.runs(experiment, 4, [], tmp_path)]
+    assert "".join(name for name, _ in order) == "abc" + "bca" + "cab" + "abc"
+    assert [seed for _, seed in order] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+
+
+def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
+    experiment = plan.comparison(files(tmp_path, "a"))
+    run = plan.runs(experiment, 2, ["steps=640", "threads=2"], tmp_path / "out")[1]
+    assert run.folder == tmp_path / "out/runs/a/seed1"
+    command = [str(word) for word in run.train_command()]
+    expected = ["train", str(tmp_path / "a.yaml"), "--seed", "1", "--out", str(run.folder)]
+    assert command[1:] == ["-m", "sacglam", *expected, "--set", "steps=640", "--set", "threads=2"]
+    assert (run.config.seed, run.config.steps, run.config.threads) == (1, 640, 2)
+    assert run.resume_command()[3:] == ["train", "--resume", str(run.folder)]
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match="would both be called 'a'"):
+        plan.comparison(files(tmp_path, "a") + files(tmp_path / "other", "a"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([{}, {}], 352),  # 7,200 / 20 = 360, to the nearest multiple of 32
+        ([{"every": 640}, {"every": 640}], None),
+        ([{"every": 640}, {}], 640),
+        ([{"every": 640}, {"every": 320}], 352),
+        ([{}, {"interval": 512}], 512),
+        ([{"steps": 64}, {}], 32),
+    ],
+)
+def test_all_are_evaluated_at_the_same_steps(settings: list[dict[str, int]], expected: int | None) -> None:
+    configs = [
+        configuration.load(
+            None,
+            [
+                f"evaluation.every_steps={given.get('every', 0)}",
+                f"algo.update_interval={given.get('interval', 32)}",
+                f"steps={given.get('steps', 7200)}",
+            ],
+        )
+        for given in settings
+    ]
+    assert plan.evaluation_grid(configs) == expected

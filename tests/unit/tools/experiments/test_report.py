@@ -1,0 +1,123 @@
+"""What reports say of finished runs whose numbers are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sacglam.tools.experiments import plan
+from sacglam.tools.experiments.figure import draw_report
+from sacglam.tools.experiments.markdown import markdown
+from sacglam.tools.experiments.report import report
+from tests.unit.tools.experiments.made_up import finish
+from tests.unit.tools.experiments.test_plan import files
+
+OVERRIDES = ("steps=400", "evaluation.every_steps=100", "threads=1")
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, Any]:
+    """`fast` with three seeds; `slow` with one that reaches 0.8, one that does not, and one unfinished."""
+    experiment = plan.comparison(files(tmp_path, "fast", "slow"))
+    runs = {(run.variant.name, run.seed): run for run in plan.runs(experiment, 3, OVERRIDES, tmp_path)}
+    finish(runs["fast", 0], [0.5, 0.8, 0.9, 0.9], heldout=0.6)
+    finish(runs["fast", 1], [0.9, 0.9, 0.9, 1.0], heldout=0.8)
+    finish(runs["fast", 2], [0.5, 0.8, 0.9, 0.8], heldout=0.7)
+    finish(runs["slow", 0], [0.2, 0.4, 0.6, 0.8], seconds=2.0)
+    finish(runs["slow", 1], [0.2, 0.4, 0.6, 0.7], seconds=2.0)
+    return report(experiment, list(runs.values()), 0.8, "sacglam compare fast.yaml slow.yaml")
+
+
+def members(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {member["label"]: member for member in values["groups"][0]["members"]}
+
+
+def test_success_area_and_threshold(values: dict[str, Any]) -> None:
+    fast, slow = members(values)["fast"], members(values)["slow"]
+    assert fast["after"]["overall"]["mean"] == pytest.approx(0.9)
+    assert fast["before"]["overall"]["mean"] == pytest.approx(0.1)
+    assert fast["random"]["grasp"]["mean"] == pytest.approx(0.3)
+    assert fast["heldout_after"]["overall"]["mean"] == pytest.approx(0.7)
+    # 0.1 0.2 0.4 0.6 0.8 and 0.1 0.2 0.4 0.6 0.7: trapezoids of width 1/4
+    assert slow["area"]["mean"] == pytest.approx((0.4125 + 0.4) / 2)
+    assert fast["to_threshold"]["steps"]["values"] == (200, 100, 200)
+    assert fast["to_threshold"]["seconds"]["values"] == (200, 100, 200)
+    assert slow["to_threshold"]["steps"]["values"] == (400, None)
+    assert slow["to_threshold"]["seconds"]["values"] == (800, None)
+    assert slow["to_threshold"]["steps"]["reached"] == 1
+    assert slow["to_threshold"]["steps"]["estimate"] is None
+    assert slow["unfinished_seeds"] == [2]
+
+
+def test_ratio_is_by_seeds_that_both_have(values: dict[str, Any]) -> None:
+    (found,) = values["groups"][0]["ratios"]
+    assert (found["of"], found["to"], found["seeds"]) == ("fast", "slow", 2)
+    assert (found["steps"]["mean"], found["steps"]["n"]) == (pytest.approx(0.5), 1)
+    assert found["seconds"]["mean"] == pytest.approx(0.25)
+
+
+def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict[str, Any]) -> None:
+    curve = members(values)["slow"]["curves"]["1"]["overall"]
+    assert curve["steps"] == (0, 100, 200, 300, 400)
+    assert curve["values"] == (0.1, 0.2, 0.4, 0.6, 0.7)
+    assert curve["seconds"] == (0, 200, 400, 600, 800)
+
+
+def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(values))["runs"] == {"finished": 5, "planned": 6}
+    assert values["setting"]["threads"] == [1]
+    assert values["setting"]["other_settings"] == []
+    assert values["setting"]["environments"] == ["playground_simple"]
+    assert values["setting"]["runs_without_a_note_of_the_machine"] == 5
+    # 3 runs of 400 s and 2 of 800 s
+    assert values["setting"]["training_minutes"] == round(2800 / 60, 1)
+
+
+def test_a_run_of_other_settings_is_told_of(tmp_path: Path) -> None:
+    experiment = plan.comparison(files(tmp_path, "a"))
+    finish(plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.5"], tmp_path)[0], [0.5])
+    values = report(experiment, plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.9"], tmp_path), 0.8, "")
+    assert values["setting"]["other_settings"] == ["a seed 0: algo.gamma: 0.5 there, 0.9 now"]
+    assert "not the settings of this command**: a seed 0: algo.gamma" in markdown(values, "x.png")
+
+
+def test_the_text_shows_the_numbers_and_their_gaps(values: dict[str, Any]) -> None:
+    text = markdown(values, "figure2.png")
+    assert "![Comparison](figure2.png)" in text
+    assert "seeds of slow: 2" in text
+    assert "| fast | 3 | 0.900 [0.652, 1.148] |" in text
+    assert "median 200, mean 167 [23, 310]; 3 of 3 reached" in text
+    assert "1 of 2 reached" in text
+    assert "| fast / slow | 0.50, 1 of 2 seeds | 0.25, 1 of 2 seeds |" in text
+    assert "| **training** | **400.0** | **800.0** |" in text
+    assert "| evaluation (apart) | 7.0 | 7.0 |" in text
+    assert "`sacglam compare fast.yaml slow.yaml`" in text
+
+
+def test_the_figure_shows_every_member_in_its_colour(values: dict[str, Any], tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    draw_report(values, tmp_path / "figure2.png")
+    picture = imread(tmp_path / "figure2.png")
+    height, width, _ = picture.shape
+    assert width > 2 * height  # two panels in a row
+    for half in (picture[:, : width // 2], picture[:, width // 2 :]):
+        for colour in ("0072B2", "D55E00"):
+            rgb = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+            assert (abs(half[..., :3] - rgb).max(axis=-1) < 0.01).sum() > 300
+
+
+def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path) -> None:
+    members = plan.comparison(files(tmp_path, "a")).groups[0].members
+    group = plan.Group("relabelled", members, metric="buffer_hindsight_share")
+    experiment = plan.Experiment("sampling", "Sampling", "", (group,))
+    runs = plan.runs(experiment, 2, OVERRIDES, tmp_path)
+    for run in runs:
+        finish(run, [0.1, 0.2, 0.3, 0.4])
+    values = report(experiment, runs, 0.8, "")
+    assert "| a | 2 | 0.100 | 0.400 |" in markdown(values, "x.png")
+    draw_report(values, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 10_000
