@@ -15,10 +15,10 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from sacglam.assembly import Parts, build
 
 from benchmarks import common
 from sacglam import cpu
-from sacglam.assembly import Parts, build
 from sacglam.build import build_brain, build_env, resolve
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, load
@@ -54,7 +54,7 @@ def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
 def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
     """Where the time of `intervals` intervals goes, after a warm-up of a tenth as many."""
     parts = build(config)
-    replay = parts.experience
+    replay = parts.collector.experience
     assert isinstance(replay, HindsightReplay)
     replay.add(random_rollout(config).collect(fill))
     for _ in range(-(-intervals // 10)):
@@ -86,17 +86,17 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
 
 def _interval(parts: Parts, config: Config) -> None:
     """The body of the training loop; sampling is counted with the replay."""
-    collected = parts.rollout.collect(config.algo.update_interval)
+    collected = parts.collector.rollout.collect(config.algo.update_interval)
     with parts.clock.phase("replay"):
-        parts.experience.add(collected)
-        batches = parts.experience.batches()
+        parts.collector.experience.add(collected)
+        batches = parts.collector.experience.batches()
     parts.learners.learn(batches, config.algo.updates_per_interval, publish=False, probe=()).finish()
 
 
 def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:
     """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
     sample = replay.buffer.sample(np.random.default_rng(0), 1000)
-    tokenised = build_brain(config).tokenizer([query(t.goal, t.observation) for t in sample])
+    tokenised = build_model(config).tokenizer([query(t.goal, t.observation) for t in sample])
     return (
         round(fmean(len(q.prompt) for q in tokenised), 1),
         round(fmean(len(q.actions) for q in tokenised), 1),

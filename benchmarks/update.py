@@ -9,14 +9,14 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
+
 from benchmarks import common
 from sacglam.algos.base import State
 from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.learner.backend import TorchBackend
-from sacglam.learner.learner import Learner
-from sacglam.learner.schedule import Schedule
+from sacglam.learner.learner import Learner, Schedule
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
@@ -35,21 +35,15 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     heads, target_heads = (
         QHeads(lm.hidden_size, [1024, 1024], 2, "observation_action", actions).to(options.device) for _ in range(2)
     )
-    model = ActorCritic(lm, heads, target_heads, PolicyHead(), "shared", "adapter")
-    words = common.word_tokenizer(common.model_config(options).vocab_size)
+        words = common.word_tokenizer(common.model_config(options).vocab_size)
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
     tokenizer, policy = QueryTokenizer(words, max_tokens=2048), PolicyHead()
+    model = ActorCritic(lm, tokenizer, policy, heads, target_heads, "shared", "adapter")
     clock = PhaseClock()
-
-    def pack(states: Sequence[State]) -> Any:
-        return model.pack(tokenizer([query(goal, observation) for goal, observation in states]))
-
     learner = Learner(
         model,
-        Sac(model, pack, config, clock),
-        lm,
+        Sac(model, config, clock),
         PackedScorer(lm, tokenizer, policy),
-        lambda queries: [],
         TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         Schedule(config.actor_lr, config.critic_lr, config.lr_decay, 1, config.micro_batch_size),
         {},

@@ -1,4 +1,4 @@
-"""A trained agent, ready to be asked."""
+"""A trained agent: its policy and Q function."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import Brain, build_brain, resolve
-from sacglam.config import Config, EnginesConfig, LearnersConfig
+from sacglam.build import build_model, critic_settings
+from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError
+from sacglam.learner.learner import model_tensors
+from sacglam.models.agent_model import AgentModel
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.runs import checkpoint
-from sacglam.runs.directory import RunDirectory
+from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runtime.devices import in_one_process, resolve
+from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Observation
 
 
@@ -28,8 +32,13 @@ class Agent:
     """Policy and Q function of a run at its newest checkpoint."""
 
     config: Config
-    brain: Brain
+    model: AgentModel
     env_steps: int
+
+    @property
+    def scorer(self) -> PackedScorer:
+        """The policy at many states."""
+        return PackedScorer(self.model.lm, self.model.tokenizer, self.model.policy)
 
     def probabilities(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
         """pi(a|o,g) of each action (paper, Eq. 2); sums to 1.
@@ -37,7 +46,7 @@ class Agent:
         Raises:
             SacglamError: the action list is empty or repeats itself, or the texts do not fit the model.
         """
-        log_pi = self.brain.scorer().log_policy([query(goal, _state(observation, actions))])[0]
+        log_pi = self.scorer.log_policy([query(goal, _state(observation, actions))])[0]
         return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
 
     def value(self, observation: str, goal: str, actions: Sequence[str]) -> float:
@@ -65,12 +74,12 @@ class Agent:
         """
         if not self.has_q:
             raise ModelError("an agent trained by PPO has no Q values; ask for value(), that of the state")
-        [values] = self.brain.q_values([query(goal, _state(observation, actions))])
+        [values] = self.model.q_values([query(goal, _state(observation, actions))])
         return dict(zip(actions, values.tolist(), strict=True))
 
     @torch.no_grad()
     def _evaluate(self, observation: str, goal: str, actions: Sequence[str]) -> Any:
-        return self.brain.model.evaluate(self.brain.pack([(goal, _state(observation, actions))]))
+        return self.model.evaluate(self.model.pack([query(goal, _state(observation, actions))]))
 
     def act(self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None) -> str:
         """The most probable action, or with `rng` one drawn from the policy.
@@ -78,8 +87,16 @@ class Agent:
         Raises:
             SacglamError: as for `probabilities`.
         """
-        log_pi = self.brain.scorer().log_policy([query(goal, _state(observation, actions))])[0]
+        log_pi = self.scorer.log_policy([query(goal, _state(observation, actions))])[0]
         return actions[greedy(log_pi) if rng is None else SamplingPolicy(rng)(log_pi)]
+
+    def export(self, folder: Path) -> None:
+        """Write the actor as a peft adapter (for peft, transformers and vLLM), and the critic next to it.
+
+        Raises:
+            RunDirectoryError: the folder cannot be written.
+        """
+        write_files(folder, self.model.exported_files(critic_settings(self.config)))
 
 
 def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
@@ -90,15 +107,13 @@ def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
     """
     directory = RunDirectory.open(Path(run_dir))
     if not checkpoint.steps(directory.checkpoints):
-        raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it train to its first one")
-    alone = {"device": device, "engines": EnginesConfig(), "learners": LearnersConfig()}  # an agent is one process
-    config = resolve(directory.config().model_copy(update=alone))
+        raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
+    config = resolve(in_one_process(directory.config(), device))
     cpu.prepare(config.threads)
     _, found = checkpoint.load_newest(directory.checkpoints, warnings.warn)
-    brain = build_brain(config)
-    prefix = "model."
-    brain.model.load_state({n.removeprefix(prefix): t for n, t in found.tensors.items() if n.startswith(prefix)})
-    return Agent(config, brain, found.values["progress"]["env_steps"])
+    model = build_model(config)
+    model.load_state(model_tensors(found.tensors))
+    return Agent(config, model, found.values["progress"]["env_steps"])
 
 
 def _state(observation: str, actions: Sequence[str]) -> Observation:

@@ -1,113 +1,213 @@
-"""From a configuration to the objects of one process: environment, model, learner, replay."""
+"""From a configuration to the parts of a run, in one process or in many. Everything is wired here."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sacglam import cpu
-from sacglam.algos.base import Algorithm, State
+from sacglam.algos.base import Algorithm
 from sacglam.algos.ppo import Ppo
 from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, PpoConfig
 from sacglam.envs import TextEnv, make
-from sacglam.errors import ConfigError
+from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.backend import Backend, TorchBackend
-from sacglam.learner.learner import Learner
-from sacglam.learner.schedule import Schedule
+from sacglam.learner.learner import Learner, Schedule
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.actor_value import ActorValue
 from sacglam.models.agent_model import AgentModel, trained_adapters
-from sacglam.models.base import PackedLM
 from sacglam.models.heads import QHeads, ValueHead
-from sacglam.models.loading import load_model, lora_config
+from sacglam.models.loading import load_model, load_shape, lora_config
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
-from sacglam.scoring.packed import PackedScorer
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.runtime.devices import machine
+from sacglam.runtime.engines import EngineGroup, EngineHost
+from sacglam.runtime.group import LocalWorker
+from sacglam.runtime.handoff import EngineHandoff, Handoff, SharedWeights
+from sacglam.runtime.learners import LearnerGroup
+from sacglam.runtime.placement import Plan, plan
+from sacglam.runtime.ray import Needs, RayRuntime
+from sacglam.scoring.base import Scorer
+from sacglam.scoring.packed import PackedEngine, PackedScorer
 from sacglam.types import Query
 
+PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05}
+_PARITY_SEED, _PARITY_STATES = 0x9A217, 8
 _SHUFFLES = 0x5F0FF1E  # the stream of PPO's minibatches
-
-Observe = Callable[[PackedLM], PackedLM]
-"""What stands before a language model and looks on, as one itself."""
-
-
-def as_it_is(lm: PackedLM) -> PackedLM:
-    """`lm` itself."""
-    return lm
 
 
 @dataclass(frozen=True)
-class Brain:
-    """The language model with its adapters and heads, and what is needed to ask it."""
+class Collector:
+    """What acts in the environments, and what it leaves to learn from."""
 
-    lm: PackedLM
-    tokenizer: QueryTokenizer
-    policy: PolicyHead
-    model: AgentModel
-
-    def scorer(self, version: Callable[[], int] = lambda: 0) -> PackedScorer:
-        """A scorer over these weights."""
-        return PackedScorer(self.lm, self.tokenizer, self.policy, version)
-
-    @torch.no_grad()
-    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """min_c Q_c of each query's own actions, one array (A,) for each; empty where the critic has V alone."""
-        if not isinstance(self.model, ActorCritic):
-            return [np.empty(0, dtype=np.float32) for _ in queries]
-        values = self.model.evaluate(self.model.pack(self.tokenizer(queries)))
-        q_BA = values.q_CBA.min(dim=0).values.float().cpu().numpy()
-        return [row[: len(q.actions)] for row, q in zip(q_BA, queries, strict=True)]
-
-    def pack(self, states: Sequence[State]) -> Any:
-        """Goals and observations as the model takes them."""
-        return self.model.pack(self.tokenizer([query(goal, observation) for goal, observation in states]))
+    rollout: Rollout
+    experience: Experience
+    rngs: dict[str, np.random.Generator]
+    """The rollout's generators by their names in checkpoints."""
 
 
-def resolve(config: Config) -> Config:
-    """The configuration with everything left open settled for this machine: device, threads, a local model's folder.
+@dataclass(frozen=True)
+class Parts:
+    """What the loop works with."""
 
-    Raises:
-        ConfigError: this machine has no such device.
+    learners: LearnerGroup
+    handoff: Handoff
+    collector: Collector
+    clock: PhaseClock
+    model: AgentModel | None = None
+    """The model that learns and acts, where all of it is in this process."""
+    processes: Processes | None = None
+
+    @property
+    def scorer(self) -> Scorer:
+        """Where the rollout gets its policy from."""
+        return self.collector.rollout.scorer
+
+    def close(self) -> None:
+        """End all processes but this one."""
+        if self.processes:
+            self.processes.runtime.close()
+
+
+@dataclass(frozen=True)
+class Processes:
+    """What runs next to the driver."""
+
+    runtime: RayRuntime
+    engines: EngineGroup
+
+
+def build(config: Config, note: Callable[[str], None] = print) -> Parts:
+    """All parts of one run, seeded by `config.seed`; starts the processes it asks for, and waits for none.
+
+    Sets this process's thread count. `note` is given a line for the user when an engine restarts.
     """
-    device = settle_device(config)
-    if not config.learners.count:  # the learner runs here
-        check_device(device)
-    model = config.model
-    if Path(model.name).is_dir():
-        model = model.model_copy(update={"name": str(Path(model.name).resolve())})
-    threads = config.threads or (0 if config.engines.count else cpu.default_threads())
-    return config.model_copy(update={"device": device, "threads": threads, "model": model})
+    cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
+    clock = PhaseClock()
+    if config.engines.count:
+        return _build_distributed(config, clock, note)
+    model = build_model(config)
+    learner = build_learner(config, model, clock)
+    learners = LearnerGroup([LocalWorker(learner)], config.learners.timeout_s)
+    scorer = _scorer(model, lambda: learner.updates)
+    return Parts(learners, SharedWeights(), collector(config, scorer, clock), clock, model)
 
 
-def settle_device(config: Config) -> str:
-    """The device that `auto` stands for on this machine, or the one named."""
-    if config.device != "auto":
-        return config.device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
+    """Environments in lockstep under the policy of `scorer`, and what the algorithm keeps of their episodes."""
+    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
+    envs = [build_env(config) for _ in range(config.env.copies)]
+    starts = RandomStarts(envs[0].goals("train"), starts_rng)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock)
+    experience = build_experience(config, envs[0], replay_rng)
+    return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng})
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine lacks.
-
-    Raises:
-        ConfigError: it does.
-    """
+def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
+    """Engines, and learner ranks if there are any, in processes of their own that Ray places."""
+    where = plan(config, machine())
+    if where.fault:
+        raise ConfigError(where.fault)
+    serves_vllm(config)  # what it refuses is refused before anything is started
+    on_gpu = config.device != "cpu"
+    engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
+    learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
+    runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {device!r} cannot be used here ({error}); take auto or cpu") from error
+        engines = EngineGroup(
+            lambda index: runtime.spawn(index).build(host_engine, config, where.engine_threads),
+            where.engines,
+            timeout_s=config.engines.timeout_s,
+            start_timeout_s=config.engines.start_timeout_s,
+            max_restarts=config.engines.max_restarts,
+            note=note,
+        )
+        learners = _start_learners(runtime, config, where, clock)
+        handoff = EngineHandoff(
+            engines,
+            _fixed_states(config),
+            tolerance=config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype],
+            every=config.engines.parity_every * config.algo.updates_per_interval,
+            clock=clock,
+        )
+        processes = Processes(runtime, engines)
+        return Parts(learners, handoff, collector(config, engines, clock), clock, processes=processes)
+    except BaseException:
+        runtime.close()
+        raise
+
+
+def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: PhaseClock) -> LearnerGroup:
+    timeout_s = config.learners.timeout_s
+    if not where.learners:  # the driver learns, on its own clock
+        cpu.prepare(where.learner_threads)
+        return LearnerGroup([LocalWorker(build_learner(config, build_model(config), clock))], timeout_s)
+    workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
+    meeting = workers[0].meeting_point(config.engines.start_timeout_s)
+    for rank, worker in enumerate(workers):
+        worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
+    return LearnerGroup(workers, timeout_s)
+
+
+def host_engine(config: Config, threads: int) -> EngineHost:
+    """A scoring engine, in the process that calls this."""
+    cpu.prepare(threads)
+    if serves_vllm(config):
+        from sacglam.scoring.vllm.engine import vllm_engine
+
+        return EngineHost(vllm_engine(config.model_copy(update={"threads": threads})))
+    model = build_model(config)
+    return EngineHost(PackedEngine(model.lm, model.tokenizer, model.policy))
+
+
+def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> Learner:
+    """A learner rank, in the process that calls this, after it has met the others at the `meeting` point."""
+    from sacglam.learner.deepspeed import init_distributed
+
+    cpu.prepare(threads)
+    init_distributed(rank, world, meeting, config.device, config.learners.timeout_s)
+    return build_learner(config, build_model(config), PhaseClock())
+
+
+def serves_vllm(config: Config) -> bool:
+    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model.
+
+    Raises:
+        ModelError: vLLM is asked for by name, for a model that is no decoder; or the model cannot be found.
+    """
+    if config.engines.type == "packed":
+        return False
+    decodes = not load_shape(config.model).is_encoder_decoder
+    if config.engines.type == "auto":
+        return decodes and config.model.quantize == "none" and find_spec("vllm") is not None
+    if not decodes:
+        raise ModelError(
+            f"model {config.model.name!r} is an encoder-decoder, which vLLM does not serve; expected engines.type auto "
+            "or packed (our own forward pass, in a process of its own), got vllm"
+        )
+    return True
+
+
+def _fixed_states(config: Config) -> list[Query]:
+    """The states at which engines and learner are compared: first observations of fixed episodes."""
+    env = build_env(config)
+    starts = RandomStarts(env.goals("train"), np.random.default_rng(_PARITY_SEED))
+    chosen = itertools.islice(starts, _PARITY_STATES)
+    return [query(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
 
 
 def build_env(config: Config) -> TextEnv:
@@ -115,44 +215,24 @@ def build_env(config: Config) -> TextEnv:
     return make(config.env.name, **config.env.options)
 
 
-def build_brain(config: Config, observe: Observe = as_it_is) -> Brain:
-    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator.
-
-    What `observe` makes of the language model takes its place: a profile counts the tokens that go through.
-    """
+def build_model(config: Config) -> AgentModel:
+    """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator."""
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
-    architecture = loaded.architecture
-    lm = observe(
-        architecture.lm(
-            loaded.model,
-            lora_config(config.model, architecture),
-            _adapters(config),
-            bucket=config.model.bucket,
-            merged=config.model.lora.merged,
-        )
+    architecture, critic = loaded.architecture, config.critic
+    sac = config.algo.type == "sac"
+    lm = architecture.lm(
+        loaded.model,
+        lora_config(config.model, architecture),
+        adapters_needed(critic.backbone, critic.target_backbone) if sac else trained_adapters(critic.backbone),
+        bucket=config.model.bucket,
+        merged=config.model.lora.merged,
     )
+    tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos, architecture.prompt_eos)
     policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
-    return Brain(
-        lm=lm,
-        tokenizer=QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos, architecture.prompt_eos),
-        policy=policy,
-        model=_agent_model(config, lm, policy),
-    )
-
-
-def _adapters(config: Config) -> list[str]:
-    critic = config.critic
-    if config.algo.type == "ppo":
-        return trained_adapters(critic.backbone)
-    return adapters_needed(critic.backbone, critic.target_backbone)
-
-
-def _agent_model(config: Config, lm: PackedLM, policy: PolicyHead) -> AgentModel:
-    critic = config.critic
-    if config.algo.type == "ppo":
+    if not sac:
         head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
-        return ActorValue(lm, head, policy, critic.backbone)
+        return ActorValue(lm, tokenizer, policy, head, critic.backbone)
     heads, target_heads = (
         QHeads(
             lm.hidden_size,
@@ -164,54 +244,52 @@ def _agent_model(config: Config, lm: PackedLM, policy: PolicyHead) -> AgentModel
         ).to(config.device)
         for _ in range(2)
     )
-    return ActorCritic(lm, heads, target_heads, policy, critic.backbone, critic.target_backbone)
+    return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
 
 
 def critic_settings(config: Config) -> dict[str, Any]:
-    """What the critic's heads are, for those who read an exported agent."""
+    """What the critic's heads are, for readers of an exported agent."""
     if config.algo.type == "ppo":
         return {"value": "state", **config.critic.model_dump(mode="json", include={"backbone", "hidden"})}
     return {"value": "action", **config.critic.model_dump(mode="json")}
 
 
-def build_learner(config: Config, clock: PhaseClock | None = None) -> Learner:
-    """A learner with a model of its own: this process's rank, if `learners.count` is set.
+def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learner:
+    """The learner of `model`; with `learners.count`, that of this process's rank.
 
     The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`. The same seed gives every
     rank the same weights, and the same as in one process.
     """
-    return learner_on(build_brain(config), config, clock or PhaseClock())
-
-
-def learner_on(brain: Brain, config: Config, clock: PhaseClock) -> Learner:
-    """The learner of the weights of `brain`."""
     algo = config.algo
     intervals = -(-config.steps // algo.update_interval)
+    schedule = Schedule(
+        algo.actor_lr,
+        algo.critic_lr,
+        algo.lr_decay,
+        total_updates=intervals * algo.updates_per_interval,
+        micro_batch_size=algo.micro_batch_size,
+    )
     return Learner(
-        brain.model,
-        _algorithm(brain, config, clock),
-        brain.lm,
-        brain.scorer(),
-        brain.q_values,
-        _backend(brain.model, config),
-        Schedule(
-            algo.actor_lr,
-            algo.critic_lr,
-            algo.lr_decay,
-            total_updates=intervals * algo.updates_per_interval,
-            micro_batch_size=algo.micro_batch_size,
-        ),
+        model,
+        _algorithm(model, config, clock),
+        _scorer(model),
+        _backend(model, config),
+        schedule,
         critic_settings(config),
         clock,
     )
 
 
-def _algorithm(brain: Brain, config: Config, clock: PhaseClock) -> Algorithm:
+def _scorer(model: AgentModel, version: Callable[[], int] = lambda: 0) -> PackedScorer:
+    return PackedScorer(model.lm, model.tokenizer, model.policy, version)
+
+
+def _algorithm(model: AgentModel, config: Config, clock: PhaseClock) -> Algorithm:
     if isinstance(config.algo, PpoConfig):
-        assert isinstance(brain.model, ActorValue)
-        return Ppo(brain.model, brain.pack, config.algo, np.random.default_rng([config.seed, _SHUFFLES]), clock)
-    assert isinstance(brain.model, ActorCritic)
-    return Sac(brain.model, brain.pack, config.algo, clock)
+        assert isinstance(model, ActorValue)
+        return Ppo(model, config.algo, np.random.default_rng([config.seed, _SHUFFLES]), clock)
+    assert isinstance(model, ActorCritic)
+    return Sac(model, config.algo, clock)
 
 
 def _backend(model: AgentModel, config: Config) -> Backend:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,27 +13,11 @@ from sacglam.errors import ConfigError
 from sacglam.policy import Policy
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import Scorer
-from sacglam.types import Episode
+from sacglam.types import Episode, Evaluation
 
 _COPIES = 64
 
 Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Success rates by goal type and `overall`, and success weighted by optimal over taken length.
-
-    `spl` is None where the environment has no planner.
-    """
-
-    success: dict[str, float]
-    spl: float | None
-    episodes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
 
 
 def evaluate(
@@ -50,7 +32,7 @@ def evaluate(
 ) -> Evaluation:
     """Play `episodes` fresh episodes, their goals drawn uniformly from `split` by `rng`.
 
-    `progress` is told how many are done.
+    `progress` is given the number done so far.
 
     Raises:
         ConfigError: the environment has no goals in this split.

@@ -99,7 +99,7 @@ class Rollout:
     ) -> None:
         """Nothing starts before the first `step` or `restore`."""
         self._envs = list(envs)
-        self._scorer = scorer
+        self.scorer = scorer
         self._policy = policy
         self._starts = starts
         self._clock = clock
@@ -116,8 +116,8 @@ class Rollout:
         if not self._open:  # every start has been played
             return []
         with self._clock.phase("scoring"):
-            policies = self._scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
-            version = self._scorer.version
+            policies = self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
+            version = self.scorer.version
         with self._clock.phase("environment"):
             ended = []
             still_open = []
@@ -157,7 +157,7 @@ class Rollout:
             DivergenceError: the scorer gives no number.
         """
         if self._open:
-            self._scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
+            self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
 
     def state(self) -> list[dict[str, Any]]:
         """The open episodes as goal, seed and decisions: all that an environment's contract needs to replay them."""

@@ -1,9 +1,7 @@
-"""Training: the loop on one page, and what happens before and after it."""
+"""A run from start to end: evaluate, train, evaluate, and leave the results in its folder."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,32 +10,30 @@ from typing import Any
 import numpy as np
 
 from sacglam import config as configuration
-from sacglam.assembly import Parts, build
-from sacglam.build import build_env, resolve
+from sacglam.build import Parts, build, build_env
 from sacglam.config import Config
 from sacglam.envs.base import Split
-from sacglam.evaluate import Evaluation, evaluate
-from sacglam.export import write_agent
+from sacglam.evaluate import evaluate
+from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy
 from sacglam.runs import checkpoint
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import LineLog, RunDirectory
-from sacglam.runs.display import Display, Silent
-from sacglam.runs.progress import MetricsWindow, Progress
+from sacglam.runs.directory import LineLog, RunDirectory, write_files
+from sacglam.runs.display import Display
 from sacglam.runs.sidecar import record_hash, sidecar_for
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import summary_of_end, summary_of_start
-from sacglam.runtime.learners import PendingUpdate
+from sacglam.runtime.devices import resolve
 from sacglam.samples import sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
-from sacglam.snapshot import restore, snapshot
+from sacglam.types import Evaluation
 
-# Streams of evaluation episodes: before and after a training play the same ones, and training none of them.
+# Streams of evaluation episodes: before and after a run play the same ones, and training none of them.
 _FINAL, _INTERIM, _SAMPLES = 0xF17A1, 0x17E21, 0x5A3B1
 
 
 def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
-    """Run one training from the start in the new folder `out`; its summary, as in `summary.json`.
+    """Train from the start in the new folder `out`; its summary, as in `summary.json`.
 
     Sets the process's thread count. While it runs, SIGINT and SIGTERM end it cleanly with a checkpoint.
 
@@ -45,12 +41,12 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     resolved = resolve(config)
-    directory, shown = RunDirectory.vacant(out), display or Silent()
-    return Training(directory, resolved, shown, build(resolved, shown.note)).run(new=True)
+    directory, shown = RunDirectory.vacant(out), display or Display()
+    return Run(directory, resolved, shown, build(resolved, shown.note)).run(new=True)
 
 
 def resume(root: Path, display: Display | None = None, placement: Sequence[str] = ()) -> dict[str, Any]:
-    """Go on with the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
+    """Resume the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
 
     On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
     `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
@@ -60,14 +56,14 @@ def resume(root: Path, display: Display | None = None, placement: Sequence[str] 
     """
     directory = RunDirectory.open(root)
     config = configuration.override(directory.config(), placement)
-    # With another placement threads are settled anew: they were for the processes there were.
+    # With another placement threads are settled again: they were for other processes.
     config = resolve(config.model_copy(update={"threads": 0}) if placement else config)
-    shown = display or Silent()
-    return Training(directory, config, shown, build(config, shown.note)).run()
+    shown = display or Display()
+    return Run(directory, config, shown, build(config, shown.note)).run()
 
 
-class Training:
-    """One run: its folder, its parts and how far it is."""
+class Run:
+    """One run: its folder, its parts and its loop."""
 
     def __init__(self, directory: RunDirectory, config: Config, display: Display, parts: Parts) -> None:
         """`parts` are those of `config`; no step is taken yet, and nothing written."""
@@ -75,14 +71,11 @@ class Training:
         self._config = config
         self._display = display
         self._parts = parts
-        self._progress = Progress()
-        self._window = MetricsWindow()
+        self._loop = Loop(config, parts)
         self._log = LineLog(directory.metrics_file)
         self._samples = LineLog(directory.samples_file)
         self._sidecar = sidecar_for(directory, config.tracking, display)
-        self._goal_type = build_env(config).goal_type
         self._saved_at: int | None = None
-        self._pending_updates: deque[PendingUpdate] = deque()
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
@@ -90,93 +83,55 @@ class Training:
             if new:
                 self._directory.claim(self._config)
             else:
-                self.restore()
+                self._restore()
             self._sidecar.start()
             try:
-                self.start_up(stop)
+                self._loop.start_up(self._display, stop.check)
                 start = self._evaluate_start(stop)
-                self.loop(stop)
-                self._checkpoint()
+                self._train(stop)
                 after = self._evaluate_end(stop)
             except Stopped:
                 self._checkpoint()
                 return self._summarise(self._directory.summary() or {}, None)
             return self._summarise(start, after)
 
-    def loop(self, stop: StopSignal) -> None:
-        """Collect, learn, log, until the budget is spent or `stop` is set."""
-        parts, progress, interval = self._parts, self._progress, self._config.algo.update_interval
+    def _train(self, stop: StopSignal) -> None:
+        """Run the loop until the budget is spent or `stop` is set; log, evaluate and save when it is time to."""
         self._display.stage("training", self._config.steps)
-        while progress.env_steps < self._config.steps and not stop.requested:
-            started = time.perf_counter()
-            self._window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
-            collected = parts.rollout.collect(interval)  # environment -> scorer -> policy -> environment
-            with parts.clock.phase("replay"):
-                parts.experience.add(collected)  # SAC: real and hindsight transitions; PPO: the interval's steps
-                batches = parts.experience.batches()
-            if batches:
-                probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
-                self._pending_updates.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
-            self._finish(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
-            self._window.add_episodes(collected.episodes, self._goal_type)
-            progress.env_steps += interval
-            progress.episodes += len(collected.episodes)
-            progress.seconds += time.perf_counter() - started
-            self._at_due_times()
+        if not stop.requested:
+            for _ in self._loop.intervals():
+                self._at_due_times()
+                if stop.requested:
+                    break
+        self._checkpoint()
 
-    def _finish(self, all_but: int = 0) -> None:
-        """Take in the results of updates under way, the oldest first, and hand their adapter to the engines."""
-        while len(self._pending_updates) > all_but:
-            with self._parts.clock.phase("waiting"):
-                learned = self._pending_updates.popleft().finish()
-            for metrics in learned.metrics:
-                self._window.add(metrics)
-            self._window.add(self._parts.handoff.deliver(learned.published))
-            self._progress.updates = self._parts.learners.updates
-
-    def start_up(self, stop: StopSignal) -> None:
-        """Wait for the other processes, if there are any, and bring the first adapter to the engines.
-
-        Raises:
-            Stopped: `stop` was set meanwhile.
-        """
-        parts = self._parts
-        if parts.processes is None:
-            return
-        self._display.stage("starting engines and learners", 3)
-        parts.learners.wait_ready(self._config.engines.start_timeout_s, stop.check)
-        self._display.advance(1)
-        parts.processes.engines.wait_ready(stop.check)
-        self._display.advance(2)
-        self._window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
-        self._display.advance(3)
-
-    def restore(self) -> None:
-        """Take over the newest whole checkpoint, and drop what was logged after it."""
+    def _restore(self) -> None:
+        """Resume from the newest whole checkpoint, and drop what was logged after it."""
         if checkpoint.steps(self._directory.checkpoints):
             folder, found = checkpoint.load_newest(self._directory.checkpoints, self._display.note)
-            self._progress = restore(self._parts, self._window, found)
-            self._saved_at = self._progress.env_steps
-            self._display.note(f"going on from {folder}")
+            self._loop.restore(found)
+            self._saved_at = self._loop.progress.env_steps
+            self._display.note(f"resuming from {folder}")
         for log in (self._log, self._samples):
-            log.rewind(self._progress.env_steps)
+            log.rewind(self._loop.progress.env_steps)
 
     def _at_due_times(self) -> None:
+        progress = self._loop.progress
         if self._due(self._config.log_every_steps):
-            metrics = {**self._window.flush(), **self._parts.experience.metrics(self._progress.updates)}
+            metrics = {**self._loop.window.flush(), **self._parts.collector.experience.metrics(progress.updates)}
             self._append(metrics)
-            self._display.metrics(self._progress, metrics)
+            self._display.metrics(progress, metrics)
         if self._due(self._config.evaluation.every_steps):
             self._append(self._interim_evaluation())
         if self._due(self._config.tracking.samples_every_steps):
             self._samples.append({**self._counters(), "episodes": self._sample()})
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
-        self._display.advance(self._progress.env_steps)
+        self._display.advance(progress.env_steps)
 
     def _due(self, every: int) -> bool:
         """Whether the last interval reached or passed a multiple of `every` environment steps; 0 is never."""
-        now, interval = self._progress.env_steps, self._config.algo.update_interval
+        now, interval = self._loop.progress.env_steps, self._config.algo.update_interval
         return every > 0 and now // every > (now - interval) // every
 
     def _append(self, metrics: Mapping[str, float]) -> None:
@@ -184,23 +139,19 @@ class Training:
         self._sidecar.check()
 
     def _counters(self) -> dict[str, float]:
-        progress = self._progress
+        progress = self._loop.progress
         return {"env_steps": progress.env_steps, "updates": progress.updates, "seconds": round(progress.seconds, 3)}
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint of this moment, unless there is one, or the policy is broken and would break it, too."""
-        if self._saved_at == self._progress.env_steps:
+        """Write a checkpoint of this moment, unless there is one, or the policy is broken and would spoil it."""
+        now = self._loop.progress.env_steps
+        if self._saved_at == now:
             return
-        self._finish()  # a checkpoint is of one moment
+        self._loop.finish_updates()
         with self._parts.clock.phase("checkpoint"):
-            self._parts.rollout.check_policy()
-            checkpoint.save(
-                self._directory.checkpoints,
-                self._progress.env_steps,
-                snapshot(self._parts, self._progress, self._window),
-                self._config.checkpoint.keep,
-            )
-        self._saved_at = self._progress.env_steps
+            self._parts.collector.rollout.check_policy()
+            checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint(), self._config.checkpoint.keep)
+        self._saved_at = now
 
     def _evaluate_start(self, stop: StopSignal) -> dict[str, Any]:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
@@ -215,29 +166,43 @@ class Training:
 
     def _evaluate_end(self, stop: StopSignal) -> Evaluation | None:
         """The trained policy, if the budget is spent."""
-        if self._progress.env_steps < self._config.steps:
+        if self._loop.progress.env_steps < self._config.steps:
             return None
         return self._evaluate("evaluating after", self._parts.scorer, greedy, stop)
 
     def _summarise(self, start: Mapping[str, Any], after: Evaluation | None) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
-        end = summary_of_end(self._config, self._parts, self._progress, after)
+        parts = self._parts
+        end = summary_of_end(self._config, self._loop.progress, parts.clock.seconds, self._processes(), after)
         summary = {**start, **end}
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
-            write_agent(self._parts.learners.exported(), self._directory.adapter)
+            write_files(self._directory.adapter, parts.learners.exported())
         draw_curves(self._directory)
         self._sidecar.close()
         return record_hash(self._directory, summary)
 
+    def _processes(self) -> dict[str, Any]:
+        """What ran next to the driver, if anything did."""
+        config, parts = self._config, self._parts
+        if parts.processes is None:
+            return {}
+        found: dict[str, Any] = {
+            "engines": config.engines.count,
+            "engine_restarts": parts.processes.engines.restarts,
+            "learners": config.learners.count,
+        }
+        if config.learners.count:  # else the driver learns, and on its own clock
+            found["learner_seconds"] = {name: round(s, 3) for name, s in parts.learners.seconds().items()}
+        return found
+
     def _interim_evaluation(self) -> dict[str, float]:
-        env, settings = build_env(self._config), self._config.evaluation
+        settings, splits = self._config.evaluation, dict[str, Split](eval_success="train")
+        if settings.heldout and build_env(self._config).goals("heldout"):
+            splits["heldout_success"] = "heldout"
         metrics: dict[str, float] = {}
-        splits: list[tuple[str, Split]] = [("eval_success", "train")]
-        if settings.heldout and env.goals("heldout"):
-            splits.append(("heldout_success", "heldout"))
-        for prefix, split in splits:
+        for prefix, split in splits.items():
             with self._parts.clock.phase("evaluation"):
                 found = evaluate(
                     lambda: build_env(self._config),
@@ -257,7 +222,7 @@ class Training:
                 self._parts.scorer,
                 self._parts.learners.q_values,
                 self._config.tracking.samples_episodes,
-                np.random.default_rng([self._config.seed, _SAMPLES, self._progress.env_steps]),
+                np.random.default_rng([self._config.seed, _SAMPLES, self._loop.progress.env_steps]),
             )
 
     def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, stop: StopSignal) -> Evaluation:

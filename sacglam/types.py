@@ -92,6 +92,18 @@ class Transition:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Success rates by goal type and `overall`, and SPL: success weighted by optimal over taken length.
+
+    `spl` is None where the environment has no planner.
+    """
+
+    success: dict[str, float]
+    spl: float | None
+    episodes: int
+
+
 Batches = Sequence[Sequence[Transition] | Sequence[Episode]]
 """What an interval gives the learner: transitions in batches as they were drawn (SAC), or its segments (PPO)."""
 

@@ -8,15 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from sacglam.types import Observation
-
 Row = TypeVar("Row")
-State = tuple[str, Observation]
-"""A goal and what is observed under it."""
-Pack = Callable[[Sequence[State]], Any]
-"""States as the model takes them."""
 Weights = Callable[[], AbstractContextManager[None]]
-"""Opens all weights for changes."""
+"""Gathers all weights, to be changed."""
 
 
 class MapNoGrad(Protocol):
@@ -42,10 +36,10 @@ class Algorithm(Protocol):
         """Whether the actor's weights get a gradient in this update."""
 
     def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
-        """Move what follows the weights after a gradient step; more to report."""
+        """Move what follows the weights, such as a target network, after a gradient step; more metrics."""
 
     def state(self) -> dict[str, Any]:
-        """What it learns or draws beside the weights, as JSON values."""
+        """What it learns or draws besides the weights, as JSON values."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over what `state()` gave."""

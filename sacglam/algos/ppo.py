@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import MapNoGrad, Pack, State, Weights
+from sacglam.algos.base import MapNoGrad, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_value import ActorValue
-from sacglam.types import Episode, Observation
+from sacglam.prompt import query
+from sacglam.types import Episode, Observation, Query
 
 _TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
 
@@ -46,12 +47,9 @@ class PpoBatch:
 class Ppo:
     """The updates of PPO-GLAM on an `ActorValue`."""
 
-    def __init__(
-        self, model: ActorValue, pack: Pack, config: PpoConfig, rng: np.random.Generator, clock: PhaseClock
-    ) -> None:
-        """`pack` makes of goals and observations what `model` takes; `rng` shuffles, alike on every rank."""
+    def __init__(self, model: ActorValue, config: PpoConfig, rng: np.random.Generator, clock: PhaseClock) -> None:
+        """`rng` shuffles, alike on every rank."""
         self._model = model
-        self._pack = pack
         self._config = config
         self._rng = rng
         self._clock = clock
@@ -72,7 +70,7 @@ class Ppo:
         Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
         the first minibatch would not be 1.
         """
-        visits = [_Visit((f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
+        visits = [_Visit(query(f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
         log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
         estimates = list(self._estimates(segments, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
@@ -105,7 +103,7 @@ class Ppo:
     def _look(self, visits: Sequence[_Visit]) -> Tensor:
         """log pi(a|s) of the action taken and V(s), shape (2, visits)."""
         with self._clock.phase("target"):
-            values = self._model.evaluate(self._pack([visit.state for visit in visits]))
+            values = self._model.evaluate(self._model.pack([visit.query for visit in visits]))
             action_B = torch.tensor([visit.action for visit in visits], device=values.value_B.device)
             return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
 
@@ -116,7 +114,7 @@ class Ppo:
             return torch.tensor(values, dtype=torch.float32, device=self._model.device)
 
         return PpoBatch(
-            packed=self._pack([(row.goal, row.observation) for row in rows]),
+            packed=self._model.pack([query(row.goal, row.observation) for row in rows]),
             action_B=torch.tensor([row.action for row in rows], device=self._model.device),
             old_log_prob_B=tensor([row.old_log_prob for row in rows]),
             advantage_B=tensor([row.advantage for row in rows]),
@@ -149,7 +147,7 @@ class Ppo:
 class _Visit:
     """A state, and the action taken in it (0 where none was)."""
 
-    state: State
+    query: Query
     action: int
 
 

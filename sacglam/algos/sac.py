@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import MapNoGrad, Pack, Weights
+from sacglam.algos.base import MapNoGrad, Weights
 from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.models.actor_critic import ActorCritic
+from sacglam.prompt import query
 from sacglam.types import Transition
 
 
@@ -48,11 +49,10 @@ class SacLosses:
 class Sac:
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
-    def __init__(self, model: ActorCritic, pack: Pack, config: SacConfig, clock: PhaseClock) -> None:
-        """`pack` makes of goals and observations what `model` takes."""
+    def __init__(self, model: ActorCritic, config: SacConfig, clock: PhaseClock) -> None:
+        """Time is counted on `clock`."""
         self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
         self._model = model
-        self._pack = pack
         self._config = config
         self._clock = clock
 
@@ -68,8 +68,8 @@ class Sac:
         device = self._model.device
         following = [t for t in transitions if not t.terminated]
         return SacBatch(
-            packed=self._pack([(t.goal, t.observation) for t in transitions]),
-            next_packed=self._pack([(t.goal, t.next_observation) for t in following]),
+            packed=self._model.pack([query(t.goal, t.observation) for t in transitions]),
+            next_packed=self._model.pack([query(t.goal, t.next_observation) for t in following]),
             action_B=torch.tensor([t.action for t in transitions], device=device),
             reward_B=torch.tensor([t.reward_n for t in transitions], dtype=torch.float32, device=device),
             discount_B=torch.tensor([t.discount_n for t in transitions], dtype=torch.float32, device=device),

@@ -39,7 +39,7 @@ def evaluate(
         display.stage(f"evaluating {goals} goals", episodes)
         found = measure(
             lambda: build_env(agent.config),
-            agent.brain.scorer(),
+            agent.scorer,
             SamplingPolicy(np.random.default_rng([seed, 1])) if sample else greedy,
             split=goals,
             episodes=episodes,
@@ -75,8 +75,7 @@ def play(
 def export(run: RunArgument, folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")]) -> None:
     """Write a run's agent as a peft adapter, and its critic as safetensors beside it."""
     from sacglam.agent import load_agent
-    from sacglam.export import export as write
 
     agent = load_agent(run, "cpu")
-    write(agent.brain, agent.config, folder)
+    agent.export(folder)
     console.print(f"adapter and critic of step {agent.env_steps:,} are in {folder}")

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from sacglam.build import build_env
 from sacglam.rollout import RandomStarts
+from sacglam.runs.display import Display
 from sacglam.runs.progress import Progress as TrainingProgress
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _LINES_WITH_FIGURES, _LINES_WITHOUT_FIGURES = 20, 4
 
 
-class RichDisplay:
+class RichDisplay(Display):
     """A progress line in a terminal; in a file, a line now and then."""
 
     def __init__(self, console: Console) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,56 +18,102 @@ from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
-from sacglam.learner.schedule import Schedule
-from sacglam.learner.shares import shares
 from sacglam.models.agent_model import AgentModel
-from sacglam.models.base import PackedLM
-from sacglam.models.files import exported_files
-from sacglam.scoring.base import LogPolicy, Scorer
-from sacglam.types import Adapter, Query
+from sacglam.scoring.base import Learned, LogPolicy, Published, Scorer
+from sacglam.types import Adapter, Batches, Query
 
-QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
-_Q_STATES = 32  # in one pass of `q_values`, which must fit beside an update's memory
+FINAL_LR_SHARE = 0.1
+"""What a decaying learning rate has left at the end of the budget."""
+_Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rates of actor and critic, falling linearly over `total_updates` if they `decay`; rows in one pass."""
+
+    actor_lr: float
+    critic_lr: float
+    decay: bool
+    total_updates: int
+    micro_batch_size: int | None
+
+    def rates(self, update: int, trains_actor: bool) -> tuple[float | None, float]:
+        """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
+        share = 1.0
+        if self.decay:
+            share -= (1.0 - FINAL_LR_SHARE) * min(1.0, update / self.total_updates)
+        return self.actor_lr * share if trains_actor else None, self.critic_lr * share
+
+
+@dataclass(frozen=True)
+class MicroBatch(Generic[Row]):
+    """Rows of one rank; their mean loss counts `weight`, their part of the whole batch."""
+
+    rows: Sequence[Row]
+    weight: float
+
+
+def micro_batches(batch: Sequence[Row], rank: int, world: int, size: int | None) -> list[MicroBatch[Row]]:
+    """The micro-batches of `rank`, at most `size` rows each (None: all at once), equally many on every rank.
+
+    Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
+    one with weight 0: where weights are sharded every forward and backward is a collective, and a rank that skipped
+    one would leave the others waiting.
+    """
+    own = batch[rank::world]
+    most = -(-len(batch) // world)  # rows of the rank that has most
+    size = size or most
+    parts = [own[i : i + size] for i in range(0, most, size)]
+    return [MicroBatch(rows or batch[:1], len(rows) / len(batch)) for rows in parts]
 
 
 class Learner:
     """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
 
-    On several ranks each holds a learner, and every call is made on all of them with the same arguments.
+    On several ranks each holds a learner, and every call is made on all of them with the same arguments. Only rank 0
+    returns what is large.
     """
 
     def __init__(
         self,
         model: AgentModel,
         algorithm: Algorithm,
-        lm: PackedLM,
         scorer: Scorer,
-        q_values: QValues,
         backend: Backend,
         schedule: Schedule,
         critic: Mapping[str, Any],
         clock: PhaseClock,
     ) -> None:
-        """`algorithm`, `lm`, `scorer` and `q_values` are over the weights of `model`, which `backend` holds.
+        """`algorithm` and `scorer` use the weights of `model`, which `backend` holds.
 
-        `critic` describes the critic's heads in the exported files.
+        `critic` describes the critic's heads in the exported files. Time is counted on `clock`.
         """
         self.model = model
         self.algorithm = algorithm
         self.updates = 0
-        self._lm = lm
         self._scorer = scorer
-        self._q_values = q_values
         self._backend = backend
         self._schedule = schedule
         self._critic = critic
         self._clock = clock
 
+    def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
+        """One interval's updates; with `publish` the adapter after them, and the policy at the states of `probe`.
+
+        Raises:
+            DivergenceError: see `update`.
+        """
+        metrics = self.update(batches)
+        published = self.publish(probe) if publish else None
+        return Learned(metrics, published if self._backend.rank == 0 else None)
+
     def update(self, batches: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
         """The gradient steps that the algorithm takes for an interval's `batches`; the metrics of each.
 
         Raises:
-            DivergenceError: a loss or gradient is not finite; the step at fault has changed nothing, on any rank.
+            DivergenceError: a loss or gradient is not finite; that step has changed nothing, on any rank.
         """
         return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
 
@@ -83,28 +130,28 @@ class Learner:
     def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`; its metrics."""
         sums: dict[str, float] = defaultdict(float)
-        parts = shares(rows, self._backend.rank, self._backend.world, self._schedule.micro_batch_size)
-        for number, share in enumerate(parts, start=1):
+        parts = micro_batches(rows, self._backend.rank, self._backend.world, self._schedule.micro_batch_size)
+        for number, part in enumerate(parts, start=1):
             with self._clock.phase("batch"):
-                batch = self.algorithm.collate(share.rows)
+                batch = self.algorithm.collate(part.rows)
             loss, found = self._backend.forward(partial(self.algorithm.losses, batch, self.updates))
             with self._clock.phase("backward"):
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
-                weight = share.weight if all(map(math.isfinite, found.values())) else math.nan
+                weight = part.weight if all(map(math.isfinite, found.values())) else math.nan
                 self._backend.backward(loss * weight, last=number == len(parts))
             for name, value in found.items():
-                sums[name] += share.weight * value
+                sums[name] += part.weight * value
         totals = self._backend.all_reduce_sum(torch.tensor(list(sums.values()), dtype=torch.float64))
         return dict(zip(sums, totals.tolist(), strict=True))
 
     def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
         """See `sacglam.algos.base.MapNoGrad`."""
-        parts = shares(range(len(rows)), self._backend.rank, self._backend.world, size)
-        found = [self._backend.forward(partial(compute, [rows[i] for i in share.rows])) for share in parts]
+        parts = micro_batches(range(len(rows)), self._backend.rank, self._backend.world, size)
+        found = [self._backend.forward(partial(compute, [rows[i] for i in part.rows])) for part in parts]
         whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
-        for share, values in zip(parts, found, strict=True):
-            if share.weight:
-                whole[:, list(share.rows)] = values.to("cpu", torch.float64)
+        for part, values in zip(parts, found, strict=True):
+            if part.weight:
+                whole[:, list(part.rows)] = values.to("cpu", torch.float64)
         return self._backend.all_reduce_sum(whole)
 
     def _check(self, metrics: Mapping[str, float]) -> None:
@@ -112,54 +159,62 @@ class Learner:
         if faults:
             raise DivergenceError(
                 f"update {self.updates + 1} expected finite losses, got {faults}. The last checkpoint is whole; "
-                "train anew with smaller algo.actor_lr and algo.critic_lr, or with algo.max_grad_norm set"
+                "start again with smaller algo.actor_lr and algo.critic_lr, or with algo.max_grad_norm set"
             )
+
+    def publish(self, probe: Sequence[Query]) -> Published:
+        """The actor's adapter now, and the policy at the states of `probe`."""
+        with self._clock.phase("publish"):
+            with self._backend.gathered():
+                adapter = Adapter(self.updates, self.model.lm.adapter_files())
+            return Published(adapter, self.log_policy(probe) if probe else [])
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, from the weights that learn: what engines' scores must equal.
 
         Raises:
-            DivergenceError: the weights give no number.
+            DivergenceError: the policy is not a number.
         """
         return self._backend.forward(partial(self._scorer.log_policy, queries))
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """min_c Q_c of each query's own actions, a float32 array (A,) for each; empty where the critic has V alone."""
+        """See `AgentModel.q_values`."""
         found: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(queries), _Q_STATES):
-            found += self._backend.forward(partial(self._q_values, queries[start : start + _Q_STATES]))
+            found += self._backend.forward(partial(self.model.q_values, queries[start : start + _Q_STATES]))
         return found
 
-    def adapter(self) -> Adapter:
-        """The actor's LoRA weights as they are now, for the engines."""
-        with self._backend.gathered():
-            return Adapter(self.updates, self._lm.adapter_files())
-
     def exported(self) -> dict[str, bytes]:
-        """The learned actor and critic as files for other tools, by name."""
+        """Actor and critic as files for other tools, by name; on rank 0."""
         with self._backend.gathered():
-            return exported_files(self._lm, self.model, self._critic)
+            files = self.model.exported_files(self._critic)
+        return files if self._backend.rank == 0 else {}
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase on this rank's clock."""
+        return self._clock.seconds
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that an update depends on: tensors (weights, targets, Adam's moments) and JSON values.
+        """All that an update depends on: tensors (weights, targets, Adam's moments) and JSON values; on rank 0.
 
-        The same whole tensors, on the CPU, whatever the number of ranks and the way they share the weights out.
+        The same whole tensors, on the CPU, whatever the number of ranks and the ZeRO stage.
         """
         with self._backend.gathered():
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
         for index, moments in self._backend.moments().items():
             tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
+        if self._backend.rank != 0:
+            return {}, {}
         return tensors, {"updates": self.updates, **self.algorithm.state()}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Take over what `state()` gave, on any number of ranks.
+        """Restore what `state()` gave, on any number of ranks.
 
         Raises:
-            CheckpointError: it was taken of another model, adapter or critic.
+            CheckpointError: it is of another model, adapter or critic.
         """
-        prefix = "model."
         with self._backend.gathered(change=True):
-            self.model.load_state({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+            self.model.load_state(model_tensors(tensors))
         moments: Moments = defaultdict(dict)
         for name, tensor in tensors.items():
             if name.startswith("adam."):
@@ -168,6 +223,12 @@ class Learner:
         self._backend.load_moments(dict(moments))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
+
+
+def model_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a learner's state that are its model's, by their names there."""
+    prefix = "model."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _copied(tensor: Tensor) -> Tensor:

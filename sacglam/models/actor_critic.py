@@ -1,4 +1,4 @@
-"""SAC's model: policy and Q functions on one language model, with the critic's target network beside them."""
+"""SAC's model: policy, Q functions and their target network on one language model."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sacglam.models.agent_model import AgentModel, Backbone, trained_adapters
 from sacglam.models.base import ACTOR, PackedLM, target_of
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
+from sacglam.models.tokens import QueryTokenizer
+from sacglam.types import Query
 
 TargetBackbone = Literal["adapter", "online"]
 
@@ -41,14 +46,15 @@ class ActorCritic(AgentModel):
     def __init__(
         self,
         lm: PackedLM,
+        tokenizer: QueryTokenizer,
+        policy: PolicyHead,
         heads: QHeads,
         target_heads: QHeads,
-        policy: PolicyHead,
         backbone: Backbone,
         target_backbone: TargetBackbone,
     ) -> None:
         """`lm` holds the adapters named by `adapters_needed(backbone, target_backbone)`."""
-        super().__init__(lm, heads, policy, backbone)
+        super().__init__(lm, tokenizer, policy, heads, backbone)
         self._target_heads = target_heads.requires_grad_(False)
         self._adapters = adapters_needed(backbone, target_backbone)
         self._target_adapter = target_of(self._critic_adapter) if target_backbone == "adapter" else None
@@ -57,20 +63,26 @@ class ActorCritic(AgentModel):
             for parameter in lm.adapter_parameters(self._target_adapter).values():
                 parameter.requires_grad_(False)
 
+    @override
     def evaluate(self, packed: Any) -> PolicyValues:
-        """Online policy and Q values, with gradients where they are enabled."""
         actor, q_CBA = self._forward(packed)
-        return PolicyValues(self._policy(actor), q_CBA, actor.actions_BA)
+        return PolicyValues(self.policy(actor), q_CBA, actor.actions_BA)
 
     @torch.no_grad()
     def bootstrap(self, packed: Any) -> PolicyValues:
         """Online policy and *target* Q values, for the bootstrap of Eq. 3."""
-        actor = self._lm.forward(packed, ACTOR)
+        actor = self.lm.forward(packed, ACTOR)
         critic = actor
         adapter = self._target_adapter or self._critic_adapter
         if adapter != ACTOR:
-            critic = self._lm.forward(packed, adapter)
-        return PolicyValues(self._policy(actor), self._target_heads(critic), actor.actions_BA)
+            critic = self.lm.forward(packed, adapter)
+        return PolicyValues(self.policy(actor), self._target_heads(critic), actor.actions_BA)
+
+    @override
+    @torch.no_grad()
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        q_BA = self.evaluate(self.pack(queries)).q_CBA.min(dim=0).values.float().cpu().numpy()
+        return [row[: len(query.actions)] for row, query in zip(q_BA, queries, strict=True)]
 
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
@@ -78,13 +90,14 @@ class ActorCritic(AgentModel):
         for target, online in self._target_pairs():
             target.lerp_(online, tau)
 
+    @override
     def _head_modules(self) -> dict[str, nn.Module]:
         return {**super()._head_modules(), "target_heads": self._target_heads}
 
     def _target_pairs(self) -> Sequence[tuple[Tensor, Tensor]]:
-        pairs = [(t, o) for t, o in zip(self._target_heads.parameters(), self._heads.parameters(), strict=True)]
+        pairs = list(zip(self._target_heads.parameters(), self._heads.parameters(), strict=True))
         if self._target_adapter:
-            online = self._lm.adapter_parameters(self._critic_adapter)
-            target = self._lm.adapter_parameters(self._target_adapter)
+            online = self.lm.adapter_parameters(self._critic_adapter)
+            target = self.lm.adapter_parameters(self._target_adapter)
             pairs += [(target[name], online[name]) for name in online]
         return pairs

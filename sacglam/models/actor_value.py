@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from sacglam.models.agent_model import AgentModel
 
@@ -22,7 +23,7 @@ class PolicyValue:
 class ActorValue(AgentModel):
     """Policy and V(s) from one packed forward pass (Carta et al., 2023)."""
 
+    @override
     def evaluate(self, packed: Any) -> PolicyValue:
-        """Policy and value, with gradients where they are enabled."""
         actor, value_B = self._forward(packed)
-        return PolicyValue(self._policy(actor), value_B, actor.actions_BA)
+        return PolicyValue(self.policy(actor), value_B, actor.actions_BA)

@@ -1,21 +1,28 @@
-"""A policy and a critic head on one language model: what SAC's and PPO's models have in common."""
+"""A policy and a critic on one language model: what SAC's and PPO's models have in common."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from sacglam.errors import CheckpointError
 from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.policy_head import PolicyHead
-from sacglam.models.tokens import TokenisedQuery
+from sacglam.models.tokens import QueryTokenizer
+from sacglam.types import Query
 
 Backbone = Literal["shared", "frozen", "separate"]
+CRITIC_FILE = "critic.safetensors"
+CRITIC_SETTINGS = "critic.json"
 
 
 def trained_adapters(backbone: Backbone) -> list[str]:
@@ -24,21 +31,24 @@ def trained_adapters(backbone: Backbone) -> list[str]:
 
 
 class AgentModel(ABC):
-    """Everything that learns: the LoRA adapters of a language model and a critic head on its hidden states."""
+    """An agent's weights: the LoRA adapters of a language model, and a critic's heads on its hidden states."""
 
-    def __init__(self, lm: PackedLM, heads: nn.Module, policy: PolicyHead, backbone: Backbone) -> None:
+    def __init__(
+        self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, heads: nn.Module, backbone: Backbone
+    ) -> None:
         """`lm` holds the adapters named by `trained_adapters(backbone)`; `heads` reads an `LMOutput`."""
-        self._lm = lm
+        self.lm = lm
+        self.tokenizer = tokenizer
+        self.policy = policy
         self._heads = heads
-        self._policy = policy
         self._critic_adapter = trained_adapters(backbone)[-1]
         self._adapters = trained_adapters(backbone)
         self._detach = backbone == "frozen"
 
     @property
     def module(self) -> nn.Module:
-        """All weights, for what shares them out over ranks; it is never called as a whole."""
-        return nn.ModuleList([self._lm.module, *self._head_modules().values()])
+        """All weights, for sharding over ranks; it is never called as a whole."""
+        return nn.ModuleList([self.lm.module, *self._head_modules().values()])
 
     @property
     def device(self) -> torch.device:
@@ -52,25 +62,29 @@ class AgentModel(ABC):
 
     @abstractmethod
     def evaluate(self, packed: Any) -> Any:
-        """Policy and critic at the packed states, with gradients where they are enabled."""
+        """Policy and critic at packed states, with gradients where they are enabled."""
 
     def _forward(self, packed: Any) -> tuple[LMOutput, Tensor]:
-        """The actor's output and what the critic's heads make of theirs, with gradients where they are enabled."""
-        actor = self._lm.forward(packed, ACTOR)
-        critic = actor if self._critic_adapter == ACTOR else self._lm.forward(packed, self._critic_adapter)
+        """The actor's output, and the critic's values, with gradients where they are enabled."""
+        actor = self.lm.forward(packed, ACTOR)
+        critic = actor if self._critic_adapter == ACTOR else self.lm.forward(packed, self._critic_adapter)
         return actor, self._heads(_detached(critic) if self._detach else critic)
 
-    def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
-        """Queries as the language model takes them."""
-        return self._lm.pack(queries)
+    def pack(self, queries: Sequence[Query]) -> Any:
+        """Queries as a batch for `evaluate`, tokenised, on the model's device."""
+        return self.lm.pack(self.tokenizer(queries))
+
+    def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """min_c Q_c of each query's own actions, a float32 array (A,) for each; empty where the critic has V alone."""
+        return [np.empty(0, dtype=np.float32) for _ in queries]
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """The actor's LoRA weights; with a shared backbone the critic learns through them, too."""
-        return list(self._lm.adapter_parameters(ACTOR).values())
+        return list(self.lm.adapter_parameters(ACTOR).values())
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """The critic's own weights: heads, and with a separate backbone its LoRA weights."""
-        own = [] if self._critic_adapter == ACTOR else list(self._lm.adapter_parameters(CRITIC).values())
+        own = [] if self._critic_adapter == ACTOR else list(self.lm.adapter_parameters(CRITIC).values())
         return [*self._heads.parameters(), *own]
 
     def state(self) -> dict[str, Tensor]:
@@ -103,7 +117,7 @@ class AgentModel(ABC):
         adapters = {
             f"lora.{adapter}.{name}": parameter
             for adapter in self._adapters
-            for name, parameter in self._lm.adapter_parameters(adapter).items()
+            for name, parameter in self.lm.adapter_parameters(adapter).items()
         }
         heads = {
             f"{part}.{name}": parameter
@@ -112,8 +126,25 @@ class AgentModel(ABC):
         }
         return adapters | heads
 
+    def exported_files(self, critic: Mapping[str, Any]) -> dict[str, bytes]:
+        """The actor as the files of a peft adapter, and the critic as safetensors next to it, by name.
+
+        `critic` is written to `critic.json`: how the heads are built and what they read.
+        """
+        tensors = {
+            name: tensor.contiguous().cpu()
+            for name, tensor in self.state().items()
+            if name.startswith(("heads.", "lora.critic."))
+        }
+        settings = {"hidden_size": self.lm.hidden_size, **critic}
+        return {
+            **self.lm.adapter_files(),
+            CRITIC_FILE: save(tensors),
+            CRITIC_SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
+        }
+
     def _head_modules(self) -> dict[str, nn.Module]:
-        """The modules beside the language model, by the first part of their parameters' names in `state()`."""
+        """The modules next to the language model, by the first part of their parameters' names in `state()`."""
         return {"heads": self._heads}
 
 

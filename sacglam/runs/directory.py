@@ -161,6 +161,18 @@ def _replace(file: Path, content: str) -> None:
         writing.replace(file)
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, by name, into a folder that is made if need be.
+
+    Raises:
+        RunDirectoryError: the folder cannot be written.
+    """
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
     """Turn a failure to write `file`, e.g. on a full disk, into an error that says so."""

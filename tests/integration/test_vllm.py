@@ -20,7 +20,7 @@ import torch
 
 from benchmarks import common
 from benchmarks import engine as benchmark
-from sacglam.build import Brain, build_brain
+from sacglam.build import build_model
 from sacglam.config import Config, PolicyConfig
 from sacglam.errors import DivergenceError, EngineError, SacglamError
 from sacglam.models.base import ACTOR
@@ -54,21 +54,21 @@ class Fixture:
     """An engine, and the learner's model, which the tests give the weights that the engine is sent."""
 
     engine: VllmEngine
-    brain: Brain
+    model: AgentModel
     folder: Path
 
     @torch.no_grad()
     def adapter(self, version: int, seed: int, scale: float = 0.05) -> Adapter:
         """Random weights, given to the learner, as what travels."""
         generator = torch.Generator().manual_seed(seed)
-        for parameter in self.brain.lm.adapter_parameters(ACTOR).values():
+        for parameter in self.model.lm.adapter_parameters(ACTOR).values():
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-        return Adapter(version, self.brain.lm.adapter_files())
+        return Adapter(version, self.model.lm.adapter_files())
 
     @torch.no_grad()
     def learned(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
         """The packed forward's log-probabilities."""
-        found_BA = self.brain.lm.forward(self.brain.lm.pack(queries), ACTOR).log_probs_BA
+        found_BA = self.model.lm.forward(self.model.lm.pack(queries), ACTOR).log_probs_BA
         return [row[: len(q.actions)].tolist() for row, q in zip(found_BA, queries, strict=True)]
 
     def assert_learned(self, got: list[list[float]], queries: Sequence[TokenisedQuery]) -> None:
@@ -84,9 +84,9 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
             pytest.fail(reason)
         pytest.skip(reason)
     torch.manual_seed(0)
-    brain = build_brain(CONFIG)
+    model = build_model(CONFIG)
     engine = vllm_engine(CONFIG)
-    yield Fixture(engine, brain, tmp_path_factory.mktemp("adapters"))
+    yield Fixture(engine, model, tmp_path_factory.mktemp("adapters"))
     engine.close()
 
 
@@ -125,7 +125,7 @@ def alike(seed: int, prompt: int) -> TokenisedQuery:
 def test_without_an_adapter_it_is_the_base_model_as_version_0(fixture: Fixture) -> None:
     # First of all tests: the engine has loaded nothing, and the learner's adapter begins as no change.
     assert fixture.engine.version == 0
-    expected = fixture.brain.scorer().log_policy(TEXTS)
+    expected = PackedScorer(fixture.model.lm, fixture.model.tokenizer, fixture.model.policy).log_policy(TEXTS)
     for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, right, atol=1e-4)
@@ -141,7 +141,7 @@ def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
     for version in range(3, 63, 3):
         fixture.engine.load(fixture.adapter(version, seed=version))
         assert fixture.engine.version == version
-        expected = fixture.brain.scorer().log_policy(TEXTS)
+        expected = PackedScorer(fixture.model.lm, fixture.model.tokenizer, fixture.model.policy).log_policy(TEXTS)
         got = fixture.engine.log_policy(TEXTS)
         for now, right, past in zip(got, expected, before, strict=True):
             np.testing.assert_allclose(now, right, atol=1e-4)
@@ -154,7 +154,7 @@ def test_a_version_that_comes_again_is_scored_with_its_new_weights(fixture: Fixt
     for seed in (1001, 1002):
         fixture.engine.load(fixture.adapter(7, seed))
         assert fixture.engine.version == 7
-        expected = fixture.brain.scorer().log_policy(TEXTS)
+        expected = PackedScorer(fixture.model.lm, fixture.model.tokenizer, fixture.model.policy).log_policy(TEXTS)
         for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
             np.testing.assert_allclose(got, right, atol=1e-4)
 
@@ -299,7 +299,7 @@ def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings
     head = PolicyHead(settings.length_normalised, settings.temperature)
     fixture.adapter(0, seed=21, scale=0.0)  # both at the base model: this second engine has loaded nothing
     engine = VllmEngine(fixture.engine._llm, tokenizer, settings, text.max_tokens, PromptLogprobs())
-    expected = PackedScorer(fixture.brain.lm, tokenizer, head).log_policy(TEXTS)
+    expected = PackedScorer(fixture.model.lm, tokenizer, head).log_policy(TEXTS)
     for got, right in zip(engine.log_policy(TEXTS), expected, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-4)
 
@@ -354,17 +354,17 @@ def test_an_engine_that_cannot_start_says_why(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = VllmSettings("builtin", 1024, 16, ("q_proj",))
     with pytest.raises(EngineError, match=message):
-        start(replace(settings, **change), fixture.brain.tokenizer, PolicyConfig())  # type: ignore[arg-type]
+        start(replace(settings, **change), fixture.model.tokenizer, PolicyConfig())  # type: ignore[arg-type]
 
 
 def test_the_engines_benchmark_measures_it(fixture: Fixture) -> None:
     words = "--model-shape tiny --device cpu --prompt-tokens 40 --action-tokens 2 --rows 2 --repeats 1"
     options = common.parser("").parse_args(words.split())
-    cold, warm = benchmark.compare(fixture.engine, fixture.brain.tokenizer, options, actions=3)
+    cold, warm = benchmark.compare(fixture.engine, fixture.model.tokenizer, options, actions=3)
     assert cold["missing"] == warm["missing"] == 0
     tokens = [row["tokens_computed_per_state"] for row in (warm, cold)]
     assert 0 < tokens[0]["engine"] < tokens[1]["engine"] < tokens[1]["default"]
-    published = benchmark.publishing(fixture.engine, fixture.brain.lm, options)
+    published = benchmark.publishing(fixture.engine, fixture.model.lm, options)
     assert 0 < published["milliseconds"]["load"] <= published["slowest_milliseconds"]["load"]
     assert fixture.engine.version == published["adapters"]
 

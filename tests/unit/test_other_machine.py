@@ -10,7 +10,7 @@ import torch
 
 from sacglam import config as configuration
 from sacglam.agent import load_agent
-from sacglam.build import build_brain
+from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 from sacglam.runs import checkpoint
@@ -31,7 +31,7 @@ def _same_threads() -> Iterator[None]:
 def run_of(root: Path, config: Config) -> Path:
     """A run's folder with a checkpoint of fresh weights."""
     RunDirectory.vacant(root).claim(config)
-    weights = build_brain(config.model_copy(update={"device": "cpu"})).model.state()
+    weights = build_model(config.model_copy(update={"device": "cpu"})).state()
     found = Checkpoint({f"model.{name}": t for name, t in weights.items()}, {}, {"progress": {"env_steps": 0}})
     checkpoint.save(root / "checkpoints", 0, found, keep=2)
     return root

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from sacglam.build import Brain, learner_on
+from sacglam.build import build_learner
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
+from sacglam.models.agent_model import AgentModel
 from sacglam.runs.display import Display
+from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.dry_run.random_rollout import RandomRollout, first_rows, rows_of_an_update
 from sacglam.tools.profile.memory import free_bytes, peak_bytes
 from sacglam.tools.profile.recorder import Recorder, synchroniser
@@ -38,14 +40,14 @@ class Calibration:
     update: Sample
 
 
-def calibrate(config: Config, brain: Brain, played: RandomRollout, display: Display) -> Calibration:
+def calibrate(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
     """Score as many states as play at once, and take an update, or as much of both as the time allows.
 
-    `config` is of one process. Changes the weights of `brain`.
+    `config` is of one process. Changes the weights of `model`.
     """
     clock = PhaseClock()
     clock.watch(Recorder(synchroniser(config.device)))
-    scorer = brain.scorer()
+    scorer = PackedScorer(model.lm, model.tokenizer, model.policy)
 
     def score(states: int) -> None:
         with clock.phase("scoring"):
@@ -53,7 +55,7 @@ def calibrate(config: Config, brain: Brain, played: RandomRollout, display: Disp
 
     display.stage("calibrating: scoring", config.env.copies)
     scoring = _grow(score, config.env.copies, SCORING_S, clock, config.device, display)
-    learner = learner_on(brain, _one_update(config), clock)
+    learner = build_learner(_one_update(config), model, clock)
 
     def update(rows: int) -> None:
         learner.update([first_rows(played.batch, rows)])

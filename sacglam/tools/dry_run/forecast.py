@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from transformers import PreTrainedConfig
 
 from sacglam import cpu
-from sacglam.assembly import machine, serves_vllm
-from sacglam.build import build_brain, check_device, settle_device
-from sacglam.config import Config, EnginesConfig, LearnersConfig, RuntimeConfig
+from sacglam.build import build_model, serves_vllm
+from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
 from sacglam.runs.display import Display
+from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
 from sacglam.tools.dry_run.calibrate import Calibration, calibrate
 from sacglam.tools.dry_run.predict import predict
@@ -53,7 +53,7 @@ def placed(config: Config) -> tuple[Config, Plan]:
     if kind.count and kind.type == "auto":
         with suppress(ModelError):  # which `forecast` tells
             kind = kind.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
-    settled = config.model_copy(update={"device": settle_device(config), "engines": kind})
+    settled = config.model_copy(update={"device": resolve_device(config), "engines": kind})
     return settled, plan(settled, machine())
 
 
@@ -74,14 +74,14 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    here = _one_process(config, device or "cpu", where.learner_threads)
+    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
     display.stage(f"loading {config.model.name}", 1)
     try:
-        shape, brain = load_shape(config.model), build_brain(here)
+        shape, agent = load_shape(config.model), build_model(here)
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played, None, None, (), {})
-    model = Model(_kind(shape), sizes_of(brain))
-    found = calibrate(here, brain, played, display) if device else None
+    model = Model(_kind(shape), sizes_of(agent))
+    found = calibrate(here, agent, played, display) if device else None
     processes = memory(config, where, model.sizes, found, played.replay_bytes, libraries)
     seconds = predict(config, where, played, found) if found else {}
     return Forecast(config, where, missing, played, model, found, processes, seconds)
@@ -95,16 +95,3 @@ def _kind(shape: PreTrainedConfig) -> str:
     else:
         layers = f"decoder-only, {text.num_hidden_layers} layers"
     return f"{shape.model_type}, {layers}, {text.hidden_size} wide"
-
-
-def _one_process(config: Config, device: str, threads: int) -> Config:
-    """The same agent, without engines and ranks."""
-    return config.model_copy(
-        update={
-            "device": device,
-            "threads": threads,
-            "engines": EnginesConfig(),
-            "learners": LearnersConfig(),
-            "runtime": RuntimeConfig(),
-        }
-    )

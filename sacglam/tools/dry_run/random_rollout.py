@@ -9,15 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from sacglam.build import build_env, build_experience
+from sacglam.build import Collector, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
-from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
-from sacglam.replay.experience import Experience
-from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import Episode, Query
 
@@ -41,7 +36,9 @@ class RandomRollout:
 
 def play(config: Config) -> RandomRollout:
     """Play until every copy may have ended an episode, twice: for time, and for memory, whose counting takes time."""
-    clock, rollout, experience = _parts(config)
+    clock = PhaseClock()
+    found = _collector(config, clock)
+    rollout, experience = found.rollout, found.experience
     states: list[Query] = []
     episodes: list[Episode] = []
     steps = intervals = 0
@@ -66,26 +63,22 @@ def play(config: Config) -> RandomRollout:
     )
 
 
-def _parts(config: Config) -> tuple[PhaseClock, Rollout, Experience]:
-    """Those of the training, but for the policy; and updates need not wait for `replay.min_size`."""
-    at_once = config.model_copy(update={"replay": config.replay.model_copy(update={"min_size": 1})})
-    clock, rngs = PhaseClock(), np.random.SeedSequence(config.seed).spawn(3)
-    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, rngs)
-    envs = [build_env(config) for _ in range(config.env.copies)]
-    starts = RandomStarts(envs[0].goals("train"), starts_rng)
-    rollout = Rollout(envs, UniformScorer(), SamplingPolicy(policy_rng), starts, clock)
-    return clock, rollout, build_experience(at_once, envs[0], replay_rng)
+def _collector(config: Config, clock: PhaseClock) -> Collector:
+    """That of the run, but with the random policy; and updates need not wait for `replay.min_size`."""
+    replay = config.replay.model_copy(update={"min_size": 1})
+    return collector(config.model_copy(update={"replay": replay}), UniformScorer(), clock)
 
 
 def _replay_bytes(config: Config, intervals: int) -> int:
     """Bytes that Python holds for what `intervals` leave in the experience, and so for a full one."""
-    _, rollout, experience = _parts(config)
+    found = _collector(config, PhaseClock())
+    rollout, experience = found.rollout, found.experience
     rollout.collect(config.env.copies)  # opens episodes, and fills caches
     tracemalloc.start()
     try:
         for _ in range(intervals):
             experience.add(rollout.collect(config.algo.update_interval))
-        del rollout
+        del rollout, found
         gc.collect()
         held = tracemalloc.get_traced_memory()[0]
     finally:

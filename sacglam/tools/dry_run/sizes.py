@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from sacglam.build import Brain
 from sacglam.config import Config
+from sacglam.models.agent_model import AgentModel
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.random_rollout import rows_of_an_update
@@ -38,14 +38,14 @@ class Sizes:
         return self.adapters_bytes + self.heads_bytes
 
 
-def sizes_of(brain: Brain) -> Sizes:
+def sizes_of(model: AgentModel) -> Sizes:
     """Read off the model's tensors."""
-    learned = brain.model.state()
+    learned = model.state()
     target = [t for name, t in learned.items() if _is_target(name)]
     adapters = [t for name, t in learned.items() if name.startswith("lora.") and not _is_target(name)]
     heads = [t for name, t in learned.items() if name.startswith("heads.")]
     ours = {tensor.data_ptr() for tensor in learned.values()}
-    return Sizes(*_base_size(brain.lm.module, ours), *_size(adapters), *_size(heads), *_size(target))
+    return Sizes(*_base_size(model.lm.module, ours), *_size(adapters), *_size(heads), *_size(target))
 
 
 def _base_size(module: nn.Module, ours: set[int]) -> tuple[int, int]:

@@ -13,12 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.base import State
 from sacglam.algos.ppo import Ppo, PpoBatch, Sample, ppo_losses
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_value import ActorValue, PolicyValue
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import Decision, Episode, Observation, Query, Step
 
 ACTIONS = ("x", "y")
 VALUES = {"s0": 0.2, "s1": 0.4, "s2": 0.6, "s3": 0.8}
@@ -34,8 +33,8 @@ class Known:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def pack(self, states: Sequence[State]) -> list[str]:
-        return [observation.text for _, observation in states]
+    def pack(self, queries: Sequence[Query]) -> list[str]:
+        return [query.prompt.splitlines()[1] for query in queries]
 
     def evaluate(self, packed: list[str]) -> PolicyValue:
         self.seen += packed
@@ -59,7 +58,7 @@ def segment(*, terminated: bool = False, truncated: bool = False) -> Episode:
 
 def make(config: PpoConfig = CONFIG, seed: int = 0) -> tuple[Ppo, Known]:
     model = Known()
-    return Ppo(cast(ActorValue, model), model.pack, config, np.random.default_rng(seed), PhaseClock()), model
+    return Ppo(cast(ActorValue, model), config, np.random.default_rng(seed), PhaseClock()), model
 
 
 def by_state(samples: Sequence[Sample]) -> dict[str, Sample]:

@@ -11,7 +11,9 @@ from safetensors.torch import load
 
 from sacglam import config
 from sacglam.algos.sac import Sac
-from sacglam.build import build_learner, resolve
+from sacglam.build import build_learner, build_model
+from sacglam.clock import PhaseClock
+from sacglam.runtime.devices import resolve
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
@@ -26,7 +28,7 @@ NEXT = Observation("You see: baby red cat, blue water\nYou are on: baby red cat\
 def make_learner(*overrides: str) -> Learner:
     settings = ["threads=1", "critic.hidden=[16]", "env.copies=1", "algo.update_interval=1", "algo.warmup_updates=0"]
     resolved = resolve(config.load(None, [*settings, *overrides]))
-    return build_learner(resolved)
+    return build_learner(resolved, build_model(resolved), PhaseClock())
 
 
 def optimizer_of(learner: Learner) -> torch.optim.Optimizer:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from sacglam.assembly import PARITY_TOLERANCES, host_engine
-from sacglam.build import build_learner, resolve
+from sacglam.build import PARITY_TOLERANCES, build_learner, host_engine, resolve
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.config import load as load_config
@@ -34,6 +33,10 @@ SETTINGS = [
 ]
 
 
+def make_learner(config: Config) -> Learner:
+    return build_learner(config, build_model(config), PhaseClock())
+
+
 def settings(model: str, *overrides: str) -> Config:
     return resolve(load_config(None, [*SETTINGS, f"model.name={model}", *overrides]))
 
@@ -46,7 +49,7 @@ def base(learner: Learner) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) -> None:
-    learner = build_learner(settings(model))
+    learner = make_learner(settings(model))
     before = {name: p.detach().clone() for name, p in base(learner).items()}
     assert {p.dtype for p in before.values()} == {torch.uint8, torch.float32}
     learner.update([transitions(), transitions()])
@@ -62,7 +65,7 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
     assert exported
     assert all("lora_" in name for name in exported)
 
-    resumed = build_learner(settings(model))
+    resumed = make_learner(settings(model))
     resumed.load_state(*half)
     resumed.update([transitions()])
     again, _ = resumed.state()
@@ -74,9 +77,9 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
 @pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 def test_an_engine_with_the_same_4_bits_passes_the_parity_gate(model: str, dtype: str) -> None:
     config = settings(model, f"model.dtype={dtype}")
-    learner = build_learner(config)
+    learner = make_learner(config)
     learner.update([transitions()])
-    published = Published(learner.adapter(), learner.log_policy(QUERIES))
+    published = Published(learner.publish(()).adapter, learner.log_policy(QUERIES))
     metrics = handoff(config).deliver(published)
     assert metrics["parity_gap"] <= PARITY_TOLERANCES["float32"]
     if dtype == "float32":

@@ -256,7 +256,7 @@ def tiny_actor_critic(
     """Actor and critic on `lm`, and the online and target heads; the target heads differ from the online ones."""
     torch.manual_seed(2)
     heads, target_heads = (QHeads(lm.hidden_size, [16], 2, critic_input, 6, score_weight=0.3) for _ in range(2))
-    model = ActorCritic(lm, heads, target_heads, PolicyHead(), backbone, target_backbone)
+    model = ActorCritic(lm, cast(QueryTokenizer, None), PolicyHead(), heads, target_heads, backbone, target_backbone)
     with torch.no_grad():
         for parameter in target_heads.parameters():
             parameter += 0.1 * torch.randn(parameter.shape)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sacglam.assembly import serves_vllm
+from sacglam.build import serves_vllm
 from sacglam.config import Config, ModelConfig
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config

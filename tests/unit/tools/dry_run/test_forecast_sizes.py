@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sacglam import config as configuration
-from sacglam.build import build_brain
+from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.runtime.placement import Machine, plan
 from sacglam.tools.dry_run.calibrate import Calibration, Sample
@@ -29,7 +29,7 @@ def parts(process: Process) -> dict[str, int | None]:
 
 def test_parameters_of_the_built_in_model() -> None:
     """Two layers, 96 wide, 512 tokens; LoRA of rank 4 on all matrices; two heads 96-8-1, and as much in the target."""
-    sizes = sizes_of(build_brain(of("model.lora.rank=4", "critic.hidden=[8]")))
+    sizes = sizes_of(build_model(of("model.lora.rank=4", "critic.hidden=[8]")))
     layer = 4 * 96 * 96 + 3 * 96 * 256
     lora = 2 * 4 * (4 * (96 + 96) + 3 * (96 + 256))
     heads = 2 * (96 * 8 + 8 + 8 + 1)
