@@ -15,17 +15,17 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from sacglam.assembly import Parts, build
 
 from benchmarks import common
 from sacglam import cpu
-from sacglam.build import build_brain, build_env, resolve
+from sacglam.build import Parts, build, build_env, build_model
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, load
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import HindsightReplay
 from sacglam.rollout import RandomStarts, Rollout
+from sacglam.runtime.devices import resolve
 from sacglam.scoring.base import UniformScorer
 
 OUTSIDE_THE_MODEL = ("environment", "replay", "batch")

@@ -6,12 +6,9 @@ python -m benchmarks.update --actions 10 --rows 2
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any
-
+from collections.abc import Callable
 
 from benchmarks import common
-from sacglam.algos.base import State
 from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
@@ -21,7 +18,6 @@ from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.profile.memory import peak_bytes
 from sacglam.types import Transition
@@ -35,7 +31,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     heads, target_heads = (
         QHeads(lm.hidden_size, [1024, 1024], 2, "observation_action", actions).to(options.device) for _ in range(2)
     )
-        words = common.word_tokenizer(common.model_config(options).vocab_size)
+    words = common.word_tokenizer(common.model_config(options).vocab_size)
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
     tokenizer, policy = QueryTokenizer(words, max_tokens=2048), PolicyHead()
     model = ActorCritic(lm, tokenizer, policy, heads, target_heads, "shared", "adapter")

@@ -40,7 +40,6 @@ MODULES = [
     "sacglam.cli",
     "sacglam.training",
     "sacglam.agent",
-    "sacglam.export",
     "sacglam.tools.profile",
     "sacglam.runs.curves",
     "sacglam.cli.display",

@@ -17,12 +17,12 @@ import torch
 from sacglam import config
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
-from sacglam.runtime.devices import resolve
 from sacglam.config import Config
 from sacglam.errors import DivergenceError
 from sacglam.learner import deepspeed
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
+from sacglam.runtime.devices import resolve
 from sacglam.types import Observation, Transition
 
 STAGES = (0, 1, 2, 3)
@@ -104,7 +104,7 @@ def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]
     found["metrics"] += learner.update(BATCHES[HALF:])
     found["whole elements"] = sum(p.numel() for p in learner.model.module.parameters())
     found["end"] = learner.state()
-    found["adapter"], found["exported"] = learner.adapter(), learner.exported()
+    found["adapter"], found["exported"] = learner.publish(()).adapter, learner.exported()
     found["log_policy"] = learner.log_policy(QUERIES)
     found["resumed"] = resumed(world, stage, found["half"])
     found["resumed elsewhere"] = resumed(world, stage, saved) if saved else None

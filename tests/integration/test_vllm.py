@@ -23,6 +23,7 @@ from benchmarks import engine as benchmark
 from sacglam.build import build_model
 from sacglam.config import Config, PolicyConfig
 from sacglam.errors import DivergenceError, EngineError, SacglamError
+from sacglam.models.agent_model import AgentModel
 from sacglam.models.base import ACTOR
 from sacglam.models.loading import load_text
 from sacglam.models.policy_head import PolicyHead

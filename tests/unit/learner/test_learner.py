@@ -10,14 +10,13 @@ import torch
 from safetensors.torch import load
 
 from sacglam import config
-from sacglam.algos.sac import Sac
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
-from sacglam.runtime.devices import resolve
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
+from sacglam.runtime.devices import resolve
 from sacglam.types import Observation, Transition
 
 ACTIONS = ("Grasp", "Go to baby red cat", "Go to blue water")
@@ -38,7 +37,6 @@ def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
 
 
 def alpha_of(learner: Learner) -> float:
-    assert isinstance(learner.algorithm, Sac)
     return learner.algorithm.alpha.alpha
 
 
@@ -134,9 +132,9 @@ def test_terminal_rows_alone_have_their_reward_for_target() -> None:
 def test_what_is_published_is_the_policy_that_learns() -> None:
     learner = make_learner("algo.actor_lr=0.1")
     queries = [query("Grasp any cat", STATE)]
-    [before], first = learner.log_policy(queries), learner.adapter()
+    [before], first = learner.log_policy(queries), learner.publish(()).adapter
     learner.update([transitions()])
-    [after], second = learner.log_policy(queries), learner.adapter()
+    [after], second = learner.log_policy(queries), learner.publish(()).adapter
     assert (first.version, second.version) == (0, 1)
     assert not np.allclose(before, after)
     assert first.files["adapter_config.json"] == second.files["adapter_config.json"]
@@ -163,8 +161,7 @@ def test_q_values_are_the_critics_minimum_and_do_not_depend_on_what_is_asked_bes
     states = [query("Grasp any cat", STATE), query("Grasp any cat", Observation(STATE.text, ACTIONS[:2]))]
     both, short = learner.q_values(states)
     assert (both.shape, short.shape) == ((3,), (2,))
-    assert isinstance(learner.algorithm, Sac)
-    packed = learner.algorithm._pack([("Grasp any cat", STATE)])
+    packed = learner.model.pack(states[:1])
     q_CBA = learner.model.evaluate(packed).q_CBA.detach()
     assert both == pytest.approx(torch.minimum(q_CBA[0, 0], q_CBA[1, 0]).numpy(), abs=1e-5)
     assert learner.q_values(states[1:])[0] == pytest.approx(short, abs=1e-5)

@@ -6,13 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from sacglam.build import PARITY_TOLERANCES, build_learner, host_engine, resolve
+from sacglam.build import PARITY_TOLERANCES, build_learner, build_model, host_engine
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.config import load as load_config
 from sacglam.errors import ParityError
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
+from sacglam.runtime.devices import resolve
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from sacglam.models.base import ACTOR
 from sacglam.models.heads import CriticInput, QHeads
 from sacglam.models.lora_lm import AdaptedLM
 from sacglam.models.policy_head import PolicyHead
-from sacglam.models.tokens import TokenisedQuery
+from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 
 VOCABULARY = 61
 _SHAPE: dict[str, Any] = {

@@ -13,7 +13,7 @@ from sacglam import config as configuration
 from sacglam.cli import app
 from sacglam.clock import PhaseClock
 from sacglam.errors import SacglamError
-from sacglam.runs.display import Silent
+from sacglam.runs.display import Display
 from sacglam.tools.dry_run.calibrate import _grow
 from sacglam.tools.dry_run.random_rollout import first_rows, play
 from sacglam.tools.dry_run.report import duration
@@ -117,11 +117,11 @@ def test_work_grows_as_long_as_the_next_fits_in_time(monkeypatch: pytest.MonkeyP
         with clock.phase("work"):
             now[0] += size
 
-    found = _grow(run, 32, 10.0, clock, "cpu", Silent())
+    found = _grow(run, 32, 10.0, clock, "cpu", Display())
     assert sizes == [1, 2, 4]
     assert (found.size, found.seconds) == (4, {"work": 4.0})
     sizes.clear()
-    found = _grow(run, 6, 1000.0, clock, "cpu", Silent())
+    found = _grow(run, 6, 1000.0, clock, "cpu", Display())
     assert sizes == [1, 2, 4, 6, 6]
     assert (found.size, found.seconds) == (6, {"work": 6.0})
 
