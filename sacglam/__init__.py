@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 
 
 def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
-    """Run one training in the new folder `out` (by default one under `runs/`); its summary, with `run_dir`.
+    """Train in the new folder `out` (by default one under `runs/`); the run's summary, with `run_dir`.
 
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...

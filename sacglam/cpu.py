@@ -27,7 +27,7 @@ def default_threads() -> int:
 def prepare(threads: int) -> None:
     """Set the thread count and let the C library keep freed memory.
 
-    By default glibc returns every large tensor to the kernel and faults its pages in anew at the next operation:
+    By default glibc returns every large tensor to the kernel and faults its pages in again at the next operation:
     about a sixth of an update's time with the built-in model.
     """
     torch.set_num_threads(threads)

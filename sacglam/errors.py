@@ -1,8 +1,8 @@
-"""Errors that are meant for the user: each says what was expected, what came and what to do."""
+"""Errors for the user: each says what was expected, what was found and what to do."""
 
 
 class SacglamError(Exception):
-    """Base of every error that the command line prints as a message instead of a traceback."""
+    """Base of the errors that the command line prints as a message, not a traceback."""
 
 
 class ConfigError(SacglamError):
@@ -30,11 +30,11 @@ class RunDirectoryError(SacglamError):
 
 
 class EngineError(SacglamError):
-    """A scoring engine cannot start, died or hung more often than it may, or gives no usable score."""
+    """A scoring engine cannot start, dies or hangs more often than it may, or returns no usable score."""
 
 
 class EngineBroken(EngineError):
-    """An engine failed in a way that a new one in its place may not."""
+    """An engine failed in a way that a replacement may not."""
 
 
 class LearnerError(SacglamError):
@@ -42,11 +42,11 @@ class LearnerError(SacglamError):
 
 
 class ProfileError(SacglamError):
-    """A profile was interrupted, or is asked of what cannot be profiled."""
+    """A profile was interrupted, or cannot be made of what was named."""
 
 
 class ParityError(SacglamError):
-    """An engine's policy is not the learner's."""
+    """An engine's policy differs from the learner's."""
 
 
 class TrackingError(SacglamError):

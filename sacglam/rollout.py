@@ -1,4 +1,4 @@
-"""Lockstep environments: one scoring pass serves all of them, episodes come out as they end."""
+"""Environments in lockstep: one scoring pass serves all of them, and episodes come out as they end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 @dataclass(frozen=True)
 class Start:
-    """What fixes an episode, but for the agent's actions."""
+    """What determines an episode, apart from the agent's actions."""
 
     goal: str
     seed: int
@@ -44,14 +44,14 @@ class RandomStarts:
 
 @dataclass
 class _Open:
-    """An episode under way in one environment."""
+    """An unfinished episode in one environment."""
 
     env: TextEnv
     start: Start
     first: Observation
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    cut: int = 0  # steps that an earlier interval has given out
+    cut: int = 0  # steps that earlier segments have taken
 
     @property
     def observation(self) -> Observation:
@@ -64,7 +64,7 @@ class _Open:
         self.steps.append(step)
 
     def retake(self, action: int, log_prob: float, version: int) -> None:
-        """Take a decision of an interrupted run again; one that is not on offer any more shows in the transcript."""
+        """Repeat a decision of an interrupted run; one that is no longer possible shows in the transcript."""
         if action < len(self.observation.actions) and not self.over:
             self.take(Decision(action, log_prob, version))
 
@@ -73,7 +73,7 @@ class _Open:
         return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
 
     def transcript(self) -> str:
-        """A checksum of all that the environment has said."""
+        """A checksum of everything the environment returned."""
         said: list[Any] = [self.first.text, self.first.actions]
         for s in self.steps:
             said += [s.observation.text, s.observation.actions, s.achieved]
@@ -84,7 +84,7 @@ class _Open:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
     def segment(self) -> Episode:
-        """The steps since the cut, and a new cut behind them."""
+        """The steps since the last segment."""
         first = self.steps[self.cut - 1].observation if self.cut else self.first
         decisions, steps = tuple(self.decisions[self.cut :]), tuple(self.steps[self.cut :])
         self.cut = len(self.steps)
@@ -92,7 +92,7 @@ class _Open:
 
 
 class Rollout:
-    """Plays episodes from `starts` in all environments at once; an environment without a start left rests."""
+    """Plays episodes from `starts` in all environments at once; an environment idles once no start is left."""
 
     def __init__(
         self, envs: Sequence[TextEnv], scorer: Scorer, policy: Policy, starts: Iterator[Start], clock: PhaseClock
@@ -106,7 +106,7 @@ class Rollout:
         self._open: list[_Open] | None = None
 
     def step(self) -> list[Episode]:
-        """One step in every environment; the episodes that it ended."""
+        """Take one step in every environment; the episodes that it ended."""
         return [opened.close() for opened in self._step()]
 
     def _step(self) -> list[_Open]:
@@ -146,21 +146,21 @@ class Rollout:
         )
 
     def drain(self) -> Iterator[list[Episode]]:
-        """Play until every start has been played to its end; yields after each lockstep step."""
+        """Play until every start has been played to its end; yields the episodes that each step ended."""
         while self._open is None or self._open:
             yield self.step()
 
     def check_policy(self) -> None:
-        """Score the open states once, for the error that a broken policy raises.
+        """Score the open states once, to raise the error of a broken policy.
 
         Raises:
-            DivergenceError: the scorer gives no number.
+            DivergenceError: the policy is not a number.
         """
         if self._open:
             self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
 
     def state(self) -> list[dict[str, Any]]:
-        """The open episodes as goal, seed and decisions: all that an environment's contract needs to replay them."""
+        """The open episodes as goal, seed and decisions: all that is needed to replay them."""
         return [
             {
                 "goal": o.start.goal,
@@ -172,7 +172,7 @@ class Rollout:
         ]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
-        """Replay the open episodes that `state()` gave; environments beyond these begin anew while starts are left.
+        """Replay the open episodes of `state()`; any further environments begin new ones while starts are left.
 
         Raises:
             CheckpointError: there are more open episodes than environments.
@@ -183,7 +183,7 @@ class Rollout:
         if len(state) > len(self._envs):
             raise CheckpointError(
                 f"expected at most {len(self._envs)} open episodes, one for each environment, got {len(state)}; "
-                f"go on with env.copies={len(state)}, as before"
+                f"resume with env.copies={len(state)}, as before"
             )
         replayed = [self._replay(env, saved) for env, saved in zip(self._envs, state, strict=False)]
         begun = [opened for env in self._envs[len(state) :] if (opened := self._begin(env))]
@@ -196,8 +196,8 @@ class Rollout:
         opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(
-                f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went another way than "
-                "before: the environment is not a function of goal, seed and actions, or its code has changed"
+                f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "
+                "the environment is not a function of goal, seed and actions, or its code has changed"
             )
         return opened
 

@@ -1,4 +1,4 @@
-"""Episodes of the policy as it acts in training, with the probability and the Q value of every action on offer."""
+"""Episodes of the policy as it acts in training, with the probability and Q value of every action."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGITS = 5
 def sample_episodes(
     make_env: Callable[[], TextEnv], scorer: Scorer, q_values: QValues, episodes: int, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    """Play `episodes` of the training goals, actions drawn from the policy; each as JSON values, in the order begun.
+    """Play `episodes` for training goals, with actions drawn from the policy; each as JSON values, in starting order.
 
     An episode holds `goal`, `goal_type`, `success` and `steps`; a step `observation`, `actions`, their `probabilities`
     and `q`, the index `taken`, and what it `achieved`.
@@ -41,7 +41,7 @@ def sample_episodes(
 
 
 class _Recording:
-    """A scorer that remembers what it answered."""
+    """A scorer that remembers its answers."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer

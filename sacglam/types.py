@@ -1,4 +1,4 @@
-"""The values that travel between the parts of sacglam: frozen, plain Python, free of torch."""
+"""The values that pass between the parts of sacglam: frozen, plain Python, free of torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Observation:
 class Step:
     """What one environment step returns.
 
-    `achieved` lists *every* goal that this step accomplished and no earlier step of the episode did:
-    the social partner's description. Hindsight relabelling needs nothing else.
+    `achieved` lists *every* goal that this step accomplished and no earlier step of the episode did: the social
+    partner's description. Hindsight relabelling needs nothing else.
     """
 
     observation: Observation
@@ -43,7 +43,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One episode, whole or cut off: `steps[t]` is the outcome of `decisions[t]`."""
+    """An episode or part of one: `steps[t]` is the outcome of `decisions[t]`."""
 
     goal: str
     start: Observation
@@ -63,10 +63,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """What an interval of the rollout gave, seen in two ways.
+    """One interval of the rollout, in two views.
 
-    `episodes` are those that ended in it, whole. `segments` are the interval's own steps, and no others: each is the
-    part of an episode that was played in the interval, as an `Episode` that starts where the interval found it.
+    `episodes` are those that ended in it, whole. `segments` hold the interval's own steps and no others: each is the
+    part of an episode that was played in the interval, as an `Episode` that starts where the interval began.
     """
 
     episodes: tuple[Episode, ...]
@@ -105,7 +105,7 @@ class Evaluation:
 
 
 Batches = Sequence[Sequence[Transition] | Sequence[Episode]]
-"""What an interval gives the learner: transitions in batches as they were drawn (SAC), or its segments (PPO)."""
+"""What the learner gets for an interval: batches of sampled transitions (SAC), or the interval's segments (PPO)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,26 +14,26 @@ Weights = Callable[[], AbstractContextManager[None]]
 
 
 class MapNoGrad(Protocol):
-    """Runs a computation without gradient over many rows, shared out over the learner's ranks."""
+    """Runs a computation without gradient over many rows, split over the learner's ranks."""
 
     def __call__(self, compute: Callable[[Sequence[Row]], Tensor], rows: Sequence[Row], size: int) -> Tensor:
-        """`compute` gives (K, rows) for at most `size` rows; the whole is (K, N) float64, alike on all ranks."""
+        """`compute` returns (K, rows) for at most `size` rows; the result is (K, N) float64, equal on all ranks."""
 
 
 class Algorithm(Protocol):
     """A learning rule over one model. `update` is the number of updates done so far."""
 
     def minibatches(self, batches: Sequence[Sequence[Any]], map_no_grad: MapNoGrad) -> Iterable[Sequence[Any]]:
-        """The rows of one gradient step after another, from what the rollout's interval gave."""
+        """The rows of each gradient step, from the batches of one interval."""
 
     def collate(self, rows: Sequence[Any]) -> Any:
         """Rows as tensors on the model's device."""
 
     def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, float]]:
-        """The loss to descend and what to report of it, both means over rows."""
+        """The loss and its metrics, both means over rows."""
 
     def trains_actor(self, update: int) -> bool:
-        """Whether the actor's weights get a gradient in this update."""
+        """Whether the actor's weights have a gradient in this update."""
 
     def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
         """Move what follows the weights, such as a target network, after a gradient step; more metrics."""
@@ -42,4 +42,4 @@ class Algorithm(Protocol):
         """What it learns or draws besides the weights, as JSON values."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what `state()` gave."""
+        """Restore what `state()` gave."""

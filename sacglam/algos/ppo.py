@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import MapNoGrad, Weights
+from sacglam.algos.base import Algorithm, MapNoGrad, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_value import ActorValue
@@ -23,7 +24,7 @@ _TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One step of the interval, with what the policy that took it thought of it."""
+    """One step of the interval, with its advantage under the policy that took it."""
 
     goal: str
     observation: Observation
@@ -44,7 +45,7 @@ class PpoBatch:
     return_B: Tensor
 
 
-class Ppo:
+class Ppo(Algorithm):
     """The updates of PPO-GLAM on an `ActorValue`."""
 
     def __init__(self, model: ActorValue, config: PpoConfig, rng: np.random.Generator, clock: PhaseClock) -> None:
@@ -54,8 +55,9 @@ class Ppo:
         self._rng = rng
         self._clock = clock
 
+    @override
     def minibatches(self, batches: Sequence[Sequence[Episode]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
-        """The interval's steps in `epochs` orders, `batch_size` at a time; advantages are those before the first."""
+        # Advantages are those before the first epoch.
         segments = [segment for batch in batches for segment in batch]
         samples = self._samples(segments, map_no_grad)
         size = self._config.batch_size
@@ -107,9 +109,8 @@ class Ppo:
             action_B = torch.tensor([visit.action for visit in visits], device=values.value_B.device)
             return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
 
+    @override
     def collate(self, rows: Sequence[Sample]) -> PpoBatch:
-        """See `PpoBatch`."""
-
         def tensor(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float32, device=self._model.device)
 
@@ -121,25 +122,25 @@ class Ppo:
             return_B=tensor([row.return_ for row in rows]),
         )
 
+    @override
     def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, float]]:
-        """Clipped policy loss, value loss and entropy bonus from one forward pass."""
         with self._clock.phase("forward"):
             return ppo_losses(self._model, batch, self._config)
 
+    @override
     def trains_actor(self, update: int) -> bool:
-        """Always."""
         return True
 
+    @override
     def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
-        """Nothing follows."""
         return {}
 
+    @override
     def state(self) -> dict[str, Any]:
-        """The state of the generator that shuffles."""
         return {"rng": self._rng.bit_generator.state}
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what `state()` gave."""
         self._rng.bit_generator.state = state["rng"]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import MapNoGrad, Weights
+from sacglam.algos.base import Algorithm, MapNoGrad, Weights
 from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
@@ -46,7 +47,7 @@ class SacLosses:
     metrics: dict[str, float]
 
 
-class Sac:
+class Sac(Algorithm):
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
     def __init__(self, model: ActorCritic, config: SacConfig, clock: PhaseClock) -> None:
@@ -56,14 +57,14 @@ class Sac:
         self._config = config
         self._clock = clock
 
+    @override
     def minibatches(
         self, batches: Sequence[Sequence[Transition]], map_no_grad: MapNoGrad
     ) -> Sequence[Sequence[Transition]]:
-        """The batches, as they were drawn."""
         return batches
 
+    @override
     def collate(self, rows: Sequence[Transition]) -> SacBatch:
-        """See `SacBatch`."""
         transitions = with_bootstrap(rows)
         device = self._model.device
         following = [t for t in transitions if not t.terminated]
@@ -77,8 +78,8 @@ class Sac:
             hindsight_share=sum(t.source == "hindsight" for t in rows) / len(rows),
         )
 
+    @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, float]]:
-        """Critic and actor loss from one forward pass; during the warm-up the critic's alone."""
         with self._clock.phase("target"):
             target_B = targets(self._model, batch, self.alpha.alpha)
         with self._clock.phase("forward"):
@@ -87,35 +88,36 @@ class Sac:
             )
         return losses.loss, {**losses.metrics, "batch_hindsight_share": batch.hindsight_share}
 
+    @override
     def trains_actor(self, update: int) -> bool:
-        """After the warm-up; before it only by the critic's gradients, if they reach the actor's adapter."""
+        # During the warm-up only the critic's gradients may reach the actor's adapter.
         return self._model.critic_trains_actor or not self._warming_up(update)
 
     def _warming_up(self, update: int) -> bool:
         return update < self._config.warmup_updates
 
+    @override
     def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
-        """Move the target network and, after the warm-up, the entropy coefficient."""
         with self._clock.phase("target"), weights():
             self._model.update_target(self._config.tau)
         if not self._warming_up(update):
             self.alpha.update(metrics["entropy"])
         return {"alpha": self.alpha.alpha}
 
+    @override
     def state(self) -> dict[str, Any]:
-        """The entropy coefficient's."""
         return {"alpha": self.alpha.state()}
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what `state()` gave."""
         self.alpha.load_state(state["alpha"])
 
 
 def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
-    """`rows`, one of them with a bootstrap in any case: the same forwards on every rank, whatever its rows.
+    """`rows`, at least one of them with a bootstrap, so that every rank runs the same forward passes.
 
-    Where weights are sharded every forward is a collective operation. Termination is a bootstrap with discount 0, so
-    the loss stays what it was.
+    Where weights are sharded every forward is a collective. Termination is a bootstrap with discount 0, so the loss
+    does not change.
     """
     if not all(row.terminated for row in rows):
         return rows

@@ -36,7 +36,7 @@ class Temperature:
         return {"log_alpha": float(self._log_alpha.detach()), "adam": {k: float(v) for k, v in moments.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what `state()` gave."""
+        """Restore what `state()` gave."""
         with torch.no_grad():
             self._log_alpha.fill_(state["log_alpha"])
         self._optimizer.state.clear()

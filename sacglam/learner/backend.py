@@ -1,4 +1,4 @@
-"""What differs between learning in one process and on several ranks, and the one-process side of it."""
+"""What differs between learning in one process and on several ranks, and the implementation for one process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 Result = TypeVar("Result")
 Moments = dict[int, dict[str, Tensor]]
-"""Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's place in the groups laid end to end, whole tensors."""
+"""Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
 
 
 class Backend(Protocol):
@@ -21,18 +22,15 @@ class Backend(Protocol):
     It holds the parameters in groups, each with a learning rate of its own.
     """
 
-    @property
-    def rank(self) -> int:
-        """This rank, from 0."""
-
-    @property
-    def world(self) -> int:
-        """Number of ranks."""
+    rank: int
+    """This rank, from 0."""
+    world: int
+    """Number of ranks."""
 
     def forward(self, compute: Callable[[], Result]) -> Result:
-        """What `compute` gives, with the weights that its modules need at hand.
+        """Run `compute` with the weights that its modules need gathered.
 
-        For a `backward` the result is a tuple with the loss in it.
+        If a `backward` follows, the result is a tuple that holds the loss.
         """
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -49,40 +47,39 @@ class Backend(Protocol):
         """
 
     def gathered(self, change: bool = False) -> AbstractContextManager[None]:
-        """While it is open, all that learns or follows is there as whole tensors; with `change` they may be set."""
+        """A context in which weights and targets are whole tensors; with `change` they may be set."""
 
     def moments(self) -> Moments:
         """Adam's state; parameters that never had a gradient are left out."""
 
     def load_moments(self, moments: Moments) -> None:
-        """Take over what `moments()` gave, on any number of ranks."""
+        """Restore what `moments()` gave, on any number of ranks."""
 
 
-class TorchBackend:
-    """One process, without any collective."""
+class TorchBackend(Backend):
+    """One process, without collectives."""
 
-    rank = 0
-    world = 1
+    rank, world = 0, 1
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
         """`max_grad_norm` None: no clipping."""
         self.optimizer = adam(groups)
         self._max_grad_norm = max_grad_norm
 
+    @override
     def forward(self, compute: Callable[[], Result]) -> Result:
-        """Compute it."""
         return compute()
 
+    @override
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add to the gradient."""
         loss.backward()  # type: ignore[no-untyped-call]
 
+    @override
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The values."""
         return values
 
+    @override
     def step(self, rates: Sequence[float | None]) -> float:
-        """See `Backend.step`."""
         norm = clip(self.optimizer, self._max_grad_norm)
         if math.isfinite(norm):
             set_rates(self.optimizer, rates)
@@ -90,16 +87,16 @@ class TorchBackend:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
+    @override
     def gathered(self, change: bool = False) -> AbstractContextManager[None]:
-        """Nothing to do: they always are."""
         return nullcontext()
 
+    @override
     def moments(self) -> Moments:
-        """Adam's state."""
         return adam_moments(self.optimizer)
 
+    @override
     def load_moments(self, moments: Moments) -> None:
-        """Take over what `moments()` gave."""
         load_adam_moments(self.optimizer, moments)
 
 
@@ -127,7 +124,7 @@ def adam_moments(optimizer: torch.optim.Optimizer) -> Moments:
 
 
 def load_adam_moments(optimizer: torch.optim.Optimizer, moments: Moments) -> None:
-    """Take over what `adam_moments` gave."""
+    """Restore what `adam_moments` gave."""
     # Copies, since the optimizer else steps the given tensors themselves.
     state = {index: {name: tensor.clone() for name, tensor in found.items()} for index, found in moments.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from typing_extensions import override
 
 from sacglam.errors import LearnerError
-from sacglam.learner.backend import Moments, Result, adam, adam_moments, clip, load_adam_moments, set_rates
+from sacglam.learner.backend import Backend, Moments, Result, adam, adam_moments, clip, load_adam_moments, set_rates
 
 PERSISTENT_ELEMENTS = 100_000
 """With stage 3, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
@@ -40,7 +41,7 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
     # Of DeepSpeed's own calls, which torch is about to rename.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     if chosen.type == "cpu":
-        # What the machine could compile is not looked for, so that nothing is.
+        # Keeps DeepSpeed from looking for operators that it could compile.
         deepspeed.ops.__compatible_ops__ = {}
     else:
         torch.cuda.set_device(chosen)
@@ -72,9 +73,9 @@ def _import_deepspeed() -> tuple[Any, Any]:
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:
-    """What DeepSpeed is told. Micro-batches are counted by the learner, weights keep their own types.
+    """DeepSpeed's configuration. The learner counts micro-batches, and weights keep their types.
 
-    Without ZeRO (stage 0) the backend clips itself.
+    Without ZeRO (stage 0) the backend clips gradients itself.
     """
     return {
         "train_batch_size": world,
@@ -92,7 +93,7 @@ def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[s
 
 
 class _Root(nn.Module):
-    """The module that DeepSpeed wraps: what it runs is set anew for each pass."""
+    """The module that DeepSpeed wraps; what it runs is set before each pass."""
 
     compute: Callable[[], Any]
 
@@ -104,8 +105,8 @@ class _Root(nn.Module):
         return self.compute()
 
 
-class DeepSpeedBackend:
-    """One of several ranks; see `Backend`. ZeRO shares out, by stage: 0 nothing, 1 moments, 2 gradients, 3 weights."""
+class DeepSpeedBackend(Backend):
+    """One of several ranks. ZeRO shards, by stage: 0 nothing, 1 moments, 2 gradients, 3 weights."""
 
     def __init__(
         self,
@@ -137,26 +138,28 @@ class DeepSpeedBackend:
         if stage:
             self._begin_moments()
 
+    @override
     def forward(self, compute: Callable[[], Result]) -> Result:
-        """Run it inside the engine's forward pass, whose hooks gather what is sharded."""
+        # Inside the engine's forward pass, whose hooks gather what is sharded.
         self._root.compute = compute
         result: Result = self._engine()
         return result
 
+    @override
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add to the gradient and reduce it over ranks as the stage demands."""
         self._engine.set_gradient_accumulation_boundary(last)
         # DeepSpeed takes the mean over ranks; the parts of one mean are to be summed.
         self._engine.backward(loss * self.world, scale_wrt_gas=False)
 
+    @override
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The values summed over ranks."""
         sums = values.to(self._engine.device, copy=True)
         dist.all_reduce(sums)
         return sums.cpu()
 
+    @override
     def step(self, rates: Sequence[float | None]) -> float:
-        """See `Backend.step`. ZeRO's optimizers leave a step out themselves where the norm is not finite."""
+        # ZeRO's optimizers skip a step themselves where the norm is not finite.
         set_rates(self._adam, rates)
         if self._stage:
             self._engine.step()
@@ -170,7 +173,7 @@ class DeepSpeedBackend:
         return norm
 
     def _rest(self, idle: Sequence[int]) -> None:
-        """Take back the count of a step without gradient, which would weaken Adam's correction of the first real one.
+        """Undo the count of a step without gradient, which would spoil Adam's bias correction of the first real one.
 
         Plain torch skips parameters that have no gradient; DeepSpeed gives them one of zeros.
         """
@@ -184,9 +187,9 @@ class DeepSpeedBackend:
             return [list(self._adam.state.values())[group]]
         return [self._adam.state[p] for p in self._groups[group] if p in self._adam.state]
 
+    @override
     @contextmanager
     def gathered(self, change: bool = False) -> Iterator[None]:
-        """See `Backend.gathered`."""
         with self._gathered(change):
             yield
         if change and self._stage:
@@ -202,7 +205,7 @@ class DeepSpeedBackend:
         return gathered
 
     def _begin_moments(self) -> None:
-        """Give Adam its state, which it else makes in its first step: a checkpoint may be loaded before that."""
+        """Make Adam's state now, not in its first step, since a checkpoint may be loaded before that."""
         optimizer, sharded = self._engine.optimizer, self._stage == 3
         for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
             moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
@@ -210,8 +213,8 @@ class DeepSpeedBackend:
         if not sharded:
             optimizer._lazy_init_hp_params_optimizer_state()
 
+    @override
     def moments(self) -> Moments:
-        """See `Backend.moments`: gathered from all ranks."""
         if not self._stage:
             return adam_moments(self._adam)
         from deepspeed.utils import safe_get_full_optimizer_state
@@ -228,8 +231,8 @@ class DeepSpeedBackend:
             [state] = self._states(number)
             yield from ((parameter, state["step"]) for parameter in group)
 
+    @override
     def load_moments(self, moments: Moments) -> None:
-        """See `Backend.load_moments`: each rank keeps its part."""
         if not self._stage:
             load_adam_moments(self._adam, moments)
             return
@@ -240,7 +243,7 @@ class DeepSpeedBackend:
                 self._set_moment(parameter, name, found.get(name))
 
     def _set_moment(self, parameter: nn.Parameter, name: str, value: Tensor | None) -> None:
-        """Put a whole tensor (None: zeros) in the place of this rank's part of it."""
+        """Set this rank's part of a moment from the whole tensor (None: zeros)."""
         from deepspeed import utils
 
         if self._stage < 3:

@@ -72,8 +72,7 @@ def micro_batches(batch: Sequence[Row], rank: int, world: int, size: int | None)
 class Learner:
     """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
 
-    On several ranks each holds a learner, and every call is made on all of them with the same arguments. Only rank 0
-    returns what is large.
+    On several ranks each holds a learner, and every call is made on all of them with the same arguments.
     """
 
     def __init__(
@@ -106,8 +105,7 @@ class Learner:
             DivergenceError: see `update`.
         """
         metrics = self.update(batches)
-        published = self.publish(probe) if publish else None
-        return Learned(metrics, published if self._backend.rank == 0 else None)
+        return Learned(metrics, self.publish(probe) if publish else None)
 
     def update(self, batches: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
         """The gradient steps that the algorithm takes for an interval's `batches`; the metrics of each.
@@ -185,17 +183,16 @@ class Learner:
         return found
 
     def exported(self) -> dict[str, bytes]:
-        """Actor and critic as files for other tools, by name; on rank 0."""
+        """Actor and critic as files for other tools, by name."""
         with self._backend.gathered():
-            files = self.model.exported_files(self._critic)
-        return files if self._backend.rank == 0 else {}
+            return self.model.exported_files(self._critic)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by phase on this rank's clock."""
         return self._clock.seconds
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that an update depends on: tensors (weights, targets, Adam's moments) and JSON values; on rank 0.
+        """All that an update depends on: tensors (weights, targets, Adam's moments) and JSON values.
 
         The same whole tensors, on the CPU, whatever the number of ranks and the ZeRO stage.
         """
@@ -203,8 +200,6 @@ class Learner:
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
         for index, moments in self._backend.moments().items():
             tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
-        if self._backend.rank != 0:
-            return {}, {}
         return tensors, {"updates": self.updates, **self.algorithm.state()}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:

@@ -31,8 +31,8 @@ class Pending(Protocol):
 class Worker(Protocol):
     """Something that runs an object's methods, one after the other in the order they were submitted."""
 
-    def submit(self, method: str, *args: Any) -> Pending:
-        """Call `method`."""
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
+        """Call `method`; without `reply` its result stays there, and None comes back."""
 
     def check(self) -> None:
         """Raise `WorkerLost` if the worker is known to be dead; never waits."""
@@ -59,7 +59,7 @@ class LocalWorker:
         """`target`'s methods are what is called."""
         self._target = target
 
-    def submit(self, method: str, *args: Any) -> Done:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Done:
         """Call `method` now."""
         return Done(getattr(self._target, method)(*args))
 

@@ -28,7 +28,7 @@ class LearnerGroup:
         self.begun = 0
 
     def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> PendingUpdate:
-        """Begin one interval's `updates`; `batches`, `publish` and `probe` as in `LearnerHost.learn`."""
+        """Begin one interval's `updates`; `batches`, `publish` and `probe` as in `Learner.learn`."""
         self.begun += updates
         return PendingUpdate(self, self._submit("learn", batches, publish, probe), updates)
 
@@ -82,7 +82,7 @@ class LearnerGroup:
         return self.collect(self._submit(method, *args))
 
     def _submit(self, method: str, *args: Any) -> list[Pending]:
-        return [worker.submit(method, *args) for worker in self._workers]
+        return [worker.submit(method, *args, reply=rank == 0) for rank, worker in enumerate(self._workers)]
 
     def collect(
         self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Callable[[], None] = lambda: None

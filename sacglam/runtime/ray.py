@@ -154,10 +154,11 @@ class _Host:
         except Exception as error:
             self._failure = error
 
-    def call(self, method: str, args: Sequence[Any]) -> Any:
+    def call(self, method: str, args: Sequence[Any], reply: bool) -> Any:
         if self._failure is not None:
             raise self._failure
-        return getattr(self._target, method)(*args)
+        result = getattr(self._target, method)(*args)
+        return result if reply else None
 
     def where(self) -> tuple[str, int]:
         """The node's id and the process's."""
@@ -198,9 +199,9 @@ class RayWorker:
         """Where ranks can meet, as a URL for torch.distributed."""
         return str(RayPending(self._ray, self._actor.meeting_point.remote(self._own)).result(timeout_s))
 
-    def submit(self, method: str, *args: Any) -> RayPending:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> RayPending:
         """Call `method` when the worker has done what came before."""
-        return RayPending(self._ray, self._actor.call.remote(method, args))
+        return RayPending(self._ray, self._actor.call.remote(method, args, reply))
 
     def check(self) -> None:
         """Raise `WorkerLost` if the process is known to be dead; one question at a time waits behind its work."""
