@@ -47,7 +47,7 @@ class Mortal:
         self.dead: Exception | None = None
         self.killed = False
 
-    def submit(self, method: str, *args: Any) -> Pending:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
         self.dead = self.dead or (self.faults.pop(0) if self.faults else None)
         return Lost(self.dead) if self.dead else Done(getattr(self.host, method)(*args))
 

@@ -29,7 +29,7 @@ class Rank:
         self.number = number
         self.error = error
 
-    def submit(self, method: str, *args: Any) -> Pending:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
         if self.error:
             return Failed(self.error)
         return Done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
