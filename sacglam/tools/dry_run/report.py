@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sacglam.build import build_env
+from sacglam.clock import duration
 from sacglam.tools.dry_run.forecast import Forecast, Model
 from sacglam.tools.dry_run.predict import seconds_of_an_update, updates_of
 from sacglam.tools.dry_run.random_rollout import rows_of_an_update
@@ -116,14 +117,6 @@ def _how(found: Forecast) -> str:
 
 def _seconds(by_phase: Mapping[str, float]) -> str:
     return f"{sum(by_phase.values()):.3g} s"
-
-
-def duration(seconds: float) -> str:
-    """With the units that fit."""
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
 def _mib(size: int) -> str:

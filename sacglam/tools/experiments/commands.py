@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sacglam import cpu
 from sacglam.tools.experiments import plan
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def compare(
 def _request(
     out: Path, seeds: int, jobs: int, threads: int | None, set_: list[str] | None, threshold: float, report_only: bool
 ) -> Request:
-    from sacglam.tools.experiments.run import Request, check_overrides, default_threads
+    from sacglam.tools.experiments.run import Request, check_overrides
 
     overrides = tuple(set_ or ())
     check_overrides(overrides)
@@ -80,7 +81,7 @@ def _request(
         root=out,
         seeds=seeds,
         jobs=jobs,
-        threads=threads or default_threads(jobs),
+        threads=threads or cpu.default_threads(jobs),
         overrides=overrides,
         threshold=threshold,
         report_only=report_only,

@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
+from sacglam.clock import duration
 from sacglam.tools.experiments.plan import Run
 from sacglam.tools.experiments.progress import Glimpse
 
@@ -86,12 +87,3 @@ class RunsDisplay:
     def _drop(self, run: Run) -> None:
         if run in self._tasks:
             self._bars.remove_task(self._tasks.pop(run))
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sacglam.tools.experiments.display import duration
+from sacglam.clock import duration
 from sacglam.tools.experiments.report import OUTSIDE_TRAINING
 from sacglam.tools.experiments.results import OVERALL
 

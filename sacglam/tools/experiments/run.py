@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sacglam import cpu
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import explained
-from sacglam.tools.doctor.collect import cpu_model, usable_cores
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.display import RunsDisplay
 from sacglam.tools.experiments.markdown import markdown
@@ -19,9 +19,6 @@ from sacglam.tools.experiments.plan import Experiment, Run
 from sacglam.tools.experiments.report import report
 from sacglam.tools.experiments.runner import Failure, Outcome, Runner, sole_user
 from sacglam.tools.experiments.state import check_same
-
-MOST_DEFAULT_THREADS = 4
-"""Threads of a run where none are asked for, at most: small models gain nothing from more."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,6 @@ class Request:
     command: str
 
 
-def default_threads(jobs: int) -> int:
-    """A run's share of the cores, 4 at most."""
-    return max(1, min(MOST_DEFAULT_THREADS, usable_cores() // jobs))
-
-
 def run(experiment: Experiment, request: Request, files: Files, console: Console) -> bool:
     """Run what is not finished, and write the report; whether all of it came to its end.
 
@@ -63,7 +55,7 @@ def run(experiment: Experiment, request: Request, files: Files, console: Console
         outcome = Outcome()
     else:
         check_same(runs)
-        session = {"cpu": cpu_model()[0], "cores": usable_cores(), "jobs": request.jobs, "threads": request.threads}
+        session = {"cpu": cpu.model(), "cores": cpu.cores(), "jobs": request.jobs, "threads": request.threads}
         with sole_user(request.root) as lock, RunsDisplay(console) as display:
             outcome = Runner(request.jobs, session, display).run(runs, lock)
     for failure in outcome.failures:

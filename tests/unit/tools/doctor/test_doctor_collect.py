@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sacglam.tools.doctor import probes
-from sacglam.tools.doctor.collect import parse_driver, quota_cores
+from sacglam.tools.doctor.collect import parse_driver
 from sacglam.tools.doctor.facts import Gpu
 from sacglam.tools.doctor.pins import stated
 from tests.conftest import sacglam
@@ -22,13 +22,6 @@ def test_nvidia_smi_is_parsed() -> None:
     assert (driver.version, driver.cuda, driver.fault) == ("580.95.05", "13.0", None)
     assert driver.gpus == (Gpu("NVIDIA H100 80GB HBM3", 81559 / 1024, (9, 0)), Gpu("NVIDIA GB10", 0.0, (0, 0)))
     assert parse_driver("No devices were found\n", None).fault == "nvidia-smi names no GPU: No devices were found"
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"), [("max 100000", sys.maxsize), ("250000 100000", 2), ("50000 100000", 1), ("", sys.maxsize)]
-)
-def test_a_quota_is_whole_cores(text: str, cores: int) -> None:
-    assert quota_cores(text) == cores
 
 
 def test_a_probe_tells_how_an_import_fails() -> None:

@@ -16,7 +16,6 @@ from sacglam.errors import SacglamError
 from sacglam.runs.display import Display
 from sacglam.tools.dry_run.calibrate import _grow
 from sacglam.tools.dry_run.random_rollout import first_rows, play
-from sacglam.tools.dry_run.report import duration
 
 SHORT = ["threads=1", "env.copies=8", "algo.batch_size=16", "critic.hidden=[16]", "env.options.max_steps=5"]
 PPO = "algo={type: ppo, update_interval: 64, batch_size: 16}"
@@ -132,10 +131,6 @@ def test_an_update_of_ppo_has_no_more_rows_than_its_interval(tmp_path: Path, mon
     assert code == 0, said
     assert "16 of 16 rows" in said
     assert "updates of 16 rows (16 in one pass)" in " ".join(said.split())
-
-
-def test_a_duration_has_the_units_that_fit() -> None:
-    assert [duration(seconds) for seconds in (3.21, 600, 7_500)] == ["3.2 s", "10 min", "2 h 05 min"]
 
 
 def test_a_random_model_of_known_shape_can_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""What this process may use of the machine's CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sacglam import cpu
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("max 100000", sys.maxsize), ("250000 100000", 2), ("50000 100000", 1), ("", sys.maxsize)]
+)
+def test_a_quota_is_whole_cores(text: str, cores: int) -> None:
+    assert cpu.quota_cores(text) == cores
+
+
+def test_cores_follow_the_affinity() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{core}]); from sacglam import cpu; print(cpu.cores())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "1"
+
+
+def test_processes_share_the_cores() -> None:
+    assert 1 <= cpu.default_threads() <= min(4, cpu.cores())
+    assert cpu.default_threads(processes=10_000) == 1
+
+
+def test_asking_about_the_cpu_does_not_load_torch() -> None:
+    code = "import sys; from sacglam import cpu; cpu.model(), cpu.cores(); sys.exit('torch' in sys.modules)"
+    assert subprocess.call([sys.executable, "-c", code]) == 0
