@@ -36,10 +36,10 @@ class Checkpoint:
 
 
 def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write the checkpoint of `step` and drop all but the newest `keep`; the folder it lies in.
+    """Write the checkpoint of `step` and drop all but the newest `keep`; its folder.
 
-    A reader sees all of a checkpoint or nothing: it is written beside, synced, and renamed. Checkpoints of later
-    steps are dropped, too: a run that writes this one was resumed before them, so they were damaged.
+    A reader sees all of a checkpoint or nothing: it is written under another name, synced, and renamed. Checkpoints
+    of later steps are dropped too: a run that writes this one was resumed before them, so they were damaged.
 
     Raises:
         CheckpointError: it cannot be written, e.g. on a full disk; earlier checkpoints are untouched.
@@ -50,7 +50,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         _drop_unfinished(root)
         writing.mkdir(parents=True)
         _write(writing, checkpoint)
-        if folder.exists():  # it is dropped last, so that there is always one of the two
+        if folder.exists():  # dropped last, so that there is always one of the two
             folder.rename(root / f"{_WRITING}replaced")
         writing.rename(folder)
         _sync(root)
@@ -61,7 +61,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"
         raise CheckpointError(
             f"cannot write checkpoint {folder}: {cause}; {kept}. "
-            f"Free some space, then go on with --resume {root.parent}"
+            f"Free some space, then resume with --resume {root.parent}"
         ) from error
     up_to_here = [other for other in steps(root) if other <= folder]
     for other in set(steps(root)) - set(up_to_here[-keep:]):
@@ -70,7 +70,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
 
 
 def load_newest(root: Path, warn: Callable[[str], None]) -> tuple[Path, Checkpoint]:
-    """The newest checkpoint that is whole; tells `warn` of each damaged one it passes over.
+    """The newest checkpoint that is whole; calls `warn` for each damaged one that it skips.
 
     Raises:
         CheckpointError: there is none.
@@ -80,7 +80,7 @@ def load_newest(root: Path, warn: Callable[[str], None]) -> tuple[Path, Checkpoi
             return folder, load(folder)
         except CheckpointError as error:
             warn(f"{error}; falling back to the one before")
-    raise CheckpointError(f"expected a whole checkpoint in {root}, found none; start the run anew with another --out")
+    raise CheckpointError(f"expected a whole checkpoint in {root}, found none; start a new run with another --out")
 
 
 def load(folder: Path) -> Checkpoint:
@@ -105,7 +105,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def steps(root: Path) -> list[Path]:
-    """The checkpoints under `root`, oldest first; what is still being written is not among them."""
+    """The checkpoints under `root`, oldest first, without unfinished ones."""
     return sorted(root.glob(_PREFIX + "[0-9]" * _DIGITS))
 
 

@@ -1,4 +1,4 @@
-"""`curves.png`: how a training went, on one page."""
+"""`curves.png`: a run on one page."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RunDirectory:
         return run
 
     def claim(self, config: Config) -> None:
-        """Make the folder and write the run's resolved configuration; of two that try, one succeeds.
+        """Make the folder and write the run's resolved configuration; of two processes that try, one succeeds.
 
         Raises:
             RunDirectoryError: the folder holds a run already, or cannot be made.
@@ -77,7 +77,7 @@ class RunDirectory:
 
     def _occupied(self) -> RunDirectoryError:
         return RunDirectoryError(
-            f"{self.root} holds a run already. Go on with it by --resume {self.root}, or choose another --out"
+            f"{self.root} holds a run already. Resume it with --resume {self.root}, or choose another --out"
         )
 
     def config(self) -> Config:
@@ -92,11 +92,11 @@ class RunDirectory:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`; a last line cut short by a crash is left out."""
+        """The lines of `metrics.jsonl`, without a last line cut short by a crash."""
         return LineLog(self.metrics_file).lines()
 
     def summary(self) -> dict[str, Any] | None:
-        """`summary.json`, or None before it is first written, or where it is damaged: it can be made again."""
+        """`summary.json`, or None before it is first written, or if it is damaged: it can be made again."""
         try:
             found: dict[str, Any] = json.loads(self.summary_file.read_text())
         except (OSError, ValueError):
@@ -121,10 +121,10 @@ class RunDirectory:
 
 
 class LineLog:
-    """One JSON object a line, flushed at once, each with the `env_steps` at which it was written."""
+    """One JSON object per line, flushed at once, each with the `env_steps` at which it was written."""
 
     def __init__(self, file: Path) -> None:
-        """Appends to what is there."""
+        """Appends to `file` if it exists."""
         self._file = file
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class LineLog:
             file.write(json.dumps(line) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
-        """All lines; a last one cut short by a crash is left out."""
+        """All lines, without a last one cut short by a crash."""
         if not self._file.exists():
             return []
         found = []
@@ -145,7 +145,7 @@ class LineLog:
         return found
 
     def rewind(self, env_steps: int) -> None:
-        """Drop the lines after `env_steps`: what an interrupted run logged past its last checkpoint comes again."""
+        """Drop the lines after `env_steps`: a resumed run logs what came after its last checkpoint again."""
         kept = [line for line in self.lines() if line["env_steps"] <= env_steps]
         _replace(self._file, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -180,7 +180,7 @@ def explained(file: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise RunDirectoryError(
-            f"cannot write {file}: {error}. Mend that and try again; a run goes on with --resume"
+            f"cannot write {file}: {error}. Fix that and try again; --resume continues a run"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""How far a training is, and the means of what it measured since the last line of metrics."""
+"""How far a run is, and the means of its metrics since the last line of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RECENT_EPISODES = 200
 
 @dataclass
 class Progress:
-    """Counters of one training; `seconds` is training time, without evaluation and checkpoints."""
+    """Counters of one run; `seconds` is training time, without evaluation and checkpoints."""
 
     env_steps: int = 0
     updates: int = 0
@@ -61,7 +61,7 @@ class MetricsWindow:
         return {"sums": dict(self._sums), "counts": dict(self._counts), "recent": list(self._recent)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state()` gave."""
+        """Restore what `state()` gave."""
         self._sums = defaultdict(float, state["sums"])
         self._counts = defaultdict(int, state["counts"])
         self._recent = deque(state["recent"], maxlen=_RECENT_EPISODES)

@@ -12,7 +12,7 @@ class Stopped(Exception):
 
 
 class StopSignal:
-    """While entered, the first SIGINT or SIGTERM sets `requested`; a second one acts as it would have before.
+    """While entered, the first SIGINT or SIGTERM sets `requested`; a second one has its usual effect.
 
     Outside the main thread signals cannot be handled, and `requested` stays false.
     """
