@@ -24,8 +24,8 @@ from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrai
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
-from sacglam.models.architecture import architecture_of
-from sacglam.models.lora_lm import AdaptedLM
+from sacglam.models.loading import architecture_of
+from sacglam.models.lora_lm import LoraLM
 from sacglam.prompt import query
 from sacglam.types import Observation
 
@@ -132,7 +132,7 @@ def variants(options: argparse.Namespace) -> tuple[str, ...]:
     return VARIANTS if options.model_shape in T5_SHAPES else VARIANTS[:2]
 
 
-def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> AdaptedLM[Any]:
+def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> LoraLM[Any]:
     """The language model of one variant: the same weights whichever it is."""
     model = base_model(options)
     architecture = architecture_of(model.config)

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import common
-from sacglam.models.architecture import architecture_of
-from sacglam.models.loading import BUILTIN, BUILTIN_T5
+from sacglam.models.loading import BUILTIN, BUILTIN_T5, architecture_of
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

@@ -22,8 +22,7 @@ from sacglam.envs import TextEnv, make
 from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner, Schedule
-from sacglam.models.actor_critic import ActorCritic, adapters_needed
-from sacglam.models.actor_value import ActorValue
+from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
 from sacglam.models.agent_model import AgentModel, trained_adapters
 from sacglam.models.heads import QHeads, ValueHead
 from sacglam.models.loading import load_model, load_shape, lora_config

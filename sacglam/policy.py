@@ -1,4 +1,4 @@
-"""From scores to decisions."""
+"""From log-probabilities to decisions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Policy(Protocol):
 
 
 def greedy(log_pi: LogPolicy) -> int:
-    """The most probable action; the first of equals."""
+    """The most probable action, the first in a tie."""
     return int(np.argmax(log_pi))
 
 
 class SamplingPolicy:
-    """Draws actions from pi; its generator is part of a run's random state."""
+    """Samples actions from pi; its generator is part of a run's random state."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """`rng` is consumed by exactly one uniform number for each decision."""
+        """Each decision draws exactly one uniform number from `rng`."""
         self.rng = rng
 
     def __call__(self, log_pi: LogPolicy) -> int:

@@ -1,4 +1,4 @@
-"""The one place where an observation and a goal become a prompt."""
+"""The only place where an observation and a goal become a prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sacglam.types import Observation, Query
 
 
 def query(goal: str, observation: Observation) -> Query:
-    """The prompt of `observation` under `goal`, and the actions with the leading space they are tokenised with."""
+    """The prompt of `observation` under `goal`, and its actions with the leading space for tokenisation."""
     return Query(
         prompt=f"Goal: {goal}\n{observation.text}\nAction:",
         actions=tuple(f" {action}" for action in observation.actions),

@@ -15,7 +15,7 @@ from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm, MapNoGrad, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
-from sacglam.models.actor_value import ActorValue
+from sacglam.models.actor_critic import ActorValue
 from sacglam.prompt import query
 from sacglam.types import Episode, Observation, Query
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ def envs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.
     """List the environments with their goals by type, to train on and held out."""
     from sacglam.envs import describe
 
-    found = [description.to_json() for description in describe()]
+    found = [asdict(description) for description in describe()]
     if as_json:
         print(json.dumps(found))
         return

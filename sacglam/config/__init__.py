@@ -3,19 +3,26 @@
 Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `configs/` holds whole experiments.
 """
 
-from sacglam.config.agent import CriticConfig, EnvConfig, LoraSettings, ModelConfig, PolicyConfig
-from sacglam.config.algorithms import AlphaConfig, PpoConfig, ReplayConfig, SacConfig
 from sacglam.config.experiment import Config
 from sacglam.config.reading import load, override, parse, quickstart_path
-from sacglam.config.running import (
+from sacglam.config.sections import (
+    AlphaConfig,
     CheckpointConfig,
+    CriticConfig,
     EnginesConfig,
+    EnvConfig,
     EvalConfig,
     LearnersConfig,
+    LoraSettings,
+    ModelConfig,
+    PolicyConfig,
+    PpoConfig,
+    ReplayConfig,
     RuntimeConfig,
+    SacConfig,
+    Section,
     TrackingConfig,
 )
-from sacglam.config.section import Section
 
 __all__ = [
     "AlphaConfig",

@@ -1,4 +1,4 @@
-"""A whole experiment, and what must hold between its parts."""
+"""A whole experiment, and the constraints between its sections."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from typing import Annotated
 import yaml
 from pydantic import Field, model_validator
 
-from sacglam.config.agent import CriticConfig, EnvConfig, ModelConfig, PolicyConfig
-from sacglam.config.algorithms import AlgoConfig, ReplayConfig, SacConfig
-from sacglam.config.running import (
+from sacglam.config.sections import (
+    AlgoConfig,
     CheckpointConfig,
+    CriticConfig,
     EnginesConfig,
+    EnvConfig,
     EvalConfig,
     LearnersConfig,
+    ModelConfig,
+    NonNegative,
+    PolicyConfig,
+    Positive,
+    ReplayConfig,
     RuntimeConfig,
+    SacConfig,
+    Section,
     TrackingConfig,
 )
-from sacglam.config.section import NonNegative, Positive, Section
 
 
 class Config(Section):
@@ -30,7 +37,7 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: NonNegative = 0
-    """CPU threads of a learner's process; 0: its share of the cores, and 4 at most without engines."""
+    """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""
     env: EnvConfig = EnvConfig()
@@ -38,7 +45,7 @@ class Config(Section):
     critic: CriticConfig = CriticConfig()
     policy: PolicyConfig = PolicyConfig()
     algo: AlgoConfig = SacConfig()
-    """The learning rule: `type: sac` (where nothing is said) or `type: ppo`, and its settings."""
+    """The algorithm: `type: sac` (the default) or `type: ppo`, and its settings."""
     replay: ReplayConfig = ReplayConfig()
     evaluation: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -68,9 +75,7 @@ class Config(Section):
                 f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
             )
         if self.runtime.lag and self.algo.type == "ppo":
-            raise ValueError(
-                "runtime.lag is for SAC: PPO learns from the policy it has, not from one before; set it to 0"
-            )
+            raise ValueError("runtime.lag is for SAC: PPO must learn from its current policy; set it to 0")
         if self.runtime.lag and not self.learners.count:
             raise ValueError(
                 "runtime.lag needs engines and learner ranks: in one process a rollout and an update cannot overlap; "
@@ -82,7 +87,7 @@ class Config(Section):
             raise ValueError("runtime.address needs engines to place in the cluster; set engines.count to 1")
         if self.engines.count and ":" in self.device:
             raise ValueError(
-                f"device {self.device!r} names one GPU, but engines and ranks are each given their own; take cuda"
+                f"device {self.device!r} names one GPU, but engines and ranks are each given their own; use cuda"
             )
         if self.learners.count > self.algo.batch_size:
             raise ValueError(

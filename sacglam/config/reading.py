@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from sacglam.config.algorithms import ALGORITHMS
 from sacglam.config.experiment import Config
+from sacglam.config.sections import ALGORITHMS
 from sacglam.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
     Raises:
-        ConfigError: the file cannot be read, an unknown key (names the nearest), a value of the wrong type or range.
+        ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
     """
     source = quickstart_path() if path is None else path
     try:
@@ -41,7 +41,7 @@ def parse(values: Mapping[str, Any]) -> Config:
     """Validate plain values.
 
     Raises:
-        ConfigError: one line for each fault, unknown keys with the nearest known one.
+        ConfigError: one line per fault; an unknown key is shown with the nearest known one.
     """
     try:
         return Config.model_validate(values)
@@ -62,7 +62,7 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def quickstart_path() -> Path:
-    """The configuration that `sacglam train` uses when it is given none."""
+    """The configuration that `sacglam train` uses by default."""
     return Path(__file__).parents[1] / "quickstart.yaml"
 
 
@@ -97,7 +97,7 @@ def _explain(fault: Any) -> str:
 
 
 def _untagged(place: Sequence[int | str]) -> list[str]:
-    """A fault's place as a user writes it: pydantic puts the algorithm's name behind `algo`."""
+    """A fault's key as a user writes it: pydantic inserts the algorithm's name after `algo`."""
     path = [str(part) for part in place]
     return path[:1] + path[2:] if path[:1] == ["algo"] else path
 

@@ -1,17 +1,21 @@
-"""Bit flipping (Andrychowicz et al., 2017, Section 3.1) as a text world: hindsight's classic, its optimum known.
+"""Bit flipping (Andrychowicz et al., 2017, Section 3.1) as a text environment: the classic test of hindsight.
 
-An action names the bit as it will be, so it is right if and only if the goal holds that very name.
+An action names the bit as it will be, so it is right if and only if the goal contains that name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from random import Random
 from string import ascii_lowercase
-from typing import Literal, overload
+from typing import Literal
 
-from sacglam.envs.base import Split
+from typing_extensions import override
+
+from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import FURNITURE
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
@@ -19,7 +23,7 @@ from sacglam.types import Observation, Step
 
 @dataclass(frozen=True)
 class Writing:
-    """How bits are put into words: the names of each, unset and set, and what stands around them."""
+    """How bits are put into words: each bit's names, unset and set, and the text around them."""
 
     label: str
     separator: str
@@ -32,54 +36,22 @@ WRITINGS = {
 }
 
 
-class BitStrings(Sequence[str]):
-    """All 2^bits bit strings in a writing, such as `a B c`. Made when asked for, never stored."""
-
-    def __init__(self, bits: int, writing: Writing = WRITINGS["letters"]) -> None:
-        self._names = writing.names[:bits]
-        self._separator = writing.separator
-
-    def __len__(self) -> int:
-        return 1 << len(self._names)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        chosen = range(len(self))[index]
-        return self._write(chosen) if isinstance(chosen, int) else [self._write(value) for value in chosen]
-
-    def __contains__(self, text: object) -> bool:
-        return isinstance(text, str) and self._read(text) is not None
-
-    def index(self, text: str, start: int = 0, stop: int | None = None) -> int:
-        """The number that `text` writes: bit i is set if the i-th name is that of a set bit."""
-        value = self._read(text)
-        if value is None or value not in range(len(self))[start:stop]:
-            raise ValueError(f"{text!r} is not among these bit strings")
-        return value
-
-    def _write(self, value: int) -> str:
-        return self._separator.join([names[value >> bit & 1] for bit, names in enumerate(self._names)])
-
-    def _read(self, text: str) -> int | None:
-        said = text.split(self._separator)
-        if len(said) != len(self._names) or any(one not in names for one, names in zip(said, self._names, strict=True)):
-            return None
-        return sum(names.index(one) << bit for bit, (one, names) in enumerate(zip(said, self._names, strict=True)))
+@cache
+def bit_strings(bits: int, text: str) -> dict[str, int]:
+    """All 2^bits bit strings, such as `a B c`, and their numbers: bit i is 1 if the i-th name is that of a set bit."""
+    writing = WRITINGS[text]
+    names = product(*reversed(writing.names[:bits]))  # the last varies fastest: bit 0
+    return {writing.separator.join(reversed(chosen)): number for number, chosen in enumerate(names)}
 
 
-class BitFlip:
-    """Turn one bit string into another, one bit at a step. A goal is a bit string, and the optimum their distance.
+class BitFlip(TextEnv):
+    """Turn one bit string into another, one bit per step. A goal is a bit string; the optimum is their distance.
 
     Args:
         bits: length of the string, at least 1.
-        max_steps: steps until an episode is truncated; by default `bits`, which always suffice.
+        max_steps: steps until an episode is truncated; by default `bits`, which always suffices.
         text: `letters` (`a B c`, a capital where a bit is set; at most 16) or `furniture` (`red door, blue chair`, blue
-            where it is set; at most 10), words that the built-in model tells apart.
+            where it is set; at most 10), words that the built-in model can distinguish.
 
     Raises:
         ConfigError: an option is out of range.
@@ -98,22 +70,24 @@ class BitFlip:
             raise ConfigError(f"bitflip: expected max_steps of at least 1, got {self._max_steps}")
         self._bits = bits
         self._writing = writing
-        self._strings = BitStrings(bits, writing)
+        self._numbers = bit_strings(bits, text)
+        self._strings = tuple(self._numbers)
         self._goal: int | None = None
         self._state = 0
         self._steps = 0
         self._over = False
         self._achieved: set[int] = set()
 
+    @override
     def goals(self, split: Split) -> Sequence[str]:
-        """All 2^bits bit strings to train on; none is held out."""
         return self._strings if split == "train" else ()
 
+    @override
     def goal_type(self, goal: str) -> str:
-        """`bitflip`, the only type."""
         self._parse(goal)
         return "bitflip"
 
+    @override
     def reset(self, goal: str, seed: int) -> Observation:
         """Start from a uniformly drawn string other than `goal`.
 
@@ -127,14 +101,15 @@ class BitFlip:
         self._steps, self._over, self._achieved = 0, False, set()
         return self._observe()
 
+    @override
     def step(self, action: int) -> Step:
-        """Flip the bit of this index. The string reached is what the step achieved, unless a step did before.
+        """Flip the bit with this index. The step achieves the string it reaches, unless an earlier step did.
 
         Raises:
-            EnvironmentContractError: no episode is being played, or there is no such bit.
+            EnvironmentContractError: no episode is running, or there is no such bit.
         """
         if self._goal is None or self._over:
-            raise EnvironmentContractError("bitflip: no episode is being played; call reset before step")
+            raise EnvironmentContractError("bitflip: no episode is running; call reset before step")
         if not 0 <= action < self._bits:
             raise EnvironmentContractError(f"bitflip: expected an action from 0 to {self._bits - 1}, got {action}")
         self._state ^= 1 << action
@@ -147,7 +122,8 @@ class BitFlip:
         self._over = terminated or truncated
         return Step(self._observe(), float(terminated), achieved, terminated, truncated)
 
-    def optimal_length(self) -> int | None:
+    @override
+    def optimal_length(self) -> int:
         """The Hamming distance from here to the goal.
 
         Raises:
@@ -164,9 +140,8 @@ class BitFlip:
         )
 
     def _parse(self, goal: str) -> int:
-        try:
-            return self._strings.index(goal)
-        except ValueError as error:
+        if goal not in self._numbers:
             raise ConfigError(
-                f"{goal!r} is no bitflip goal of {self._bits} bits; expected one like {self._strings[0]!r}"
-            ) from error
+                f"{goal!r} is not a bitflip goal of {self._bits} bits; expected one like {self._strings[0]!r}"
+            )
+        return self._numbers[goal]

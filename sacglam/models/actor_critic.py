@@ -1,4 +1,4 @@
-"""SAC's model: policy, Q functions and their target network on one language model."""
+"""The models of SAC and PPO: a policy and Q functions, or a state value, on one language model."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class PolicyValues:
 
 
 def adapters_needed(backbone: Backbone, target_backbone: TargetBackbone) -> list[str]:
-    """The LoRA adapters a variant of the critic needs; the actor's is the first."""
+    """The LoRA adapters that a variant of the critic needs, the actor's first."""
     trained = trained_adapters(backbone)
     return trained + ([target_of(trained[-1])] if target_backbone == "adapter" else [])
 
 
 class ActorCritic(AgentModel):
-    """Policy and Q functions from one packed forward pass, and their target from LoRA and head averages.
+    """SAC's policy and Q functions from one packed forward pass, and a target network of averaged weights.
 
     The base model is never copied: the target network is a second LoRA adapter and a second set of heads.
     """
@@ -72,10 +72,8 @@ class ActorCritic(AgentModel):
     def bootstrap(self, packed: Any) -> PolicyValues:
         """Online policy and *target* Q values, for the bootstrap of Eq. 3."""
         actor = self.lm.forward(packed, ACTOR)
-        critic = actor
         adapter = self._target_adapter or self._critic_adapter
-        if adapter != ACTOR:
-            critic = self.lm.forward(packed, adapter)
+        critic = actor if adapter == ACTOR else self.lm.forward(packed, adapter)
         return PolicyValues(self.policy(actor), self._target_heads(critic), actor.actions_BA)
 
     @override
@@ -87,17 +85,31 @@ class ActorCritic(AgentModel):
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
         """Exponential moving average: target <- (1 - tau) target + tau online, over LoRA weights and heads."""
-        for target, online in self._target_pairs():
+        for target, online in zip(self._target_heads.parameters(), self._heads.parameters(), strict=True):
             target.lerp_(online, tau)
+        if self._target_adapter:
+            targets = self.lm.adapter_parameters(self._target_adapter)
+            for name, online in self.lm.adapter_parameters(self._critic_adapter).items():
+                targets[name].lerp_(online, tau)
 
     @override
     def _head_modules(self) -> dict[str, nn.Module]:
         return {**super()._head_modules(), "target_heads": self._target_heads}
 
-    def _target_pairs(self) -> Sequence[tuple[Tensor, Tensor]]:
-        pairs = list(zip(self._target_heads.parameters(), self._heads.parameters(), strict=True))
-        if self._target_adapter:
-            online = self.lm.adapter_parameters(self._critic_adapter)
-            target = self.lm.adapter_parameters(self._target_adapter)
-            pairs += [(target[name], online[name]) for name in online]
-        return pairs
+
+@dataclass(frozen=True)
+class PolicyValue:
+    """Policy and value at B states: log pi (natural log; -inf on padding), V(s), and which actions exist."""
+
+    log_pi_BA: Tensor
+    value_B: Tensor
+    actions_BA: Tensor
+
+
+class ActorValue(AgentModel):
+    """PPO's policy and V(s) from one packed forward pass (Carta et al., 2023)."""
+
+    @override
+    def evaluate(self, packed: Any) -> PolicyValue:
+        actor, value_B = self._forward(packed)
+        return PolicyValue(self.policy(actor), value_B, actor.actions_BA)

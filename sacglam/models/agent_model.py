@@ -1,11 +1,10 @@
-"""A policy and a critic on one language model: what SAC's and PPO's models have in common."""
+"""A policy and a critic on one language model: the common part of SAC's and PPO's models."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ CRITIC_SETTINGS = "critic.json"
 
 
 def trained_adapters(backbone: Backbone) -> list[str]:
-    """The LoRA adapters that learn with this critic backbone; the actor's is the first."""
+    """The LoRA adapters trained with this critic backbone, the actor's first."""
     return [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
 
 
@@ -62,48 +61,50 @@ class AgentModel(ABC):
 
     @abstractmethod
     def evaluate(self, packed: Any) -> Any:
-        """Policy and critic at packed states, with gradients where they are enabled."""
+        """Policy and critic at packed states, with gradients if they are enabled."""
 
     def _forward(self, packed: Any) -> tuple[LMOutput, Tensor]:
-        """The actor's output, and the critic's values, with gradients where they are enabled."""
+        """The actor's output and the critic's values."""
         actor = self.lm.forward(packed, ACTOR)
         critic = actor if self._critic_adapter == ACTOR else self.lm.forward(packed, self._critic_adapter)
-        return actor, self._heads(_detached(critic) if self._detach else critic)
+        if self._detach:
+            critic = LMOutput(**{name: tensor.detach() for name, tensor in vars(critic).items()})
+        return actor, self._heads(critic)
 
     def pack(self, queries: Sequence[Query]) -> Any:
-        """Queries as a batch for `evaluate`, tokenised, on the model's device."""
+        """Queries as a tokenised batch for `evaluate`, on the model's device."""
         return self.lm.pack(self.tokenizer(queries))
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """min_c Q_c of each query's own actions, a float32 array (A,) for each; empty where the critic has V alone."""
+        """min_c Q_c of each query's actions as a float32 array (A,); empty if the critic is a V function."""
         return [np.empty(0, dtype=np.float32) for _ in queries]
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """The actor's LoRA weights; with a shared backbone the critic learns through them, too."""
+        """The actor's LoRA weights; with a shared backbone the critic also learns through them."""
         return list(self.lm.adapter_parameters(ACTOR).values())
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The critic's own weights: heads, and with a separate backbone its LoRA weights."""
+        """The critic's own weights: heads and, with a separate backbone, its LoRA weights."""
         own = [] if self._critic_adapter == ACTOR else list(self.lm.adapter_parameters(CRITIC).values())
         return [*self._heads.parameters(), *own]
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that learns or follows, by a flat name; the frozen base model is not part of it."""
+        """All trained weights and their targets, by a flat name; without the frozen base model."""
         return {name: parameter.detach() for name, parameter in self._named().items()}
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state()` gave, in place.
+        """Restore what `state()` returned, in place.
 
         Raises:
-            CheckpointError: it was taken of another model, adapter or critic.
+            CheckpointError: it is of another model, adapter or critic.
         """
         own = self.state()
         odd = [name for name in own.keys() | state.keys() if _shape(own, name) != _shape(state, name)]
         if odd:
             shown = "; ".join(f"{n}: expected {_shape(own, n)}, got {_shape(state, n)}" for n in sorted(odd)[:3])
             raise CheckpointError(
-                f"{len(odd)} tensors do not fit this model, adapter or critic, among them {shown}; load them with the "
+                f"{len(odd)} tensors do not fit this model, adapter or critic, including {shown}; load them with the "
                 "settings of model, algo.type and critic that they were saved with"
             )
         for name, tensor in own.items():
@@ -144,18 +145,9 @@ class AgentModel(ABC):
         }
 
     def _head_modules(self) -> dict[str, nn.Module]:
-        """The modules next to the language model, by the first part of their parameters' names in `state()`."""
+        """The modules next to the language model, by the prefix of their parameters' names in `state()`."""
         return {"heads": self._heads}
 
 
 def _shape(tensors: dict[str, Tensor], name: str) -> tuple[int, ...] | None:
     return tuple(tensors[name].shape) if name in tensors else None
-
-
-def _detached(output: LMOutput) -> LMOutput:
-    return replace(
-        output,
-        log_probs_BA=output.log_probs_BA.detach(),
-        action_hidden_BAH=output.action_hidden_BAH.detach(),
-        prompt_hidden_BH=output.prompt_hidden_BH.detach(),
-    )

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from peft import LoraConfig
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
-from sacglam.models.base import ACTOR
-from sacglam.models.lora_lm import AdaptedLM, as_taken, decoder_of
-from sacglam.models.packing import PackedCausal, attention_mask, pack
+from sacglam.models.lora_lm import LoraLM, mask_for
+from sacglam.models.packing import PackedCausal, pack
 from sacglam.models.tokens import TokenisedQuery
 
 
-class CausalLM(AdaptedLM[PackedCausal]):
-    """A `PackedLM` over any transformers decoder whose attention takes a mask and positions as given.
+class CausalLM(LoraLM[PackedCausal]):
+    """A `PackedLM` over any transformers decoder whose attention respects the given mask and positions.
 
-    Whether it does is not looked up in a list but tried: see `sacglam.models.packing_check.check_packing`.
+    There is no list of such models: `sacglam.models.packing_check.check_packing` tries whether one is.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        lora: LoraConfig,
-        adapters: Iterable[str] = (ACTOR,),
-        *,
-        bucket: int = 1,
-        merged: bool = False,
-    ) -> None:
-        """See `AdaptedLM`."""
-        self._decoder = decoder_of(model)
-        super().__init__(model, lora, adapters, [self._decoder], bucket=bucket, merged=merged)
-
+    @override
     def pack(self, queries: Sequence[TokenisedQuery]) -> PackedCausal:
-        """One sequence `[prompt | a1 | a2 | ...]` for each query, on the model's device."""
-        return pack(queries, self._bucket).to(self.device)
+        return pack(queries, self._bucket).to(self.device)  # one sequence `[prompt | a1 | a2 | ...]` per query
 
+    @override
     def _hidden(self, packed: PackedCausal, adapter: str) -> Tensor:
         return self._run(self._decoder, adapter, decoder_inputs(self._model, packed))
 
@@ -47,6 +34,6 @@ def decoder_inputs(model: PreTrainedModel, packed: PackedCausal) -> dict[str, An
     return {
         "input_ids": packed.ids_BS,
         "position_ids": packed.positions_BS,
-        "attention_mask": as_taken(attention_mask(packed.segment_BS), model),
+        "attention_mask": mask_for(model, packed),
         "use_cache": False,
     }

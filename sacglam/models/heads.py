@@ -38,7 +38,7 @@ class ValueHead(nn.Module):
 
 
 class QHeads(nn.Module):
-    """`num_critics` independent Q functions, each giving one value for every action of a state."""
+    """`num_critics` independent Q functions, each with one value for every action of a state."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class QHeads(nn.Module):
     ) -> None:
         """`observation_action`: one output on each action's last token. `observation`: `max_actions` outputs on the
         prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
-        each critic adds w_c (l(a) - mean_b l(b)), l(a) the action's log-probability and w_c learned from this value:
-        what the model has read on the way to an action's tokens need not be found again at its last one."""
+        each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
+        initial value, so that the head need not find at the last token what the model knew at earlier ones."""
         super().__init__()
         weights_C = torch.full((num_critics,), score_weight)
         self.score_weights = nn.Parameter(weights_C) if score_weight else None
@@ -76,7 +76,7 @@ class QHeads(nn.Module):
             if actions > self._max_actions:
                 raise ModelError(
                     f"critic.input 'observation' has {self._max_actions} outputs, got a state with {actions} actions; "
-                    "raise critic.max_actions, or use critic.input=observation_action, which has no such bound"
+                    "raise critic.max_actions, or use critic.input=observation_action, which has no such limit"
                 )
             hidden_BH = output.prompt_hidden_BH.float()
             q_CBA = torch.stack([critic(hidden_BH)[:, :actions] for critic in self.critics])
@@ -86,6 +86,6 @@ class QHeads(nn.Module):
 
 
 def _centred(score_BA: Tensor, mask_BA: Tensor) -> Tensor:
-    """Scores less their mean over a state's actions: what does not tell the actions apart is the MLP's."""
+    """Scores less their mean over a state's actions; what the actions have in common is left to the MLP."""
     mean_B = score_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
     return score_BA - mean_B[:, None]

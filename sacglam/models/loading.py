@@ -1,34 +1,70 @@
-"""Loading a language model by name."""
+"""Loading a language model by name, decoder-only or encoder-decoder."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
-from peft import LoraConfig, LoraModel, get_peft_model
+from peft import LoraConfig
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.architecture import DECODER_ONLY, Architecture, architecture_of
+from sacglam.models.base import ACTOR
+from sacglam.models.causal import CausalLM
 from sacglam.models.load_errors import load_error
+from sacglam.models.lora_lm import add_adapters
 from sacglam.models.nf4 import keep_one_precision, nf4_arguments
 from sacglam.models.packing_check import check_architecture, check_packing, layer_kinds
+from sacglam.models.seq2seq import Seq2SeqLM
 
 BUILTIN = Path(__file__).parent / "builtin"
 BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
 ANY_LENGTH = 1 << 20
-"""Tokens of a model that sets no limit; memory does before."""
+"""Tokens of a model without a limit; memory sets one earlier."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A kind of language model, and how the two kinds differ apart from their packed forward."""
+
+    auto: type[AutoModelForCausalLM] | type[AutoModelForSeq2SeqLM]
+    """transformers' class that loads it."""
+    lm: type[CausalLM] | type[Seq2SeqLM]
+    """The class that packs it."""
+    task: Literal["CAUSAL_LM", "SEQ_2_SEQ_LM"]
+    """peft's name of the kind."""
+    prompt_eos: bool
+    """Whether a prompt ends in the end-of-sequence token."""
+
+
+DECODER_ONLY = Architecture(AutoModelForCausalLM, CausalLM, "CAUSAL_LM", prompt_eos=False)
+# T5 has never read an input without a final </s>. Our choice: the authors' later code leaves it out.
+ENCODER_DECODER = Architecture(AutoModelForSeq2SeqLM, Seq2SeqLM, "SEQ_2_SEQ_LM", prompt_eos=True)
+
+
+def architecture_of(config: PreTrainedConfig) -> Architecture:
+    """The kind of model that a transformers configuration describes."""
+    return ENCODER_DECODER if config.is_encoder_decoder else DECODER_ONLY
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A base model, its kind, its tokenizer, and how many tokens prompt and action may have together."""
+    """A base model, its kind, its tokenizer, and the longest prompt + action in tokens."""
 
     model: PreTrainedModel
     architecture: Architecture
@@ -40,8 +76,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     """Load a model that can be packed, frozen, in evaluation mode.
 
     Raises:
-        ModelError: not found, of no kind that can be packed, its packed scores differ from those of separate
-            sequences, or what quantises it is missing.
+        ModelError: not found or cannot be packed, or the package that quantises it is missing.
     """
     text = load_text(settings)
     dtype: torch.dtype = getattr(torch, settings.dtype)
@@ -66,7 +101,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
 
 @dataclass(frozen=True)
 class ModelText:
-    """A model without its weights: where it is, its shape, its tokenizer, and the longest prompt + action in tokens."""
+    """A model without its weights: its source, shape, tokenizer, and the longest prompt + action in tokens."""
 
     source: str
     config: PreTrainedConfig
@@ -80,7 +115,7 @@ class ModelText:
 
 
 def load_text(settings: ModelConfig) -> ModelText:
-    """What an engine that loads the weights itself needs of a model; `source` is a folder or a Hugging Face name.
+    """What an engine that loads the weights itself needs; `source` is a folder or a Hugging Face name.
 
     Raises:
         ModelError: not found, an encoder-decoder outside the T5 family, or without a tokenizer.
@@ -113,13 +148,13 @@ def _source_of(name: str) -> str:
 
 
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Where a model's folder has no tokenizer files, transformers makes a tokenizer that knows no words."""
+    """Without tokenizer files, transformers makes a tokenizer that knows no words."""
     if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
-        raise load_error(name, "its tokenizer reads nothing in a plain word")
+        raise load_error(name, "its tokenizer finds no tokens in a plain word")
 
 
 def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY) -> LoraConfig:
-    """The adapter's shape. The output layer never has one: engines drop its change from prompt log-probabilities."""
+    """The adapter's shape. Never on the output layer: engines ignore its effect on prompt log-probabilities."""
     lora = settings.lora
     return LoraConfig(
         r=lora.rank,
@@ -130,24 +165,23 @@ def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY
 
 
 def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...]:
-    """The last names of the layers that get an adapter, e.g. `q_proj`; found on a model without weights.
+    """The last names of the layers that get an adapter, e.g. `q_proj`, found on a model without weights.
 
     Raises:
         ModelError: no layer fits `lora.target_modules`.
     """
     with torch.device("meta"):
         model = architecture_of(config).auto.from_config(config)
-        try:
-            tuner = get_peft_model(model, lora).base_model
-        except ValueError as error:
-            raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
-    assert isinstance(tuner, LoraModel)
+        _, tuner = add_adapters(model, lora, [ACTOR])
     return tuple(sorted({name.rpartition(".")[2] for name in tuner.targeted_module_names}))
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:
-    """Recompute each layer in the backward pass. transformers does so in training mode alone, which would switch
-    dropout on, too: so only the layers themselves are put in that mode, and not the modules within."""
+    """Recompute each layer in the backward pass.
+
+    transformers does so only in training mode, which also enables dropout: so only the layers themselves are put into
+    that mode, not the modules within.
+    """
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
@@ -155,7 +189,7 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
 
 
 def _max_tokens(config: PreTrainedConfig) -> int:
-    """The longest prompt + action: the positions, or the attention window where layers have one."""
+    """The longest prompt + action: the positions, or the attention window if layers have one."""
     if config.is_encoder_decoder:  # the T5 family: relative positions
         return ANY_LENGTH
     text_config = config.get_text_config()
@@ -164,7 +198,7 @@ def _max_tokens(config: PreTrainedConfig) -> int:
         lengths = [text_config.max_position_embeddings]
     except AttributeError as error:
         raise ModelError(
-            f"the configuration of this {config.model_type} does not say how many positions it has; expected "
+            f"the configuration of this {config.model_type} does not state its number of positions; expected "
             f"max_position_embeddings among {sorted(values)}"
         ) from error
     kinds = layer_kinds(text_config)

@@ -1,12 +1,12 @@
 """Packing: all actions of a state in one sequence, decoder-only and encoder-decoder.
 
 A decoder-only model reads `[prompt | a1 | a2 | ...]`: positions restart after the prompt for each action. An
-encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]` in its decoder. A mask keeps sibling
-actions from seeing each other, so that every action is scored as if it alone followed the prompt, while the prompt is
-computed once. A state costs P + |A| L tokens instead of |A| (P + L).
+encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]` in its decoder. A mask hides sibling
+actions from each other, so that each is scored as if it alone followed the prompt, while the prompt is computed once.
+A state costs P + |A| L tokens instead of |A| (P + L).
 
 Shapes (docs/notation.md): B rows, P prompt length, A actions, T tokens of an action, S packed length, R scored rows,
-N action tokens.
+N action tokens, X actions of all rows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PROMPT_SEGMENT = 0
 class Packed:
     """Actions in rows of S positions, and where in them scores and hidden states are read.
 
-    `segment` is -1 on padding, 0 on a prompt and k + 1 on action k. The rows whose next-token distribution is needed
-    are listed once each in `scored_rows` (one row serves the first token of all a state's actions), as indices into
-    the flattened (B * S) positions and in ascending order; token n of the actions is predicted by
-    `scored_rows[token_row[n]]`, its id is `token_id[n]`.
+    `segment` is -1 on padding, 0 on a prompt and k + 1 on action k. `scored_rows` lists the positions whose next-token
+    distribution is needed, once each (one serves the first token of all a state's actions), as ascending indices into
+    the flattened (B * S) positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is
+    `token_id[n]`.
     """
 
     ids_BS: Tensor
@@ -58,7 +58,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class PackedCausal(Packed):
-    """For a decoder-only model. Prompts are padded on the left, so that actions begin in one column for all rows."""
+    """For a decoder-only model. Prompts are padded on the left, so that all rows' actions start in the same column."""
 
     positions_BS: Tensor
 
@@ -70,9 +70,9 @@ class PackedCausal(Packed):
 
 @dataclass(frozen=True)
 class PackedSeq2Seq(Packed):
-    """For an encoder-decoder: `ids_BS` are the decoder's. Each action's segment begins with the start token.
+    """For an encoder-decoder: `ids_BS` are the decoder's. Each action's segment starts with the start token.
 
-    All start tokens of a state have read the same: the first of them predicts every action's first token.
+    A state's start tokens have all read the same, so the first of them predicts every action's first token.
     """
 
     prompt_ids_BP: Tensor  # padded on the right
@@ -86,7 +86,7 @@ class PackedSeq2Seq(Packed):
 
 @dataclass(frozen=True)
 class _Actions:
-    """All actions of all rows, end to end. X: actions of all rows, N: their tokens."""
+    """All actions of all rows, concatenated."""
 
     count_B: Ints
     length_X: Ints
@@ -138,7 +138,7 @@ class _Actions:
 
 
 def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
-    """Pack for a decoder-only model; the length is rounded up to a multiple of `bucket`, so that few shapes occur."""
+    """Pack for a decoder-only model; S is rounded up to a multiple of `bucket`, so that few shapes occur."""
     actions = _Actions.of(queries)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
     block_B = actions.sum_by_row(actions.length_X)
@@ -168,10 +168,7 @@ def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
 
 
 def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1) -> PackedSeq2Seq:
-    """Pack for an encoder-decoder whose decoder begins with token `start`.
-
-    P and S are rounded up to multiples of `bucket`.
-    """
+    """Pack for an encoder-decoder whose decoder starts with token `start`; P and S are multiples of `bucket`."""
     actions = _Actions.of(queries)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
     width = _rounded(int(prompt_len_B.max()), bucket)
@@ -181,7 +178,7 @@ def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1)
 
     block_X = 1 + actions.length_X
     length = _rounded(int(actions.sum_by_row(block_X).max()), bucket)
-    start_X = np.cumsum(block_X) - block_X  # along all rows,
+    start_X = np.cumsum(block_X) - block_X  # over all rows,
     first_B = np.cumsum(actions.count_B) - actions.count_B
     start_X -= start_X[first_B][actions.row_X]  # ... and within its own
     ids = np.zeros((len(queries), length), dtype=np.int64)
@@ -205,7 +202,7 @@ def _rounded(length: int, bucket: int) -> int:
 
 
 def _positions(lengths: Ints) -> tuple[Ints, Ints]:
-    """For runs of the given lengths laid end to end: each element's run, and its place in that run."""
+    """For concatenated runs of the given lengths: each element's run, and its place in that run."""
     run = np.repeat(np.arange(len(lengths)), lengths)
     start = np.cumsum(lengths) - lengths
     return run, np.arange(len(run)) - start[run]
@@ -214,8 +211,8 @@ def _positions(lengths: Ints) -> tuple[Ints, Ints]:
 def attention_mask(segment_BS: Tensor) -> Tensor:
     """The boolean mask (B, 1, S, S): true where the query position (third axis) may see the key (fourth).
 
-    Causal over the prompt, if it is there; an action sees the prompt and itself causally; padding sees only itself,
-    because a row that sees nothing would turn to NaN.
+    Causal over the prompt, if there is one; an action sees the prompt and itself causally; padding sees only itself,
+    because a row that sees nothing would become NaN.
     """
     length = segment_BS.shape[1]
     causal_SS = torch.ones(length, length, dtype=torch.bool, device=segment_BS.device).tril()
@@ -226,5 +223,5 @@ def attention_mask(segment_BS: Tensor) -> Tensor:
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask as numbers to add to the scores, which is what eager attention does with it: 0 where visible."""
+    """The mask as numbers that eager attention adds to its scores: 0 where visible."""
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

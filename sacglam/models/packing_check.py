@@ -1,4 +1,4 @@
-"""The trial that shows whether a language model can be packed."""
+"""The check that a language model can be packed: it must score a small query as separate sequences do."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from sacglam.models.seq2seq import (
 from sacglam.models.tokens import Ids, TokenisedQuery
 
 ATTENTION_KINDS = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
-"""Kinds of layers, as configurations name them, whose only path between positions is the attention mask."""
+"""Layer kinds, by their names in configurations, in which positions interact only through the attention mask."""
 HIDDEN_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
-"""Relative gap allowed between hidden states; found: below 3e-7 in float32, and above 2e-4 where state leaks."""
+"""Largest relative gap between hidden states; observed: below 3e-7 in float32, above 2e-4 where state leaks."""
 SCORE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
-"""Gap allowed between log-probabilities, in nats, beside their own rounding: by 1 in bfloat16 from 128 on."""
+"""Largest gap between log-probabilities, in nats, beyond their rounding (1 in bfloat16 from 128 on)."""
 
 
 @torch.no_grad()
 def check_packing(model: PreTrainedModel, name: str) -> None:
-    """Hold the packed scores of a small query against those of separate sequences.
+    """Compare the packed scores of a small query with those of separate sequences.
 
-    Recurrent and hybrid models let state leak from one action to the next, some scale or cap their logits, some
-    ignore positions: all show here, so that decoder-only models need no list of architectures. Encoder-decoders have
-    one, because in the trial alone experts (Switch) would not compete for tokens as they do in a batch.
+    It finds models that leak state between actions (recurrent, hybrid), scale or cap logits, or ignore positions, so
+    decoder-only models need no list of architectures. Encoder-decoders do, because experts (Switch) compete for tokens
+    in a batch but not in this check.
 
     Raises:
-        ModelError: the model refuses the packed input, or hidden states, scores or the way to the logits differ.
+        ModelError: the model refuses the packed input, or its hidden states or scores differ.
     """
     check_architecture(model.config, name)
     text_config = model.config.get_text_config()
@@ -67,7 +67,7 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
             model,
             name,
             f"its hidden states differ by a share of {hidden_gap:.2g} from those of separate sequences, because state "
-            "leaks between actions (recurrent or hybrid layers) or positions are not taken as given",
+            "leaks between actions (recurrent or hybrid layers) or the given positions are ignored",
         )
     scored_RH = trial.scale * hidden_SH[packed.scored_rows_R]
     got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N)
@@ -92,7 +92,7 @@ def check_architecture(config: PreTrainedConfig, name: str) -> None:
 
 
 class _Trial(Protocol):
-    """How a kind of model is asked, packed and alone. All without adapters."""
+    """How to run a kind of model, packed and on separate sequences, without adapters."""
 
     scale: float
 
@@ -100,10 +100,10 @@ class _Trial(Protocol):
         """The packed query and its hidden states (S, H)."""
 
     def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
-        """An action alone, as keyword arguments of the whole model; its logits' last rows are the action's."""
+        """One action as keyword arguments of the whole model; its logits' last rows are the action's."""
 
     def alone(self, prompt: Ids, action: Ids) -> Tensor:
-        """Hidden states of an action alone, at the positions of its segment."""
+        """Hidden states of one action, at the positions of its segment."""
 
 
 class _CausalTrial:
@@ -156,7 +156,7 @@ def _row(model: PreTrainedModel, *parts: Ids) -> Tensor:
 
 
 def _separate(model: PreTrainedModel, trial: _Trial, prompt: Ids, action: Ids) -> tuple[Tensor, Tensor]:
-    """Hidden states (L, H) and log-probabilities (L,) of an action alone after the prompt, by the model's own way."""
+    """Hidden states (L, H) and log-probabilities (L,) of one action after the prompt, by the model's own forward."""
     hidden_LH = trial.alone(prompt, action).float()
     log_prob_TV = torch.log_softmax(model(**trial.whole(prompt, action)).logits.float(), dim=-1)[0]
     action_N1 = torch.from_numpy(action)[:, None].to(model.device)
@@ -164,7 +164,7 @@ def _separate(model: PreTrainedModel, trial: _Trial, prompt: Ids, action: Ids) -
 
 
 def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:
-    """Whether the output layer's values come out as they are, however large: random weights alone would hide a cap."""
+    """Whether the model returns its output layer's values unchanged, even large ones: random weights hide a cap."""
     head = output_layer_of(model)
     ramp_V = torch.linspace(-100, 100, head.weight.shape[0], device=head.weight.device, dtype=head.weight.dtype)
     handle = head.register_forward_hook(lambda module, args, output: ramp_V.expand_as(output))
@@ -183,7 +183,7 @@ def _unpackable(model: PreTrainedModel, name: str, reason: str) -> ModelError:
 
 
 def layer_kinds(text_config: PreTrainedConfig) -> set[str]:
-    """What the model's layers are, by transformers' names; nothing where the configuration does not tell."""
+    """The kinds of the model's layers, by transformers' names; empty if the configuration has none."""
     try:
         return set(text_config.layer_types or ())
     except AttributeError:

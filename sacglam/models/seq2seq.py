@@ -1,8 +1,8 @@
 """Encoder-decoder language models behind the packed forward: the T5 family.
 
 The encoder reads the prompt once, and the decoder reads all actions as one sequence `[start a1 | start a2 | ...]`
-under a block-diagonal causal mask. T5's position bias depends on the distance of two positions alone, so a block is
-decoded as if it stood alone, without any change to the model, and each layer projects the encoder's states to keys and
+under a block-diagonal causal mask. T5's position bias depends only on the distance of two positions, so a block is
+decoded as if it were alone, without any change to the model, and each layer projects the encoder's states to keys and
 values once for all actions.
 """
 
@@ -15,24 +15,25 @@ import torch
 from peft import LoraConfig
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from typing_extensions import override
 
 from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR
-from sacglam.models.lora_lm import AdaptedLM, as_taken, decoder_of, output_layer_of
-from sacglam.models.packing import PackedSeq2Seq, attention_mask, pack_seq2seq
+from sacglam.models.lora_lm import LoraLM, decoder_of, mask_for, output_layer_of
+from sacglam.models.packing import PackedSeq2Seq, pack_seq2seq
 from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")
-"""Model types whose decoder knows positions by their distance alone. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
+"""Model types whose decoder only knows distances of positions. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
 PROMPT_LAYERS = ("encoder.", "EncDecAttention.k.", "EncDecAttention.v.")
-"""In the names of the weights that prompts meet: the encoder's, and the decoder's for keys and values of its states."""
+"""Parts of the names of weights that read the prompt: the encoder's, and the decoder's for its keys and values."""
 
 
-class Seq2SeqLM(AdaptedLM[PackedSeq2Seq]):
+class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
     """A `PackedLM` over T5, Flan-T5, mT5, UMT5 and UL2.
 
-    The critic reads the decoder's last hidden state at an action's last token. The state alone (`prompt_hidden_BH`)
-    is its first position: the start token, which has read the prompt through cross-attention and no action.
+    The critic reads the decoder's last hidden state at an action's last token. `prompt_hidden_BH` is that of the first
+    position: the start token, which has read the prompt through cross-attention and no action.
     """
 
     def __init__(
@@ -44,16 +45,21 @@ class Seq2SeqLM(AdaptedLM[PackedSeq2Seq]):
         bucket: int = 1,
         merged: bool = False,
     ) -> None:
-        """See `AdaptedLM`."""
-        self._encoder, self._decoder = encoder_of(model), decoder_of(model)
+        """See `LoraLM`."""
+        self._encoder = encoder_of(model)
         self._start = start_token(model.config)
-        stacks = [self._encoder, self._decoder]
-        super().__init__(model, lora, adapters, stacks, bucket=bucket, merged=merged, scale=logit_scale(model))
+        self.scale = logit_scale(model)
+        super().__init__(model, lora, adapters, bucket=bucket, merged=merged)
 
+    @override
     def pack(self, queries: Sequence[TokenisedQuery]) -> PackedSeq2Seq:
-        """For each query its prompt, and one sequence of its actions, on the model's device."""
         return pack_seq2seq(queries, self._start, self._bucket).to(self.device)
 
+    @override
+    def _stacks(self) -> Sequence[nn.Module]:
+        return [self._encoder, self._decoder]
+
+    @override
     def _hidden(self, packed: PackedSeq2Seq, adapter: str) -> Tensor:
         encoded_BPH = self._run(self._encoder, adapter, encoder_inputs(packed))
         return self._run(self._decoder, adapter, seq2seq_decoder_inputs(self._model, packed, encoded_BPH))
@@ -66,13 +72,15 @@ def encoder_of(model: PreTrainedModel) -> nn.Module:
 
 
 def start_token(config: PreTrainedConfig) -> int:
-    """The token that decoding begins with: in the T5 family the padding token.
+    """The token that decoding starts with: in the T5 family the padding token.
 
     Raises:
-        ModelError: the configuration names none.
+        ModelError: the configuration has none.
     """
     if config.pad_token_id is None:
-        raise ModelError(f"expected pad_token_id in this {config.model_type}'s config.json: its decoder begins with it")
+        raise ModelError(
+            f"expected pad_token_id in this {config.model_type}'s config.json, with which its decoder starts"
+        )
     return int(config.pad_token_id)
 
 
@@ -82,10 +90,10 @@ def encoder_inputs(packed: PackedSeq2Seq) -> dict[str, Any]:
 
 
 def seq2seq_decoder_inputs(model: PreTrainedModel, packed: PackedSeq2Seq, encoded_BPH: Tensor) -> dict[str, Any]:
-    """The actions, and the prompts as the encoder read them, as keyword arguments of a transformers decoder."""
+    """The actions and the encoded prompts as keyword arguments of a transformers decoder."""
     return {
         "input_ids": packed.ids_BS,
-        "attention_mask": as_taken(attention_mask(packed.segment_BS), model),
+        "attention_mask": mask_for(model, packed),
         "encoder_hidden_states": encoded_BPH,
         "encoder_attention_mask": packed.prompt_mask_BP,
         "use_cache": False,
@@ -94,10 +102,10 @@ def seq2seq_decoder_inputs(model: PreTrainedModel, packed: PackedSeq2Seq, encode
 
 @torch.no_grad()
 def logit_scale(model: PreTrainedModel) -> float:
-    """What hidden states are multiplied by on their way to the output layer.
+    """The factor that multiplies hidden states on their way to the output layer.
 
     T5 shares the output layer's weights with the embedding and multiplies by d_model ** -0.5. Its successors do not,
-    and each of the three implementations says so in another way: hence a look at what the output layer is given.
+    and each of the three implementations states this differently, so the output layer's input is observed.
     """
     inputs: list[Tensor] = []
     hidden: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Text to token ids: prompt and action apart, ids joined, never re-tokenised."""
+"""Text to token ids: prompt and actions are tokenised separately and joined as ids."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class TokenisedQuery:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest single sequence prompt + action, the one the model's length bounds."""
+        """Tokens of the longest prompt + action, which the model's length limits."""
         return len(self.prompt) + max(len(action) for action in self.actions)
 
 
 class QueryTokenizer:
-    """Tokenises queries with a cache from text to ids, and refuses what cannot be scored."""
+    """Tokenises queries, caching ids by text, and refuses what cannot be scored."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class QueryTokenizer:
         score_eos: bool = False,
         prompt_eos: bool = False,
     ) -> None:
-        """`max_tokens` bounds prompt + action.
+        """`max_tokens` limits prompt + action. `score_eos` ends each action in the end-of-sequence token, `prompt_eos`
+        each prompt.
 
-        With `score_eos` each action ends in the end-of-sequence token, with `prompt_eos` each prompt does.
+        Raises:
+            ModelError: the tokenizer has no such token.
         """
         if score_eos and tokenizer.eos_token_id is None:
-            raise ModelError(
-                "policy.score_eos needs an end-of-sequence token, and this tokenizer has none; set it to false"
-            )
+            raise ModelError("policy.score_eos needs an end-of-sequence token; set it to false for this tokenizer")
         if prompt_eos and tokenizer.eos_token_id is None:
-            raise ModelError("an encoder's prompt ends in the end-of-sequence token, and this tokenizer has none")
+            raise ModelError("an encoder's prompt ends in an end-of-sequence token, and this tokenizer has none")
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._action_end = [tokenizer.eos_token_id] if score_eos else []
@@ -60,35 +60,30 @@ class QueryTokenizer:
         """Token ids of each query.
 
         Raises:
-            ModelError: an action that tokenises to nothing, or prompt + action beyond the model's length.
+            ModelError: a text without tokens, or prompt + action longer than the model allows.
         """
         self._fill_cache(queries)
         return [self._tokenise(query) for query in queries]
 
     def _fill_cache(self, queries: Sequence[Query]) -> None:
-        missing = {text for q in queries for text in (q.prompt, *q.actions) if text not in self._cache}
+        texts = {text for q in queries for text in (q.prompt, *q.actions)}
+        missing = texts - self._cache.keys()
         if not missing:
             return
         if len(self._cache) + len(missing) > _CACHED_TEXTS:
             self._cache.clear()
-            missing = {text for q in queries for text in (q.prompt, *q.actions)}
-        # Sorted, so that what the tokenizer is given does not depend on the hash seed.
-        texts = sorted(missing)
-        encoded = self._tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-        self._cache.update((text, np.asarray(ids, dtype=np.int64)) for text, ids in zip(texts, encoded, strict=True))
+            missing = texts
+        # Sorted, so that the tokenizer's input does not depend on the hash seed.
+        ordered = sorted(missing)
+        encoded = self._tokenizer(ordered, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        self._cache.update((text, np.asarray(ids, dtype=np.int64)) for text, ids in zip(ordered, encoded, strict=True))
 
     def _tokenise(self, query: Query) -> TokenisedQuery:
         prompt = self._cache[query.prompt]
         actions = tuple(self._cache[action] for action in query.actions)
-        if not len(prompt):
-            raise ModelError(
-                f"expected a prompt of at least one token, but this one tokenises to nothing: {query.prompt!r}"
-            )
-        for text, ids in zip(query.actions, actions, strict=True):
+        for text, ids in zip((query.prompt, *query.actions), (prompt, *actions), strict=True):
             if not len(ids):
-                raise ModelError(
-                    f"expected an action of at least one token, but this one tokenises to nothing: {text!r}"
-                )
+                raise ModelError(f"expected prompt and actions of at least one token each, got none for {text!r}")
         if self._prompt_end:
             prompt = np.append(prompt, self._prompt_end)
         if self._action_end:
@@ -97,7 +92,7 @@ class QueryTokenizer:
         if tokenised.longest > self._max_tokens:
             raise ModelError(
                 f"expected prompt + action within the model's {self._max_tokens} tokens, got {tokenised.longest} "
-                f"(prompt {len(prompt)}); shorten the observation or take a model with a longer context. "
+                f"(prompt {len(prompt)}); shorten the observation or use a model with a longer context. "
                 f"The prompt begins: {query.prompt[:80]!r}"
             )
         return tokenised

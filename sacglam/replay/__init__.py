@@ -1,1 +1,1 @@
-"""Hindsight relabelling and the replay buffer. Needs numpy only."""
+"""Hindsight relabelling and the replay buffer."""

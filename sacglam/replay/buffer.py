@@ -1,9 +1,9 @@
-"""The replay buffer: a ring of transitions, three ways to sample it, and its form on disk. Needs numpy only."""
+"""The replay buffer: a ring of transitions, three sampling strategies, and its form on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.types import Observation, Source, Transition
 
 Sampling = Literal["uniform", "ratio", "prior"]
-T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[Any]]
 
 _SOURCES: tuple[Source, ...] = ("real", "hindsight")
 _NUMBERS = {
@@ -26,7 +26,7 @@ _NUMBERS = {
 
 
 class ReplayBuffer:
-    """Keeps the newest `capacity` transitions, relabelled ones beside the originals."""
+    """Keeps the newest `capacity` transitions, original and relabelled."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ReplayBuffer:
         goal_type: Callable[[str], str],
         prior: Mapping[str, float],
     ) -> None:
-        """`prior` is the environment's distribution over goal types, used by `sampling="prior"` alone."""
+        """`prior` is the environment's distribution over goal types; only `sampling="prior"` samples by it."""
         self._capacity = capacity
         self._sampling = sampling
         self._ratio = hindsight_ratio
@@ -56,7 +56,7 @@ class ReplayBuffer:
         """Append, overwriting the oldest once full.
 
         Raises:
-            EnvironmentContractError: a goal's type is none of those in `prior`.
+            EnvironmentContractError: a goal's type is not in `prior`.
         """
         for transition in transitions:
             goal_type = self._goal_type(transition.goal)
@@ -75,7 +75,7 @@ class ReplayBuffer:
             self._next = (self._next + 1) % self._capacity
 
     def sample(self, rng: np.random.Generator, size: int) -> list[Transition]:
-        """`size` transitions with replacement, by the strategy; what a strategy lacks, the rest makes up for.
+        """`size` transitions with replacement, by the strategy; uniform while a strategy has nothing to choose from.
 
         Raises:
             ValueError: the buffer is empty.
@@ -90,7 +90,7 @@ class ReplayBuffer:
         return float(self._hindsight[: len(self)].mean()) if self._ring else 0.0
 
     def oldest_version(self) -> int:
-        """The policy version (in updates) that collected the oldest transition."""
+        """The oldest policy version (in updates) that collected a transition in the buffer."""
         return int(self._version[: len(self)].min()) if self._ring else 0
 
     def _uniform(self, rng: np.random.Generator, size: int) -> Indices:
@@ -114,28 +114,25 @@ class ReplayBuffer:
         drawn = [rng.choice(np.flatnonzero(types == kind), count) for kind, count in enumerate(counts) if count]
         return np.concatenate(drawn)
 
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """The buffer as number columns (for npz) and JSON values; texts are stored once each."""
-        goals = _Table[str]()
-        observations = _Table[Observation]()
-        columns: dict[str, npt.NDArray[Any]] = {
+    def state(self) -> tuple[Columns, dict[str, Any]]:
+        """The buffer as number columns (for npz) and JSON values; each text is stored once."""
+        goals: dict[str, int] = {}
+        seen: dict[Observation, int] = {}
+        columns: Columns = {
             name: np.array([getattr(t, name) for t in self._ring], dtype=dtype) for name, dtype in _NUMBERS.items()
         }
         columns["source"] = np.array([_SOURCES.index(t.source) for t in self._ring], dtype=np.int8)
-        columns["goal"] = np.array([goals.index(t.goal) for t in self._ring], dtype=np.int32)
-        columns["observation"] = np.array([observations.index(t.observation) for t in self._ring], dtype=np.int32)
-        columns["next_observation"] = np.array(
-            [observations.index(t.next_observation) for t in self._ring], dtype=np.int32
-        )
-        texts = {
-            "next": self._next,
-            "goals": goals.values,
-            "observations": [[o.text, *o.actions] for o in observations.values],
+        indices = {
+            "goal": [goals.setdefault(t.goal, len(goals)) for t in self._ring],
+            "observation": [seen.setdefault(t.observation, len(seen)) for t in self._ring],
+            "next_observation": [seen.setdefault(t.next_observation, len(seen)) for t in self._ring],
         }
+        columns |= {name: np.array(numbers, dtype=np.int32) for name, numbers in indices.items()}
+        texts = {"next": self._next, "goals": list(goals), "observations": [[o.text, *o.actions] for o in seen]}
         return columns, texts
 
-    def load_state(self, columns: Mapping[str, npt.NDArray[Any]], texts: Mapping[str, Any]) -> None:
-        """Take over what `state()` gave.
+    def load_state(self, columns: Columns, texts: Mapping[str, Any]) -> None:
+        """Restore what `state()` returned.
 
         Raises:
             CheckpointError: it holds more than the capacity, or has wrapped around at a smaller one.
@@ -144,7 +141,7 @@ class ReplayBuffer:
         if size > self._capacity or (size < self._capacity and following != size):
             raise CheckpointError(
                 f"the saved replay buffer of {size} transitions does not fit replay.capacity {self._capacity}; "
-                "go on with the capacity it was saved with"
+                "resume with the capacity it was saved with"
             )
         observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
         lists = {name: column.tolist() for name, column in columns.items()}
@@ -160,18 +157,4 @@ class ReplayBuffer:
             )
             for i in range(size)
         )
-        self._next = following % self._capacity  # from a larger ring that held just as many, it is the capacity
-
-
-class _Table(Generic[T]):
-    """Numbers distinct values in the order they are first seen."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[T, int] = {}
-
-    def index(self, value: T) -> int:
-        return self._numbers.setdefault(value, len(self._numbers))
-
-    @property
-    def values(self) -> list[T]:
-        return list(self._numbers)
+        self._next = following % self._capacity  # a larger ring, filled this far, saved the capacity itself

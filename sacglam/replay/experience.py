@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from typing_extensions import override
 
-from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.buffer import Columns, ReplayBuffer
 from sacglam.replay.hindsight import hindsight_goals, transitions
-from sacglam.types import Batches, Episode, RolloutBatch, Transition
+from sacglam.types import Batches, Episode, RolloutBatch
 
 
-class Experience(Protocol):
-    """Takes what the rollout collected, and gives what the learner is to learn from."""
+class Experience(ABC):
+    """Takes what the rollout collects and returns what the learner learns from."""
 
+    @abstractmethod
     def add(self, collected: RolloutBatch) -> None:
-        """Take in an interval."""
+        """Add one interval of the rollout."""
 
+    @abstractmethod
     def batches(self) -> Batches:
-        """What the algorithm learns from after this interval; nothing while it is too early."""
+        """The batches to learn from after this interval; empty while there is too little experience."""
 
     def metrics(self, version: int) -> dict[str, float]:
-        """What to report of it, when the learner has made `version` updates."""
-
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Number columns (for npz) and JSON values."""
-
-    def load_state(self, columns: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
-        """Take over what `state()` gave."""
-
-
-class OnPolicy:
-    """Keeps one interval's steps, and gives them once."""
-
-    def __init__(self) -> None:
-        """Holds nothing yet."""
-        self._fragments: tuple[Episode, ...] = ()
-
-    def add(self, collected: RolloutBatch) -> None:
-        """Take the interval's steps in the place of those before."""
-        self._fragments = collected.segments
-
-    def batches(self) -> list[tuple[Episode, ...]]:
-        """One batch: the interval."""
-        return [self._fragments]
-
-    def metrics(self, version: int) -> dict[str, float]:
-        """Nothing."""
+        """Metrics after `version` updates of the learner."""
         return {}
 
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Nothing: between intervals it holds only what has been learnt from."""
+    def state(self) -> tuple[Columns, dict[str, Any]]:
+        """The state for a checkpoint: number columns (for npz) and JSON values."""
         return {}, {}
 
-    def load_state(self, columns: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
-        """Take over nothing."""
+    def load_state(self, columns: Columns, values: dict[str, Any]) -> None:  # noqa: B027
+        """Restore what `state()` returned."""
 
 
-class HindsightReplay:
+class OnPolicy(Experience):
+    """Keeps one interval's steps, as one batch. Stateless: at a checkpoint they have been learnt from."""
+
+    def __init__(self) -> None:
+        self._segments: tuple[Episode, ...] = ()
+
+    @override
+    def add(self, collected: RolloutBatch) -> None:
+        self._segments = collected.segments
+
+    @override
+    def batches(self) -> Batches:
+        return [self._segments]
+
+
+class HindsightReplay(Experience):
     """Stores episodes as n-step transitions, for their own goal and for each goal achieved on the way."""
 
     def __init__(
@@ -73,7 +66,7 @@ class HindsightReplay:
         batches: int,
         min_size: int,
     ) -> None:
-        """`batches` of `batch_size` are drawn at each interval, once `min_size` transitions are there."""
+        """Each interval draws `batches` of `batch_size`, once the buffer holds `min_size` transitions."""
         self.buffer = buffer
         self.rng = rng
         self._n_step = n_step
@@ -83,33 +76,34 @@ class HindsightReplay:
         self._batches = batches
         self._min_size = min_size
 
+    @override
     def add(self, collected: RolloutBatch) -> None:
-        """Store whole episodes, and their relabelled prefixes beside them (paper, Section 2.3)."""
+        # Whole episodes, and their relabelled prefixes (paper, Section 2.3).
         for episode in collected.episodes:
             goals = [episode.goal, *hindsight_goals(episode)] if self._hindsight else [episode.goal]
             for goal in goals:
                 self.buffer.add(transitions(episode, goal, self._n_step, self._gamma))
 
-    def batches(self) -> list[list[Transition]]:
-        """One interval's batches; none while the buffer holds too little."""
+    @override
+    def batches(self) -> Batches:
         if len(self.buffer) < self._min_size:
             return []
         return [self.buffer.sample(self.rng, self._batch_size) for _ in range(self._batches)]
 
+    @override
     def metrics(self, version: int) -> dict[str, float]:
-        """Size, share of relabelled transitions and age (in updates) of the oldest."""
         return {
             "buffer_size": float(len(self.buffer)),
             "buffer_hindsight_share": self.buffer.hindsight_share(),
-            "buffer_oldest_age": float(version - self.buffer.oldest_version()),
+            "buffer_oldest_age": float(version - self.buffer.oldest_version()),  # in updates
         }
 
-    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """The buffer's columns and texts, and the generator's state."""
+    @override
+    def state(self) -> tuple[Columns, dict[str, Any]]:
         columns, texts = self.buffer.state()
         return columns, {"buffer": texts, "rng": self.rng.bit_generator.state}
 
-    def load_state(self, columns: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
-        """Take over what `state()` gave."""
+    @override
+    def load_state(self, columns: Columns, values: dict[str, Any]) -> None:
         self.buffer.load_state(columns, values["buffer"])
         self.rng.bit_generator.state = values["rng"]

@@ -1,4 +1,4 @@
-"""From an episode and a goal to transitions: one function for the real goal and every hindsight goal."""
+"""From an episode and a goal to transitions: the same function for the real goal and every hindsight goal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sacglam.types import Episode, Transition
 
 
 def transitions(episode: Episode, goal: str, n: int, gamma: float) -> list[Transition]:
-    """The n-step transitions of `episode` as if it had been played for `goal` (paper, Section 2.3 and Eq. 3).
+    """The n-step transitions of `episode` as if `goal` had been its goal (paper, Section 2.3 and Eq. 3).
 
-    For the episode's own goal: rewards and end as the environment gave them. For any other: the prefix up to the
-    step that achieved it, with reward 1 and termination there. A window at the end is shorter than n and discounts
-    by its own length.
+    For the episode's own goal: the environment's rewards and end. For any other: the prefix up to the step that
+    achieved it, with reward 1 and termination there. A window at the end is shorter than n and discounts by its own
+    length.
 
     Raises:
         ValueError: `goal` is neither the episode's own nor achieved in it.
@@ -39,7 +39,7 @@ def transitions(episode: Episode, goal: str, n: int, gamma: float) -> list[Trans
 
 
 def hindsight_goals(episode: Episode) -> list[str]:
-    """Every goal but its own that the episode achieved, in the order of achievement: what the social partner said."""
+    """Every goal but its own that the episode achieved, in order of achievement."""
     return [goal for step in episode.steps for goal in step.achieved if goal != episode.goal]
 
 

@@ -49,8 +49,9 @@ def test_the_defaults_of_ppo_are_the_paper_s() -> None:
 
 
 def test_no_path_is_the_quickstart() -> None:
-    assert load() == load(quickstart_path())
-    assert load(overrides=["seed=5"]).seed == 5
+    quickstart = load(quickstart_path())
+    assert load() == quickstart
+    assert load(overrides=["seed=5"]) == quickstart.model_copy(update={"seed": 5})
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_it_is_frozen() -> None:
         config.algo.alpha.init = 1.0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     seed=st.integers(0, 2**40),
     gamma=st.floats(1e-12, 1),
@@ -262,7 +263,6 @@ def test_it_is_frozen() -> None:
     hidden=st.lists(st.integers(1, 5000), max_size=3),
 )
 def test_yaml_round_trip(
-    tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     gamma: float,
     lr: float,
@@ -277,17 +277,17 @@ def test_yaml_round_trip(
             "algo": {"gamma": gamma, "actor_lr": lr, "max_grad_norm": lr, "alpha": {"init": lr}},
         }
     )
-    path = tmp_path_factory.mktemp("config") / "config.yaml"
-    path.write_text(config.to_yaml())
-    assert load(path) == config
+    assert parse(yaml.safe_load(config.to_yaml())) == config
 
 
 def test_yaml_holds_every_setting_resolved(tmp_path: Path) -> None:
-    text = load(_write(tmp_path, "")).to_yaml()
-    for section, fields in parse({}).model_dump().items():
+    config = load(_write(tmp_path, "seed: 3"))
+    text = config.to_yaml()
+    for section, fields in config.model_dump().items():
         assert f"{section}:" in text
         for name in fields if isinstance(fields, dict) else ():
             assert f"  {name}:" in text
+    assert load(_write(tmp_path, text)) == config
 
 
 def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from sacglam.config import load
+from sacglam.config import Config, load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -74,6 +74,21 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
+def _written(file: str) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((CONFIGS / file).read_text())
+    return values
+
+
+@cache
+def _parsed(file: str) -> Config:
+    return load(CONFIGS / file)
+
+
+def _value(values: Any, key: str) -> Any:
+    return reduce(lambda section, part: section[part], key.split("."), values)
+
+
 def _rows(file: str, table: dict[str, Any]) -> list[Any]:
     return [pytest.param(file, key, value, id=f"{file}-{key}") for key, value in table.items()]
 
@@ -82,9 +97,9 @@ def test_there_are_configurations() -> None:
     assert len(FILES) >= 4
 
 
-@pytest.mark.parametrize("path", FILES, ids=[str(file.relative_to(CONFIGS)) for file in FILES])
-def test_every_configuration_parses(path: Path) -> None:
-    load(path)
+@pytest.mark.parametrize("file", [str(file.relative_to(CONFIGS)) for file in FILES])
+def test_every_configuration_parses(file: str) -> None:
+    _parsed(file)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +111,7 @@ def test_every_configuration_parses(path: Path) -> None:
         for row in _rows(f"paper/{algorithm}_{model}.yaml", table | settings)
     ],
 )
-def test_the_paper_s_value_stands_in_the_file(file: str, key: str, expected: Any) -> None:
+def test_the_file_holds_the_paper_s_value(file: str, key: str, expected: Any) -> None:
     # In the file itself, so that no change of a default can change the experiment.
-    written = yaml.safe_load((CONFIGS / file).read_text())
-    assert reduce(lambda section, part: section[part], key.split("."), written) == expected
-    parsed = load(CONFIGS / file).model_dump()
-    assert reduce(lambda section, part: section[part], key.split("."), parsed) == expected
+    assert _value(_written(file), key) == expected
+    assert _value(_parsed(file).model_dump(), key) == expected

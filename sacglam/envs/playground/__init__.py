@@ -1,4 +1,4 @@
-"""Playground-Text: a text world of animals, plants, furniture and supplies, with a social partner."""
+"""Playground-Text: a text environment of animals, plants, furniture and supplies, with a social partner."""
 
 from sacglam.envs.playground.env import Playground
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from sacglam.envs.base import Split
+from typing_extensions import override
+
+from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground import goals, scene
 from sacglam.envs.playground.goals import Goal
 from sacglam.envs.playground.partner import SocialPartner
@@ -20,11 +22,10 @@ from sacglam.types import Observation, Step
 Size = Literal["simple", "full"]
 
 _MOST_OBJECTS = 48
-"""Half of the 96 there are, so that redrawing until no two are alike stays quick."""
+"""Half of the 96 that exist, so that redrawing until no two are alike stays quick."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Defaults:
+class _Defaults(NamedTuple):
     num_objects: int
     max_steps: int
     sequential: bool
@@ -38,7 +39,7 @@ _DEFAULTS: dict[str, _Defaults] = {
 
 @dataclass(slots=True)
 class _Playing:
-    """The episode being played: what `reset` fixed, and what `step` moves on."""
+    """The running episode: what `reset` fixed, and what `step` changes."""
 
     goal: Goal
     things: tuple[Thing, ...]
@@ -50,15 +51,15 @@ class _Playing:
     over: bool = False
 
 
-class Playground:
-    """Playground-Text (paper, Section 3 and Appendix A; docs/environments.md lists what was chosen here).
+class Playground(TextEnv):
+    """Playground-Text (paper, Section 3 and Appendix A; docs/environments.md lists our own choices).
 
     Args:
-        size: `full` is 6 objects, 30 steps, sequential goals too (the paper's game); `simple` is 3 objects, 10 steps,
-            single goals (`playground_simple`).
-        num_objects: objects in a scene, instead of the size's.
-        max_steps: steps until an episode is truncated, instead of the size's.
-        sequential: whether `a then b` goals belong to the goal space, instead of the size's.
+        size: the defaults of the others. `full`: 6 objects, 30 steps, sequential goals (the paper's game); `simple`:
+            3 objects, 10 steps, single goals only (`playground_simple`).
+        num_objects: objects in a scene.
+        max_steps: steps until an episode is truncated.
+        sequential: whether the goal space includes `a then b` goals.
 
     Raises:
         ConfigError: an option is out of range.
@@ -88,16 +89,17 @@ class Playground:
             raise ConfigError(f"playground: expected max_steps of at least 1, got {self._max_steps}")
         self._playing: _Playing | None = None
 
+    @override
     def goals(self, split: Split) -> Sequence[str]:
-        """The goals to train on (182, or 8,470 with sequential ones) or held out (64, or 14,956)."""
         return goals.goals(self._sequential, split == "heldout")
 
+    @override
     def goal_type(self, goal: str) -> str:
-        """`grasp`, `grow`, `grow_then_grasp` or `grow_then_grow`."""
         return self._parse(goal).type
 
+    @override
     def reset(self, goal: str, seed: int) -> Observation:
-        """Start the episode given by `goal`, trained on or held out, and `seed`, in a scene where it is possible.
+        """Start the episode of `goal`, trained on or held out, and `seed`, in a scene where the goal is possible.
 
         Raises:
             ConfigError: `goal` is not in the goal space.
@@ -114,11 +116,12 @@ class Playground:
         )
         return self._playing.narrator.observe(self._playing.state)
 
+    @override
     def step(self, action: int) -> Step:
-        """Take the action of this index. `achieved` is the social partner's description, and rules the reward.
+        """Take the action with this index. `achieved` is the social partner's description, and decides the reward.
 
         Raises:
-            EnvironmentContractError: no episode is being played, or there is no such action.
+            EnvironmentContractError: no episode is running, or there is no such action.
         """
         playing = self._episode()
         if playing.over:
@@ -138,11 +141,11 @@ class Playground:
         observation = playing.narrator.observe(playing.state)
         return Step(observation, float(terminated), achieved, terminated, truncated)
 
+    @override
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal, by exact search; 0 once it is achieved.
 
-        The step limit does not count. Each scene makes its goal possible and no state is a dead end, so it is
-        never None.
+        It ignores the step limit, and is never None: each scene makes its goal possible, and no state is a dead end.
 
         Raises:
             EnvironmentContractError: no episode was started.

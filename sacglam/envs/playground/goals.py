@@ -1,4 +1,4 @@
-"""The goals of Playground-Text: 182 single ones to train on, 8,470 with the sequential ones, and those held out."""
+"""The goals of Playground-Text: 182 single training goals, 8,470 with the sequential ones, and the held-out goals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Single:
         )
 
     def fits(self, verb: Verb, thing: Thing) -> bool:
-        """Whether `verb` happening to `thing` is what this goal asks for."""
+        """Whether `verb` happening to `thing` achieves this goal."""
         return verb == self.verb and self.name.fits(thing)
 
 
@@ -58,7 +58,7 @@ class Goal:
 
 @cache
 def singles() -> tuple[Single, ...]:
-    """All 151 Grasp and 95 Grow goals, trained on or held out."""
+    """All 151 Grasp and 95 Grow goals, for training or held out."""
     grasp = [Single(f"Grasp {name.text}", Verb.GRASP, name) for name in names(CATEGORIES)]
     grow = [Single(f"Grow {name.text}", Verb.GROW, name) for name in names(LIVING)]
     return (*grasp, *grow)
@@ -77,10 +77,10 @@ def sequence(first: str, second: str) -> str:
 
 @cache
 def goals(sequential: bool, heldout: bool) -> tuple[str, ...]:
-    """The goals to train on or held out, single ones first, in a fixed order.
+    """The training or held-out goals, single ones first, in a fixed order.
 
-    A pair is held out if a part of it is. To train on there are 182, or 8,470 if `sequential`; held out are 64, or
-    14,956.
+    A pair is held out if one of its parts is. There are 182 for training, or 8,470 if `sequential`; 64 are held out,
+    or 14,956.
     """
     alone = [single.text for single in singles() if single.heldout == heldout]
     if not sequential:
@@ -101,10 +101,10 @@ def _single_by_text() -> dict[str, Single]:
 
 @cache
 def parse(text: str) -> Goal:
-    """The goal that `text` says.
+    """The goal with this text.
 
     Raises:
-        ConfigError: it says none.
+        ConfigError: there is none.
     """
     known = _single_by_text()
     first, then, second = text.partition(_THEN)
@@ -113,11 +113,11 @@ def parse(text: str) -> Goal:
         if part not in known:
             near = get_close_matches(part, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "; a part reads 'Grasp NAME' or 'Grow NAME'"
-            raise ConfigError(f"{text!r} is no Playground goal: no part of one is {part!r}{hint}")
+            raise ConfigError(f"{text!r} is not a Playground goal: {part!r} is not a part of one{hint}")
     goal = Goal(text, tuple(known[part] for part in parts))
     if then and (not pairs(*goal.parts) or sequence(*(part.text for part in goal.parts)) != text):
         raise ConfigError(
-            f"{text!r} is no Playground goal: expected 'Grow NAME then grasp NAME' or 'Grow NAME then grow NAME', "
+            f"{text!r} is not a Playground goal: expected 'Grow NAME then grasp NAME' or 'Grow NAME then grow NAME', "
             "the two names different, the second part in lower case"
         )
     return goal

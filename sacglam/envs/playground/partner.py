@@ -1,4 +1,4 @@
-"""The social partner: says in words what the agent has just achieved."""
+"""The social partner, who says what the agent has just achieved."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from sacglam.envs.playground.world import Verb
 
 
 class SocialPartner:
-    """Describes one episode by the training goals it achieves, and by its own goal even if that one is held out.
+    """Describes one episode by the training goals it achieves, and by its own goal even if that is held out.
 
-    No other held-out goal is ever described, or hindsight would train on it.
+    Other held-out goals are never described, or hindsight would train on them.
     """
 
     def __init__(self, goal: Goal, sequential: bool) -> None:
         self._goal = goal
         self._sequential = sequential
-        self._grown: dict[Thing, None] = {}  # what has grown so far, in the order it first did
-        self._told: set[str] = set()
+        self._grown: dict[Thing, None] = {}  # what has grown so far, in order
+        self._said: set[str] = set()
 
     def describe(self, verb: Verb, thing: Thing) -> tuple[str, ...]:
-        """The goals achieved by `verb` happening to `thing` now and not earlier, in a fixed order."""
+        """The goals first achieved by `verb` happening to `thing` now, in a fixed order."""
         candidates = list(texts(verb, thing, None))
         if self._sequential:
             for grown in self._grown:
                 candidates += texts(verb, thing, grown)
         if self._goal.heldout and self._achieves_own(verb, thing):
             candidates.append(self._goal.text)
-        new = tuple(text for text in dict.fromkeys(candidates) if text not in self._told)
-        self._told.update(new)
+        new = tuple(text for text in dict.fromkeys(candidates) if text not in self._said)
+        self._said.update(new)
         if verb is Verb.GROW:
             self._grown[thing] = None
         return new
 
     def remaining(self) -> int:
-        """How many parts of the episode's goal are still to be achieved."""
-        if self._goal.text in self._told:
+        """How many parts of the episode's goal are left to achieve."""
+        if self._goal.text in self._said:
             return 0
         return len(self._goal.parts) - self._first_part_done()
 

@@ -1,4 +1,4 @@
-"""Sampling a scene in which a goal is possible."""
+"""Sample a scene in which a goal is possible."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def draw(rng: Random, name: Name = ANYTHING) -> Thing:
 
 
 def slots_needed(sequential: bool) -> int:
-    """The most objects that a goal needs: one for each part, and a supply that works on all that is to be grown."""
+    """The most objects that a goal needs: one for each part, and a supply that grows what must grow."""
     return 3 if sequential else 2
 
 
 def sample(goal: Goal, num_objects: int, rng: Random) -> tuple[Thing, ...]:
-    """Draw `num_objects` objects, no two alike in colour and type, among which `goal` is possible, in random order.
+    """Draw `num_objects` objects, no two alike in colour and type, with which `goal` is possible, in random order.
 
-    One object may serve both parts of a sequential goal, if it was drawn for both, and an object of a Grasp part is
-    also the supply of the Grow part, if it works.
+    One object may serve both parts of a sequential goal, if it was drawn for both, and the object of a Grasp part may
+    be the supply of the Grow part, if it works.
     """
     targets = [draw(rng, part.name) for part in goal.parts]
     scene = set(targets)
@@ -34,7 +34,7 @@ def sample(goal: Goal, num_objects: int, rng: Random) -> tuple[Thing, ...]:
         scene.add(Thing(rng.choice(COLOURS), rng.choice(supplies)))
     while len(scene) < num_objects:
         scene.add(draw(rng))
-    ordered = sorted(scene)  # a set of strings is ordered by the process's hash seed, and a scene must not be
+    ordered = sorted(scene)  # the order of a set depends on the process's hash seed
     rng.shuffle(ordered)
     return tuple(ordered)
 

@@ -1,4 +1,4 @@
-"""From a state of the world to what the agent reads. Nothing else puts an object into words."""
+"""From a state of the world to what the agent reads. Only this module puts objects into words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ACTION_TEXTS = {GRASP: "Grasp", RELEASE: "Release"}
 
 @cache
 def describe(thing: Thing, grown: bool) -> str:
-    """`baby red cat` and `green cactus seed` until they have grown, and `colour type` for all else."""
+    """`baby red cat` or `green cactus seed` until it has grown, otherwise `colour type`."""
     plain = f"{thing.colour} {thing.type}"
     kind = KINDS[thing.type]
     if kind is Kind.ANIMAL and not grown:
@@ -24,18 +24,17 @@ def describe(thing: Thing, grown: bool) -> str:
 
 
 class Narrator:
-    """Tells the states of one scene. It remembers what it has told, since an episode returns to its states."""
+    """Observations of one scene's states, cached because an episode returns to its states."""
 
     def __init__(self, scene: tuple[Thing, ...]) -> None:
         self._scene = scene
-        self._told: dict[State, Observation] = {}
+        self._cache: dict[State, Observation] = {}
 
     def observe(self, state: State) -> Observation:
         """The observation of `state`; its actions are those of `legal_actions`, in the same order."""
-        observation = self._told.get(state)
-        if observation is None:
-            observation = self._told[state] = self._compose(state)
-        return observation
+        if state not in self._cache:
+            self._cache[state] = self._compose(state)
+        return self._cache[state]
 
     def _compose(self, state: State) -> Observation:
         objects = [describe(thing, bool(state.grown >> slot & 1)) for slot, thing in enumerate(self._scene)]
@@ -44,9 +43,9 @@ class Narrator:
         held = "empty" if state.held == NOTHING else objects[state.held]
         return Observation(
             text=f"You see: {', '.join(seen) or 'nothing'}\nYou are on: {on}\nInventory: {held}",
-            actions=tuple(_tell(action, objects) for action in legal_actions(len(objects), state)),
+            actions=tuple(_action_text(action, objects) for action in legal_actions(len(objects), state)),
         )
 
 
-def _tell(action: Action, objects: list[str]) -> str:
+def _action_text(action: Action, objects: list[str]) -> str:
     return _ACTION_TEXTS[action] if action in _ACTION_TEXTS else f"Go to {objects[action]}"

@@ -1,4 +1,4 @@
-"""The words of Playground-Text, and which names each of its 96 objects answers to.
+"""The words of Playground-Text, and the names that each of its 96 objects answers to.
 
 Source: the paper, Appendix A, and the public Playground code of Colas et al. (2020).
 """
@@ -18,7 +18,7 @@ FURNITURE = ("door", "chair", "desk", "lamp", "table", "cupboard", "sink", "wind
 SUPPLIES = ("food", "water")
 
 LIVING: Mapping[str, tuple[str, ...]] = {"animal": ANIMALS, "plant": PLANTS, "living_thing": ANIMALS + PLANTS}
-"""The category words of what can be grown, each with its types."""
+"""The category words of what can grow, each with its types."""
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = {**LIVING, "furniture": FURNITURE, "supply": SUPPLIES}
 """Every category word with its types. A type may belong to two: a cat is an animal and a living_thing."""
@@ -30,11 +30,11 @@ KINDS: Mapping[str, Kind] = {
     "food": Kind.FOOD,
     "water": Kind.WATER,
 }
-"""What the rules of the world need to know of a type."""
+"""The kind of each type, which is all that the rules of the world need."""
 
 
 class Thing(NamedTuple):
-    """An object of a scene. A tuple, since it is hashed on every step."""
+    """An object of a scene; a tuple, since it is hashed at every step."""
 
     colour: str
     type: str
@@ -58,7 +58,7 @@ class Name:
 
 
 ANYTHING = Name("anything", tuple(CATEGORIES.values()), COLOURS)
-"""No goal's name but the draw of an object that no goal asks for: a category word first, so 1 in 5 is a supply."""
+"""Not a goal's name, but the draw of any other object: a category word first, so 1 in 5 is a supply."""
 
 
 def names(categories: Mapping[str, tuple[str, ...]]) -> tuple[Name, ...]:

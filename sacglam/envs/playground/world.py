@@ -1,7 +1,7 @@
-"""The rules of Playground without a word of text: states, actions, transitions, events, and an exact planner.
+"""The rules of Playground without any text: states, actions, transitions, events, and an exact planner.
 
-A scene is a tuple of kinds, one per slot. Colours and types matter to names alone (paper, Appendix A), so the
-rules do not know them.
+A scene is a tuple of kinds, one per slot. Colours and types only matter to names (paper, Appendix A), so the rules do
+not know them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 NOTHING = -1
-"""The slot that `State.on` or `State.held` has when there is no object."""
+"""The value of `State.on` or `State.held` without an object."""
 
 Action: TypeAlias = int
 """`GRASP`, `RELEASE`, or a slot to go to."""
@@ -21,7 +21,7 @@ RELEASE: Action = -2
 
 
 class Kind(IntEnum):
-    """What an object is, as far as the rules care."""
+    """What an object is to the rules."""
 
     FURNITURE = 0
     FOOD = 1
@@ -38,7 +38,7 @@ class Verb(IntEnum):
 
 
 class State(NamedTuple):
-    """A state of the world. A tuple, since planning and rendering hash it at every step."""
+    """A state of the world; a tuple, since planning and rendering hash it at every step."""
 
     grown: int = 0
     """Bit i is set if the object in slot i has grown."""
@@ -49,7 +49,7 @@ class State(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that a step made happen to the object in `slot`."""
+    """Something that happened to the object in `slot`."""
 
     verb: Verb
     slot: int
@@ -73,15 +73,14 @@ def _legal(num_objects: int, held: int) -> tuple[Action, ...]:
 
 
 def legal_actions(num_objects: int, state: State) -> tuple[Action, ...]:
-    """The actions of `state`: grasp, go to each object that is not held, release if one is held. Always N + 1."""
+    """The N + 1 actions of `state`: grasp, go to each object that is not held, release if one is held."""
     return _legal(num_objects, state.held)
 
 
 def transition(kinds: tuple[Kind, ...], state: State, action: Action) -> tuple[State, Event | None]:
-    """The next state and what happened, if anything did. `action` must be legal in `state`.
+    """The next state, and what happened if anything did. `action` must be legal in `state`.
 
-    Arriving at an object counts even if the agent is on it already, and growing even if it has grown: either way
-    no state is a dead end.
+    Going to an object counts even if the agent is on it, and growing even if it has grown, so no state is a dead end.
     """
     grown, on, held = state
     if action == GRASP:
@@ -98,8 +97,8 @@ def transition(kinds: tuple[Kind, ...], state: State, action: Action) -> tuple[S
 def shortest(kinds: tuple[Kind, ...], state: State, stages: Stages) -> int | None:
     """The fewest actions from `state` that pass all `stages`; None if they cannot be passed.
 
-    Breadth-first, hence exact. No rule reads `State.grown`, so states that differ in it alone are one node: there
-    are at most (N + 1)^2 nodes per stage, and not the 2^N times as many that a plain search would visit.
+    Breadth-first, hence exact. No rule reads `State.grown`, so states that differ only in it are one node: there are
+    at most (N + 1)^2 nodes per stage, not 2^N times as many.
     """
     frontier = [(state._replace(grown=0), 0)] if stages else []
     visited = set(frontier)

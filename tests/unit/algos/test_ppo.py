@@ -16,7 +16,7 @@ from torch import Tensor
 from sacglam.algos.ppo import Ppo, PpoBatch, Sample, ppo_losses
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
-from sacglam.models.actor_value import ActorValue, PolicyValue
+from sacglam.models.actor_critic import ActorValue, PolicyValue
 from sacglam.types import Decision, Episode, Observation, Query, Step
 
 ACTIONS = ("x", "y")

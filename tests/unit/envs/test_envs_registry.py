@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sacglam.envs import TextEnv, base, check_actions, make, register, registered
+from sacglam.envs import base, check_actions, describe, make, register
+from sacglam.envs.bitflip import BitFlip
+from sacglam.envs.playground import Playground
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation
 
@@ -29,15 +31,15 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
 
 
-def test_the_shipped_environments_are_registered() -> None:
-    assert {"playground", "bitflip"} <= set(registered())
-    for name in ("playground", "bitflip"):
-        assert isinstance(make(name), TextEnv)
+def test_the_included_environments_are_registered() -> None:
+    assert [entry.name for entry in describe()] == ["playground", "playground_simple", "bitflip"]
+    simple, bitflip = describe()[1:]
+    assert (sum(simple.goals.values()), sum(simple.heldout.values())) == (182, 64)
+    assert (bitflip.goals, bitflip.heldout) == ({"bitflip": 256}, {})
 
 
 def test_the_documented_environment_keeps_the_contract(house: None, check_contract: Callable[..., None]) -> None:
     env = make("house:House", max_steps=5)
-    assert isinstance(env, TextEnv)
     for goal in env.goals("train"):
         for seed in range(20):
             check_contract(env, goal, seed, [seed, seed // 3, 1, 0, 2])
@@ -47,14 +49,14 @@ def test_the_documented_environment_keeps_the_contract(house: None, check_contra
 
 def test_the_documented_program_runs(house: None, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code_blocks()[1], str(DOCS), "exec"), {})
-    assert "house" in registered()
+    assert "house" in [entry.name for entry in describe()]
     assert "->" in capsys.readouterr().out
 
 
 def test_a_name_is_registered_once(house: None) -> None:
-    register("playground", registered()["playground"])
-    with pytest.raises(ConfigError, match="registered already"):
-        register("playground", registered()["bitflip"])
+    register("playground", Playground)
+    with pytest.raises(ConfigError, match="already registered"):
+        register("playground", BitFlip)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_a_name_is_registered_once(house: None) -> None:
         ("no_such_module:Env", "cannot be imported"),
         ("time:nothing", "cannot be imported"),
         (":Env", "cannot be imported"),
-        ("time:tzname", "is no factory"),
+        ("time:tzname", "is not a factory"),
     ],
 )
 def test_what_is_no_environment_is_refused(name: str, message: str) -> None:
@@ -73,7 +75,7 @@ def test_what_is_no_environment_is_refused(name: str, message: str) -> None:
 
 
 def test_an_unknown_option_is_refused_and_the_nearest_named() -> None:
-    with pytest.raises(ConfigError, match=r"no option 'sizes'; did you mean 'size'\? it takes: size, num_objects"):
+    with pytest.raises(ConfigError, match=r"no option 'sizes'; did you mean 'size'\? it accepts: size, num_objects"):
         make("playground", sizes="full")
 
 

@@ -107,7 +107,7 @@ def test_every_goal_parses_to_itself(heldout: bool) -> None:
     ],
 )
 def test_what_is_no_goal_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no Playground goal"):
+    with pytest.raises(ConfigError, match="is not a Playground goal"):
         parse(text)
 
 

@@ -28,10 +28,10 @@ from transformers import (
 from sacglam.algos.sac import SacBatch
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
-from sacglam.models.architecture import architecture_of
 from sacglam.models.base import ACTOR
 from sacglam.models.heads import CriticInput, QHeads
-from sacglam.models.lora_lm import AdaptedLM
+from sacglam.models.loading import architecture_of
+from sacglam.models.lora_lm import LoraLM
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 
@@ -96,13 +96,13 @@ def lora(name: str = "llama") -> LoraConfig:
     return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type=task)
 
 
-def adapted(name: str, model: PreTrainedModel, adapters: Sequence[str] = (ACTOR,), **options: Any) -> AdaptedLM[Any]:
+def adapted(name: str, model: PreTrainedModel, adapters: Sequence[str] = (ACTOR,), **options: Any) -> LoraLM[Any]:
     """`model`, whose name in `CONFIGS` is `name`, behind the packed forward; its adapters as they are made."""
     return architecture_of(model.config).lm(model, lora(name), adapters, **options)
 
 
 @torch.no_grad()
-def shake(lm: AdaptedLM[Any], adapters: Sequence[str]) -> None:
+def shake(lm: LoraLM[Any], adapters: Sequence[str]) -> None:
     """Give every adapter weights of its own; B, which begins at zero, among them."""
     generator = torch.Generator().manual_seed(1)
     for adapter in adapters:
@@ -117,7 +117,7 @@ def tiny_lm(
     attention: str = "sdpa",
     bucket: int = 1,
     merged: bool = False,
-) -> AdaptedLM[Any]:
+) -> LoraLM[Any]:
     """A tiny model behind the packed forward, its adapters shaken."""
     lm = adapted(name, tiny_model(name, attention), adapters, bucket=bucket, merged=merged)
     shake(lm, adapters)
@@ -178,7 +178,7 @@ class Reference:
     def __init__(
         self,
         name: str,
-        lm: AdaptedLM[Any],
+        lm: LoraLM[Any],
         adapters: Sequence[str] = (ACTOR,),
         base: PreTrainedModel | None = None,
     ) -> None:
@@ -205,7 +205,7 @@ class Reference:
         return Alone(torch.stack(log_probs), torch.stack(hidden), prompt_hidden[0])
 
     def gradients(self, adapter: str = ACTOR) -> dict[str, Tensor]:
-        """The LoRA gradients, by the names that `AdaptedLM.adapter_parameters` uses."""
+        """The LoRA gradients, by the names that `LoraLM.adapter_parameters` uses."""
         marker = f".{adapter}."
         return {
             n.replace(marker, "."): p.grad
@@ -214,7 +214,7 @@ class Reference:
         }
 
 
-def gradients(lm: AdaptedLM[Any], adapter: str = ACTOR) -> dict[str, Tensor]:
+def gradients(lm: LoraLM[Any], adapter: str = ACTOR) -> dict[str, Tensor]:
     """The LoRA gradients of the packed model; parameters without one are left out."""
     return {n: p.grad for n, p in lm.adapter_parameters(adapter).items() if p.grad is not None}
 
@@ -229,7 +229,7 @@ def assert_same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], t
         assert (got[name] - value).norm().item() <= tolerance * size, name
 
 
-def assert_same_scores_and_gradients(lm: AdaptedLM[Any], reference: Reference, queries: list[TokenisedQuery]) -> None:
+def assert_same_scores_and_gradients(lm: LoraLM[Any], reference: Reference, queries: list[TokenisedQuery]) -> None:
     """One packed pass over all of them against each action alone: log-probs, hidden states, and LoRA gradients."""
     output = lm.forward(lm.pack(queries))
     got, expected = torch.zeros(()), torch.zeros(())
@@ -248,7 +248,7 @@ def assert_same_scores_and_gradients(lm: AdaptedLM[Any], reference: Reference, q
 
 
 def tiny_actor_critic(
-    lm: AdaptedLM[Any],
+    lm: LoraLM[Any],
     backbone: Backbone,
     target_backbone: TargetBackbone = "adapter",
     critic_input: CriticInput = "observation_action",
@@ -267,7 +267,7 @@ def adapters_of(backbone: Backbone, target_backbone: TargetBackbone = "adapter")
     return adapters_needed(backbone, target_backbone)
 
 
-def sac_batch(lm: AdaptedLM[Any]) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
+def sac_batch(lm: LoraLM[Any]) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
     """Three transitions, the second of them terminal; with their states and next states as queries."""
     states = ragged(3, (3, 1, 5))
     following = ragged(4, (2, 4))

@@ -45,7 +45,7 @@ def test_an_index_that_cannot_be_read(said: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"lacks config.json; tokenizer files \(.*\); weights .*Put them there"):
+    with pytest.raises(ModelError, match=r"lacks config.json; tokenizer files \(.*\); weights .*Add them"):
         load_model(ModelConfig(name=str(tmp_path)), torch.device("cpu"))
 
 
@@ -61,7 +61,7 @@ def test_a_name_of_the_hub_without_a_network(tmp_path: Path, monkeypatch: pytest
         load_shape(ModelConfig(name="nobody/has-this"))
     said = str(caught.value)
     assert f"{tmp_path / 'models--nobody--has-this'} lacks config.json; tokenizer files" in said
-    assert "HF_HUB_OFFLINE is set, so the hub was not asked" in said
+    assert "HF_HUB_OFFLINE is set, so nothing was downloaded" in said
     assert "`hf download nobody/has-this`" in said
     assert "local folder" in said
 
@@ -77,5 +77,5 @@ def test_a_download_that_was_not_finished(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("config.json", "spiece.model"):
         (cache / "snapshots" / "abc123" / name).touch()
     said = str(load_error("google/flan-t5-base", "no route"))
-    assert f"{cache} lacks {WEIGHTS}, and the hub did not give them" in said
+    assert f"{cache} lacks {WEIGHTS}, and the hub did not provide them" in said
     assert said.endswith("The loader says: no route")

@@ -35,10 +35,17 @@ from transformers import (
 
 from sacglam.config import LoraSettings, ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.architecture import DECODER_ONLY, ENCODER_DECODER
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
-from sacglam.models.loading import ANY_LENGTH, BUILTIN, _max_tokens, load_model, lora_config
+from sacglam.models.loading import (
+    ANY_LENGTH,
+    BUILTIN,
+    DECODER_ONLY,
+    ENCODER_DECODER,
+    _max_tokens,
+    load_model,
+    lora_config,
+)
 from sacglam.models.packing_check import check_packing
 from sacglam.models.seq2seq import logit_scale
 from tests.unit.models.reference import CONFIGS, PACKED, SEQ2SEQ, ragged, tiny_model
@@ -157,7 +164,7 @@ def test_a_damaged_folder(folder: Path, tmp_path: Path, damage: str) -> None:
         "no weights": r"lacks weights \(model.safetensors",
         "no tokenizer": r"lacks tokenizer files \(tokenizer.json",
         "no config": "lacks config.json[.]",
-    }.get(damage, "has its files, but one of them is damaged")
+    }.get(damage, "is complete, but a file is damaged")
     with pytest.raises(ModelError, match=f"cannot be loaded: .*{said}"):
         load_model(ModelConfig(name=str(path)), CPU)
 
@@ -176,7 +183,7 @@ def test_the_trial_would_refuse_absolute_positions(monkeypatch: pytest.MonkeyPat
     layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     widths = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 64}
     model = AutoModelForSeq2SeqLM.from_config(BartConfig(**layers, **widths, max_position_embeddings=64)).eval()
-    with pytest.raises(ModelError, match=r"'tiny' \(bart\) cannot be packed: .*positions are not taken as given"):
+    with pytest.raises(ModelError, match=r"'tiny' \(bart\) cannot be packed: .*the given positions are ignored"):
         check_packing(model, "tiny")
 
 
@@ -250,7 +257,7 @@ def test_positions_that_are_not_taken_as_given_are_refused(monkeypatch: pytest.M
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(decoder, "forward", deaf)
-    with pytest.raises(ModelError, match="positions are not taken as given"):
+    with pytest.raises(ModelError, match="the given positions are ignored"):
         check_packing(model, "tiny")
 
 
@@ -279,5 +286,5 @@ def test_how_many_tokens_fit(config: PreTrainedConfig, tokens: int) -> None:
 
 
 def test_a_model_that_does_not_tell_how_many_tokens_fit() -> None:
-    with pytest.raises(ModelError, match="does not say how many positions"):
+    with pytest.raises(ModelError, match="does not state its number of positions"):
         _max_tokens(MambaConfig(**SMALL))

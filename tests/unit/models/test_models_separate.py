@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam.models.base import ACTOR
-from sacglam.models.lora_lm import AdaptedLM
+from sacglam.models.lora_lm import LoraLM
 from tests.unit.models.reference import assert_same_gradients, gradients, lora, ragged, shake, tiny_lm, tiny_model
 
-REFERENCES: dict[str, tuple[str, Callable[[PreTrainedModel], AdaptedLM[Any]]]] = {
+REFERENCES: dict[str, tuple[str, Callable[[PreTrainedModel], LoraLM[Any]]]] = {
     "plain": ("qwen2", lambda model: SeparateLM(model, lora(), [ACTOR], lean=False)),
     "lean": ("qwen2", lambda model: SeparateLM(model, lora(), [ACTOR], lean=True)),
     "encoded for each action": ("t5", lambda model: SeparateSeq2SeqLM(model, lora("t5"), [ACTOR], once=False)),

@@ -83,7 +83,7 @@ def test_prompt_eos_ends_every_prompt_and_counts_towards_the_length() -> None:
     assert _ids(got) == ([0, 1, 8], [[2]])
     with pytest.raises(ModelError, match=r"got 4 \(prompt 3\)"):
         QueryTokenizer(tokenizer, 3, prompt_eos=True)([Query("a b", ("c",))])
-    with pytest.raises(ModelError, match="prompt ends in the end-of-sequence token, and this tokenizer has none"):
+    with pytest.raises(ModelError, match="prompt ends in an end-of-sequence token, and this tokenizer has none"):
         QueryTokenizer(_tokenizer(), 99, prompt_eos=True)
 
 
@@ -126,13 +126,13 @@ def test_score_eos_without_such_a_token_is_refused() -> None:
 
 @pytest.mark.parametrize("action", ["", " "])
 def test_an_action_of_no_tokens_is_refused(action: str) -> None:
-    with pytest.raises(ModelError, match="expected an action of at least one token") as caught:
+    with pytest.raises(ModelError, match="expected prompt and actions of at least one token") as caught:
         QueryTokenizer(_tokenizer(eos_token="</s>"), 99, score_eos=True)([Query("a", ("b", action))])
     assert repr(action) in str(caught.value)
 
 
 def test_a_prompt_of_no_tokens_is_refused() -> None:
-    with pytest.raises(ModelError, match="expected a prompt of at least one token"):
+    with pytest.raises(ModelError, match="got none for ' '"):
         QueryTokenizer(_tokenizer(), 99)([Query(" ", ("a",))])
 
 

@@ -1,0 +1,291 @@
+"""The sections of a configuration; `experiment.py` puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+OpenFraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class EnvConfig(Section):
+    """The environment and how many copies of it run in lockstep."""
+
+    name: str = "playground"
+    """A registered environment (`sacglam envs` lists them), or your own factory as `package.module:attribute`."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
+    copies: Positive = 32
+    """Environments in lockstep; one scoring pass serves them all."""
+
+
+class LoraSettings(Section):
+    """The low-rank adapter that is trained; the base model is frozen."""
+
+    rank: Positive = 16
+    """Rank r of the update W + (alpha / r) B A."""
+    alpha: PositiveFloat = 32.0
+    """Numerator of the update's scale."""
+    targets: str | list[str] = "all-linear"
+    """Layers that get an adapter: names, or `all-linear` for all but the output layer."""
+    merged: bool = False
+    """Compute (W + s B A) x, not W x + s B (A x): for models hardly wider than the rank, such as the built-in one."""
+
+
+class ModelConfig(Section):
+    """The language model that is both policy and critic."""
+
+    name: str = "builtin"
+    """`builtin` or `builtin-t5` (tiny models included in sacglam), a Hugging Face name, or a local folder."""
+    lora: LoraSettings = LoraSettings()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the base weights; log-softmax, heads and adapters are always float32."""
+    quantize: Literal["none", "nf4"] = "none"
+    """`nf4`: 4-bit base weights with double quantisation, computing in `dtype`. Needs bitsandbytes."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    """Attention kernel; both take the packed mask."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    bucket: Positive = 32
+    """Packed lengths are rounded up to a multiple of this, so that kernels see few shapes."""
+
+    @model_validator(mode="after")
+    def _quantizable(self) -> ModelConfig:
+        if self.quantize != "none" and self.lora.merged:
+            raise ValueError(
+                f"model.quantize {self.quantize} and model.lora.merged exclude each other: W + s B A would restore "
+                "the full W in every pass; set model.lora.merged to false"
+            )
+        return self
+
+
+class CriticConfig(Section):
+    """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
+
+    input: Literal["observation_action", "observation"] = "observation_action"
+    """What the head reads: an action's last token (one Q value), or the prompt's last position (one per action)."""
+    backbone: Literal["shared", "frozen", "separate"] = "shared"
+    """Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or an adapter of their own."""
+    num_critics: Positive = 2
+    """Independent Q functions; targets and actor use their minimum."""
+    hidden: list[Positive] = Field(default=[1024, 1024])
+    """Widths of the head's hidden layers."""
+    score_weight: NonNegativeFloat = 0.0
+    """Initial value of a learned w in Q = MLP + w (log p(a) - its mean over actions); 0: no such term (the paper)."""
+    max_actions: Positive = 64
+    """Outputs of the head with `input: observation`; a state with more actions is an error."""
+    target_backbone: Literal["adapter", "online"] = "adapter"
+    """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
+
+
+class PolicyConfig(Section):
+    """How log-probabilities of actions become a policy."""
+
+    length_normalised: bool = False
+    """Divide an action's log-probability by its number of tokens."""
+    score_eos: bool = False
+    """Also score the end-of-sequence token after each action."""
+    temperature: PositiveFloat = 1.0
+    """Divides the scores before the softmax."""
+
+
+class AlphaConfig(Section):
+    """The entropy coefficient; defaults are those of the paper's SAC + HER (Table 3)."""
+
+    init: PositiveFloat = 0.05
+    """Initial value."""
+    target_entropy: float = 0.01
+    """Mean policy entropy, in nats, at which alpha stays constant."""
+    lr: NonNegativeFloat = 2e-3
+    """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
+
+
+class SacConfig(Section):
+    """Soft actor-critic (paper, Tables 2 and 3)."""
+
+    type: Literal["sac"] = "sac"
+    gamma: OpenFraction = 0.99
+    """Discount per environment step."""
+    n_step: Positive = 3
+    """Rewards summed before bootstrapping (Eq. 3)."""
+    batch_size: Positive = 256
+    """Transitions in one update."""
+    micro_batch_size: Positive | None = None
+    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
+    update_interval: Positive = 32
+    """Environment steps, over all copies together, between updates."""
+    updates_per_interval: Positive = 2
+    """Gradient updates per interval."""
+    actor_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the adapters."""
+    critic_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the critic heads and the critic's own adapter, if any."""
+    lr_decay: bool = False
+    """Decay both learning rates linearly to a tenth over the budget."""
+    critic_weight: PositiveFloat = 1.0
+    """Weight of the critic's loss relative to the actor's, in the adapter that they share."""
+    max_grad_norm: PositiveFloat | None = None
+    """Clip the norm of the whole gradient; None: no clipping, as in the paper."""
+    tau: OpenFraction = 0.005
+    """Step of the target's exponential moving average at each update."""
+    warmup_updates: NonNegative = 20
+    """Initial updates in which only the critic learns."""
+    alpha: AlphaConfig = AlphaConfig()
+
+
+class PpoConfig(Section):
+    """Proximal policy optimisation, the baseline (paper, Table 1)."""
+
+    type: Literal["ppo"] = "ppo"
+    gamma: OpenFraction = 0.99
+    """Discount per environment step."""
+    gae_lambda: Fraction = 0.99
+    """Lambda of the generalised advantage estimates."""
+    update_interval: Positive = 2048
+    """Environment steps, over all copies together, collected for one update."""
+    epochs: Positive = 16
+    """Passes over the collected steps."""
+    batch_size: Positive = 256
+    """Steps in one gradient update."""
+    micro_batch_size: Positive | None = None
+    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
+    clip: PositiveFloat = 0.2
+    """The probability ratio is clipped to 1 +- this."""
+    entropy_coef: NonNegativeFloat = 0.01
+    """Weight of the policy's entropy in the loss."""
+    value_coef: PositiveFloat = 0.5
+    """Weight of the value loss."""
+    normalise_advantages: bool = True
+    """Scale an interval's advantages to mean 0 and standard deviation 1."""
+    actor_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the adapters."""
+    critic_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the value head and the critic's own adapter, if any."""
+    lr_decay: bool = False
+    """Decay both learning rates linearly to a tenth over the budget."""
+    max_grad_norm: PositiveFloat | None = 0.5
+    """Clip the norm of the whole gradient; None: no clipping."""
+
+    @property
+    def updates_per_interval(self) -> int:
+        """Gradient updates per interval."""
+        return self.epochs * -(-self.update_interval // self.batch_size)
+
+
+def _algorithm(values: Any) -> Any:
+    """The algorithm's name in plain values or in a section; SAC by default."""
+    if isinstance(values, dict):
+        return values.get("type", "sac")
+    return values.type if isinstance(values, SacConfig | PpoConfig) else "sac"
+
+
+ALGORITHMS: Mapping[str, type[Section]] = {"sac": SacConfig, "ppo": PpoConfig}
+AlgoConfig = Annotated[Annotated[SacConfig, Tag("sac")] | Annotated[PpoConfig, Tag("ppo")], Discriminator(_algorithm)]
+
+
+class ReplayConfig(Section):
+    """The replay buffer and hindsight relabelling; SAC only."""
+
+    capacity: Positive = 100_000
+    """Transitions kept; the oldest are overwritten."""
+    min_size: Positive = 256
+    """Transitions needed before the first update."""
+    hindsight: bool = True
+    """Also store every episode for each goal it achieved (strategy `future`)."""
+    sampling: Literal["uniform", "ratio", "prior"] = "ratio"
+    """`uniform` over the buffer, a fixed share of relabelled transitions, or goal types as in the environment."""
+    hindsight_ratio: Fraction = 0.5
+    """Share of relabelled transitions in a batch with `sampling: ratio`."""
+
+
+class EvalConfig(Section):
+    """Evaluation on fresh episodes, outside the training clock."""
+
+    episodes: Positive = 500
+    """Fresh episodes before and after training."""
+    every_steps: NonNegative = 0
+    """Environment steps between evaluations during training; 0: none."""
+    every_episodes: Positive = 200
+    """Episodes of each of these evaluations."""
+    heldout: bool = False
+    """In these evaluations, also play as many held-out goals, if the environment has any."""
+
+
+class CheckpointConfig(Section):
+    """Checkpoints for resuming."""
+
+    every_steps: Positive = 2_000
+    """Environment steps between checkpoints."""
+    keep: Annotated[int, Field(ge=2)] = 2
+    """Checkpoints kept; at least two, so that a damaged one has a predecessor."""
+
+
+class EnginesConfig(Section):
+    """The engines that score the rollout's actions, each in its own process: vLLM or the packed forward."""
+
+    type: Literal["auto", "vllm", "packed"] = "auto"
+    """`vllm`, `packed` (our own forward pass, for any model), or `auto`: vLLM where it can serve the model."""
+    count: NonNegative = 0
+    """Engines; 0: the learner's process scores, with the weights in training."""
+    tensor_parallel: Positive = 1
+    """GPUs per engine."""
+    gpu_memory: OpenFraction = 0.85
+    """Share of a GPU's memory that an engine takes (weights and prefix cache)."""
+    cpu_cache_gib: PositiveFloat = 1.0
+    """Prefix cache of an engine without a GPU, in GiB."""
+    timeout_s: PositiveFloat = 60.0
+    """Seconds without an answer after which an engine counts as hung."""
+    start_timeout_s: PositiveFloat = 600.0
+    """Seconds that an engine may take to start."""
+    max_restarts: NonNegative = 10
+    """Engine restarts allowed in one run, over all engines, before it ends."""
+    parity_every: Positive = 50
+    """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
+    parity_tolerance: PositiveFloat | None = None
+    """Largest total variation between both policies on a fixed state; None: 1e-4 in float32, 0.05 in bfloat16."""
+
+
+class LearnersConfig(Section):
+    """The DeepSpeed ranks that learn."""
+
+    count: NonNegative = 0
+    """Ranks; 0: one learner in the driver's process, without DeepSpeed."""
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
+    """What ranks shard (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
+    timeout_s: PositiveFloat = 1800.0
+    """Seconds that an interval's updates may take before the learner counts as hung."""
+
+
+class RuntimeConfig(Section):
+    """Where the processes run and how they overlap."""
+
+    lag: Annotated[int, Field(ge=0, le=1)] = 0
+    """Intervals by which the engines' adapter may trail the learner; 1: the next rollout overlaps the update."""
+    address: str | None = None
+    """Address of a running Ray cluster, or `auto`; None: start Ray on this machine if needed."""
+
+
+class TrackingConfig(Section):
+    """Aim, the run explorer, and the sample episodes it shows."""
+
+    aim: bool | Literal["auto"] = "auto"
+    """Mirror the run into Aim during training; `auto`: if Aim is installed."""
+    repo: str | None = None
+    """Folder that holds the Aim repository (`.aim`); None: the parent of the run's folder."""
+    samples_every_steps: NonNegative = 1_600
+    """Environment steps between lines of samples.jsonl: episodes as text, with probabilities and Q; 0: none."""
+    samples_episodes: Positive = 4
+    """Episodes of each line."""
