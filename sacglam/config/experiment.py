@@ -66,6 +66,11 @@ class Config(Section):
                 f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
                 "no update would ever run"
             )
+        if self.model.quantize != "none" and (self.engines.type == "vllm" or self.engines.tensor_parallel > 1):
+            raise ValueError(
+                f"model.quantize {self.model.quantize} needs engines with the learner's own 4-bit weights, and vLLM "
+                "0.32 has no bitsandbytes; set engines.type to packed (or auto) and engines.tensor_parallel to 1"
+            )
         return self
 
     @model_validator(mode="after")
@@ -96,15 +101,6 @@ class Config(Section):
             )
         if self.learners.zero_stage == 3 and self.learners.count and self.model.lora.merged:
             raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
-        return self
-
-    @model_validator(mode="after")
-    def _quantizable(self) -> Config:
-        if self.model.quantize != "none" and (self.engines.type == "vllm" or self.engines.tensor_parallel > 1):
-            raise ValueError(
-                f"model.quantize {self.model.quantize} needs engines with the learner's own 4-bit weights, and vLLM "
-                "0.32 has no bitsandbytes; set engines.type to packed (or auto) and engines.tensor_parallel to 1"
-            )
         return self
 
     def to_yaml(self) -> str:

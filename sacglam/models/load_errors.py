@@ -17,38 +17,28 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 def load_error(name: str, reason: object) -> ModelError:
     """The error for the model `name` when loading it failed for `reason`."""
     if Path(name).is_dir():
-        fault = _folder_fault(Path(name))
-    elif _is_path(name):
+        fault = _fault(Path(name), Path(name), "Add them, as save_pretrained or `hf download` writes them")
+    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # a name on the hub has at most one slash
         fault = f"there is no folder {name}; expected one with config.json, *.safetensors and tokenizer files"
     else:
-        fault = _hub_fault(name)
+        offline = constants.HF_HUB_OFFLINE
+        cache = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+        fault = _fault(
+            cache,
+            _snapshot(cache),
+            f"{'HF_HUB_OFFLINE is set, so nothing was downloaded' if offline else 'The hub did not provide them'}. Run "
+            f"`hf download {name}` with a network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names "
+            "another cache), or set model.name to a local folder that holds them, 'builtin' or 'builtin-t5'; also "
+            "check the spelling",
+        )
     return ModelError(f"model {name!r} cannot be loaded: {fault}. The loader says: {reason}")
 
 
-def _is_path(name: str) -> bool:
-    """A name on the hub has at most one slash."""
-    return name.startswith(("/", ".", "~")) or name.count("/") > 1
-
-
-def _folder_fault(folder: Path) -> str:
-    missing = missing_files(folder)
+def _fault(place: Path, files: Path, remedy: str) -> str:
+    missing = missing_files(files)
     if missing:
-        return f"{folder} lacks {'; '.join(missing)}. Add them, as save_pretrained or `hf download` writes them"
-    return f"{folder} is complete, but a file is damaged or of a kind that transformers does not know"
-
-
-def _hub_fault(name: str) -> str:
-    cache = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    missing = missing_files(_snapshot(cache))
-    if not missing:
-        return f"{cache} is complete, but a file is damaged or of a kind that transformers does not know"
-    offline = constants.HF_HUB_OFFLINE
-    how = "HF_HUB_OFFLINE is set, so nothing was downloaded" if offline else "the hub did not provide them"
-    return (
-        f"{cache} lacks {'; '.join(missing)}, and {how}. Run `hf download {name}` with a network"
-        f"{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache), or set model.name to a "
-        "local folder that holds them, or to 'builtin' or 'builtin-t5'; also check the spelling"
-    )
+        return f"{place} lacks {'; '.join(missing)}. {remedy}"
+    return f"{place} is complete, but a file is damaged or of a kind that transformers does not know"
 
 
 def _snapshot(cache: Path) -> Path:

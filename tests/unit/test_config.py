@@ -332,7 +332,7 @@ def test_every_setting_explains_itself() -> None:
                 sections += [("algo.", SacConfig), ("algo.", PpoConfig)]
             if isinstance(annotation, type) and issubclass(annotation, Section):
                 sections.append((f"{prefix}{name}.", annotation))
-            elif field.description is None and name != "type":  # which tells one section's kinds apart
+            elif field.description is None and name != "type":  # the discriminator of a union
                 missing.append(f"{prefix}{name}")
     assert missing == []
 

@@ -41,11 +41,11 @@ def check_contract() -> Callable[[TextEnv, str, int, Sequence[int]], None]:
         start, steps = episode
         for observation in (start, *(step.observation for step in steps)):
             check_actions(observation)
-        told: set[str] = set()
+        said: set[str] = set()
         for step in steps:
             assert len(set(step.achieved)) == len(step.achieved)
-            assert not told & set(step.achieved), "achieved twice"
-            told |= set(step.achieved)
+            assert not said & set(step.achieved), "achieved twice"
+            said |= set(step.achieved)
             assert (step.reward == 1.0) == (goal in step.achieved) == step.terminated
             assert step.reward in (0.0, 1.0)
             assert not (step.terminated and step.truncated)

@@ -59,11 +59,11 @@ GOALS = st.sampled_from(FULL.goals("train")) | st.sampled_from(FULL.goals("heldo
 def test_achieved_is_what_the_texts_say_happened(play: Play, goal: str, seed: int, picks: list[int]) -> None:
     start, steps = play(FULL, goal, seed, picks)
     earlier: set[str] = set()
-    told: set[str] = set()
+    said: set[str] = set()
     space = {**SPLIT, goal: goal.replace("then g", "then G").split(" then ")}
     for event, step in zip(events(start, steps, picks), steps, strict=True):
         now = {f"{event[0]} {name}" for name in names_of(event[1])} if event else set()
         achieved = {text for text, (*first, last) in space.items() if last in now and earlier.issuperset(first)}
-        assert set(step.achieved) == achieved - told
-        told |= achieved
+        assert set(step.achieved) == achieved - said
+        said |= achieved
         earlier |= now

@@ -189,7 +189,7 @@ def test_the_planner_leads_to_the_goal_from_anywhere(play: Play, goal: str, seed
 
 def test_a_scene_is_the_same_in_every_process() -> None:
     program = "from sacglam.envs import make; print(make('playground', size='full').reset('Grow any cat', 7).text)"
-    told = {
+    texts = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={"PYTHONHASHSEED": salt, "PYTHONPATH": ":".join(sys.path)},
@@ -199,7 +199,7 @@ def test_a_scene_is_the_same_in_every_process() -> None:
         ).stdout
         for salt in ("1", "2")
     }
-    assert told == {make("playground", size="full").reset("Grow any cat", 7).text + "\n"}
+    assert texts == {make("playground", size="full").reset("Grow any cat", 7).text + "\n"}
 
 
 def test_an_open_episode_survives_pickling() -> None:

@@ -77,5 +77,5 @@ def test_a_download_that_was_not_finished(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("config.json", "spiece.model"):
         (cache / "snapshots" / "abc123" / name).touch()
     said = str(load_error("google/flan-t5-base", "no route"))
-    assert f"{cache} lacks {WEIGHTS}, and the hub did not provide them" in said
+    assert f"{cache} lacks {WEIGHTS}. The hub did not provide them" in said
     assert said.endswith("The loader says: no route")

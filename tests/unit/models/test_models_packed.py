@@ -148,12 +148,12 @@ def test_a_longer_row_does_not_change_the_others(name: str) -> None:
     short = ragged(counts=[2, 3])
     [long] = ragged(seed=7, counts=[6])
     long = TokenisedQuery(torch.arange(40).numpy() % 61, (*long.actions[:5], torch.arange(9).numpy()))
-    alone, beside = (model.evaluate(lm.pack(queries)) for queries in (short, [short[0], long, short[1]]))
-    assert beside.log_pi_BA.shape == (3, 6)
-    torch.testing.assert_close(beside.log_pi_BA[[0, 2], :3], alone.log_pi_BA, atol=1e-5, rtol=0)
-    torch.testing.assert_close(beside.q_CBA[:, [0, 2], :3], alone.q_CBA, atol=1e-5, rtol=0)
-    assert torch.isneginf(beside.log_pi_BA[[0, 2], 3:]).all()
-    assert (beside.q_CBA[:, [0, 2], 3:] == 0).all()
+    alone, padded = (model.evaluate(lm.pack(queries)) for queries in (short, [short[0], long, short[1]]))
+    assert padded.log_pi_BA.shape == (3, 6)
+    torch.testing.assert_close(padded.log_pi_BA[[0, 2], :3], alone.log_pi_BA, atol=1e-5, rtol=0)
+    torch.testing.assert_close(padded.q_CBA[:, [0, 2], :3], alone.q_CBA, atol=1e-5, rtol=0)
+    assert torch.isneginf(padded.log_pi_BA[[0, 2], 3:]).all()
+    assert (padded.q_CBA[:, [0, 2], 3:] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["gemma", "t5"])

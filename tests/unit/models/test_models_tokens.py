@@ -163,13 +163,13 @@ def test_a_full_cache_is_emptied_and_stays_right(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tokens, "_CACHED_TEXTS", 3)
     tokenise, counting = _counting()
     assert _ids(tokenise([Query("a", ("b", "c"))])[0]) == ([0], [[1], [2]])
-    # "ab" does not fit beside the three: they go, and those of them that are asked for again come back.
+    # "ab" does not fit next to the three: they are dropped, and those needed again are tokenised again.
     assert _ids(tokenise([Query("a", ("ab", "c"))])[0]) == ([0], [[4], [2]])
     assert _asked(counting) == [["a", "b", "c"], ["a", "ab", "c"]]
     assert _ids(tokenise([Query("a", ("ab", "c"))])[0]) == ([0], [[4], [2]])
     assert len(counting.asked) == 2
     # One call may bring more than the cache should hold.
     assert _ids(tokenise([Query("a", ("b", "c", "d", "bc"))])[0]) == ([0], [[1], [2], [3], [5]])
-    # What has gone is tokenised anew.
+    # What was dropped is tokenised again.
     tokenise([Query("a", ("ab",))])
     assert _asked(counting)[2:] == [["a", "b", "bc", "c", "d"], ["a", "ab"]]
