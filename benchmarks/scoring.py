@@ -18,7 +18,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
 from sacglam.scoring.base import LogPolicy
 from sacglam.scoring.packed import PackedScorer
-from sacglam.tools.profile.memory import peak_bytes
+from sacglam.tools.memory import peak_bytes
 
 
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], list[LogPolicy]]:

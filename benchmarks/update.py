@@ -19,7 +19,7 @@ from sacglam.models.heads import QHeads
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
-from sacglam.tools.profile.memory import peak_bytes
+from sacglam.tools.memory import peak_bytes
 from sacglam.types import Transition
 
 TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap

@@ -5,27 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 
-class Watcher(Protocol):
-    """Looks on while phases begin and end."""
+class Watcher:
+    """Sees phases begin and end; this one ignores them."""
 
-    def border(self, phase: str) -> None:
-        """`phase` begins or ends as soon as this returns: the place to wait for a device that computes on its own."""
-
-    def span(self, phase: str, start: float, seconds: float) -> None:
-        """`phase` took `seconds` from `start` on, a moment of `time.perf_counter`."""
-
-
-class NoWatcher:
-    """The watcher of a training: phases end where the program goes on, whatever a device still has to do."""
-
-    def border(self, phase: str) -> None:
-        """Nothing."""
+    def boundary(self, phase: str) -> None:
+        """`phase` begins or ends as soon as this returns: the place to wait for a device that runs on its own."""
 
     def span(self, phase: str, start: float, seconds: float) -> None:
-        """Nothing."""
+        """`phase` took `seconds` from `start` on, a value of `time.perf_counter`."""
 
 
 class PhaseClock:
@@ -34,23 +23,23 @@ class PhaseClock:
     def __init__(self) -> None:
         """All phases at zero."""
         self._seconds: dict[str, float] = {}
-        self._watcher: Watcher = NoWatcher()
+        self._watcher = Watcher()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time of the `with` block under `name`."""
-        self._watcher.border(name)
+        self._watcher.boundary(name)
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._watcher.border(name)
+            self._watcher.boundary(name)
             seconds = time.perf_counter() - start
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
             self._watcher.span(name, start, seconds)
 
     def watch(self, watcher: Watcher) -> None:
-        """From now on tell `watcher` of every phase."""
+        """Show `watcher` every phase from now on."""
         self._watcher = watcher
 
     @property
@@ -59,7 +48,7 @@ class PhaseClock:
         return dict(self._seconds)
 
     def restore(self, seconds: dict[str, float]) -> None:
-        """Go on from the seconds of an interrupted run."""
+        """Resume from the seconds of an interrupted run."""
         self._seconds = dict(seconds)
 
 

@@ -151,15 +151,12 @@ def profile(
     """
     from sacglam.cli.display import RichDisplay
     from sacglam.tools.profile import report
-    from sacglam.tools.profile.measure import measure
-    from sacglam.tools.profile.meter import Length
-    from sacglam.tools.profile.sources import sources_of
+    from sacglam.tools.profile.measure import measure, sources_of
 
     found = sources_of(sources or [configuration.quickstart_path()], set_ or [])
     folder = report.vacant(out or directory.fresh(found[0].config.seed, Path("profiles")))
-    length = Length(intervals, seconds)
     with RichDisplay(errors) as display:
-        measured = [measure(source, length, display) for source in found]
+        measured = [measure(source, intervals, seconds, display) for source in found]
     profiles, timelines = [profile for profile, _ in measured], [timeline for _, timeline in measured]
     report.write(folder, profiles, timelines)
     if as_json:

@@ -1,105 +1,89 @@
-"""Seconds by phase, on a clock that the test winds itself."""
+"""Seconds by phase, and in words."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from typing_extensions import override
 
-from sacglam.clock import PhaseClock, duration
-
-Wind = Callable[[float], None]
-
-
-@pytest.fixture
-def wind(monkeypatch: pytest.MonkeyPatch) -> Wind:
-    """Lets time pass."""
-    now = [100.0]
-
-    def pass_time(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    return pass_time
+from sacglam.clock import PhaseClock, Watcher, duration
 
 
-def test_phases_add_up_and_the_time_between_them_does_not_count(wind: Wind) -> None:
-    phases = PhaseClock()
-    assert phases.seconds == {}
-    for seconds in (1.0, 2.5):
-        with phases.phase("scoring"):
-            wind(seconds)
-        wind(10.0)
-    with phases.phase("environment"):
-        wind(0.25)
-    assert phases.seconds == {"scoring": 3.5, "environment": 0.25}
+def test_phases_add_up_and_the_time_between_them_does_not_count() -> None:
+    clock, start = PhaseClock(), time.perf_counter()
+    assert clock.seconds == {}
+    for _ in range(2):
+        with clock.phase("scoring"):
+            time.sleep(0.02)
+        time.sleep(0.05)
+    with clock.phase("environment"):
+        time.sleep(0.01)
+    assert list(clock.seconds) == ["scoring", "environment"]
+    assert clock.seconds["scoring"] >= 0.04
+    assert clock.seconds["environment"] >= 0.01
+    assert sum(clock.seconds.values()) <= time.perf_counter() - start - 0.1
 
 
-def test_a_phase_that_fails_is_counted(wind: Wind) -> None:
-    phases = PhaseClock()
-
-    @phases.phase("scoring")
-    def fail() -> None:
-        wind(2.0)
+def test_a_phase_that_fails_is_counted() -> None:
+    clock = PhaseClock()
+    with pytest.raises(KeyError), clock.phase("scoring"):
+        time.sleep(0.02)
         raise KeyError("scorer")
-
-    with pytest.raises(KeyError):
-        fail()
-    assert phases.seconds == {"scoring": 2.0}
+    assert clock.seconds["scoring"] >= 0.02
 
 
-def test_it_goes_on_from_restored_seconds(wind: Wind) -> None:
-    phases = PhaseClock()
-    saved = {"scoring": 5.0}
-    phases.restore(saved)
-    with phases.phase("scoring"):
-        wind(1.0)
-    assert phases.seconds == {"scoring": 6.0}
+def test_it_resumes_from_restored_seconds() -> None:
+    clock, saved = PhaseClock(), {"scoring": 5.0}
+    clock.restore(saved)
+    with clock.phase("scoring"):
+        time.sleep(0.01)
+    assert clock.seconds["scoring"] >= 5.01
     assert saved == {"scoring": 5.0}, "the caller's dictionary was changed"
 
 
-def test_what_it_tells_is_a_copy(wind: Wind) -> None:
-    phases = PhaseClock()
-    phases.seconds["scoring"] = 1.0
-    assert phases.seconds == {}
+def test_seconds_are_a_copy() -> None:
+    clock = PhaseClock()
+    clock.seconds["scoring"] = 1.0
+    assert clock.seconds == {}
 
 
 @dataclass
-class Diary:
-    """A watcher that keeps all it is told, and lets a second pass at each border, as a device would."""
+class SlowDevice(Watcher):
+    """Takes a moment to finish at each boundary, and keeps all spans."""
 
-    wind: Wind
-    lines: list[tuple[object, ...]] = field(default_factory=list)
+    boundaries: list[str] = field(default_factory=list)
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
 
-    def border(self, phase: str) -> None:
-        self.wind(1.0)
-        self.lines.append(("border", phase))
+    @override
+    def boundary(self, phase: str) -> None:
+        time.sleep(0.02)
+        self.boundaries.append(phase)
 
+    @override
     def span(self, phase: str, start: float, seconds: float) -> None:
-        self.lines.append(("span", phase, start, seconds))
+        self.spans.append((phase, start, seconds))
 
 
-def test_a_watcher_is_told_of_each_phase_and_what_a_device_still_does_counts_in_it(wind: Wind) -> None:
-    phases = PhaseClock()
-    with phases.phase("scoring"):
-        wind(4.0)  # nobody watches yet
-    diary = Diary(wind)
-    phases.watch(diary)
-    with phases.phase("scoring"):
-        wind(2.0)
-    with pytest.raises(KeyError), phases.phase("forward"):
+def test_what_a_device_still_does_counts_in_its_phase() -> None:
+    clock, device = PhaseClock(), SlowDevice()
+    with clock.phase("environment"):
+        pass  # nobody watches yet
+    clock.watch(device)
+    begun = time.perf_counter()
+    with clock.phase("scoring"):
+        pass
+    with pytest.raises(KeyError), clock.phase("forward"):
         raise KeyError("model")
-    assert diary.lines == [
-        ("border", "scoring"),
-        ("border", "scoring"),
-        ("span", "scoring", 105.0, 3.0),
-        ("border", "forward"),
-        ("border", "forward"),
-        ("span", "forward", 109.0, 1.0),
-    ]
-    assert phases.seconds == {"scoring": 7.0, "forward": 1.0}
+    ended = time.perf_counter()
+    assert device.boundaries == ["scoring", "scoring", "forward", "forward"]
+    (_, first, scoring), (_, second, forward) = device.spans
+    assert [name for name, _, _ in device.spans] == ["scoring", "forward"]
+    assert begun + 0.02 <= first <= first + scoring <= second - 0.02
+    assert second + forward <= ended
+    assert min(scoring, forward) >= 0.02
+    assert (clock.seconds["scoring"], clock.seconds["forward"]) == (scoring, forward)
 
 
 def test_a_duration_is_given_in_the_unit_that_fits() -> None:

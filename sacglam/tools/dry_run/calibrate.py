@@ -1,26 +1,115 @@
-"""A minute of the real thing: states scored and updates taken with the training's own model and learner."""
+"""A minute of the real thing: play at random, then score states and take updates with the run's own model."""
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from sacglam.build import build_learner
+from sacglam.build import Collector, build_learner, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.models.agent_model import AgentModel
+from sacglam.prompt import query
 from sacglam.runs.display import Display
+from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
-from sacglam.tools.dry_run.random_rollout import RandomRollout, first_rows, rows_of_an_update
-from sacglam.tools.profile.memory import free_bytes, peak_bytes
-from sacglam.tools.profile.recorder import Recorder, synchroniser
+from sacglam.tools.memory import free_bytes, peak_bytes
+from sacglam.tools.profile.phases import Recorder
+from sacglam.types import Episode, Query
 
-SCORING_S, UPDATE_S = 15.0, 40.0
-"""Seconds for each, as far as the smallest piece of work allows."""
-_SHARE_OF_FREE = 0.7
+_SCORING_S, _UPDATE_S = 15.0, 40.0  # for each, as far as the smallest piece of work allows
 _STEADY_S = 4.0
+_SHARE_OF_FREE = 0.7
+
+
+@dataclass(frozen=True)
+class RandomRollout:
+    """Some episodes of the random policy, and what they took."""
+
+    states: Sequence[Query]
+    batch: Sequence[Any]
+    """What one update (SAC) or one interval (PPO) learns from."""
+    environment_s: float
+    """Seconds of one environment step, resets included."""
+    replay_s: float
+    """Seconds to store an interval and draw its batches."""
+    episode_steps: float
+    """Mean length of an episode."""
+    replay_bytes: int
+    """What the algorithm keeps of its rollouts, once it is full."""
+
+
+def play(config: Config) -> RandomRollout:
+    """Play until as many episodes have ended as there are copies, and once more to measure memory."""
+    clock = PhaseClock()
+    parts = _collector(config, clock)
+    states: list[Query] = []
+    episodes: list[Episode] = []
+    batches: Sequence[Any] = []
+    intervals = 0
+    while not batches or len(episodes) < config.env.copies:
+        collected = parts.rollout.collect(config.algo.update_interval)
+        episodes += collected.episodes
+        states += [query(s.goal, s.observation(t)) for s in collected.segments for t in range(len(s.steps))]
+        with clock.phase("replay"):
+            parts.experience.add(collected)
+            batches = parts.experience.batches()
+        intervals += 1
+    return RandomRollout(
+        states=states,
+        batch=batches[0],
+        environment_s=clock.seconds["environment"] / (intervals * config.algo.update_interval),
+        replay_s=clock.seconds["replay"] / intervals,
+        episode_steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
+        replay_bytes=_replay_bytes(config, intervals),
+    )
+
+
+def _collector(config: Config, clock: PhaseClock) -> Collector:
+    """The run's, but with the random policy, and with updates from the first transition on."""
+    replay = config.replay.model_copy(update={"min_size": 1})
+    return collector(config.model_copy(update={"replay": replay}), UniformScorer(), clock)
+
+
+def _replay_bytes(config: Config, intervals: int) -> int:
+    """Bytes that Python holds for what `intervals` leave in the experience, scaled to its capacity if it has one."""
+    parts = _collector(config, PhaseClock())
+    experience = parts.experience
+    parts.rollout.collect(config.env.copies)  # opens episodes, and fills caches
+    tracemalloc.start()
+    try:
+        for _ in range(intervals):
+            experience.add(parts.rollout.collect(config.algo.update_interval))
+        del parts
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    size = experience.metrics(0).get("buffer_size")
+    return round(held * config.replay.capacity / size) if size else held
+
+
+def rows_of_an_update(config: Config) -> int:
+    """Rows of a gradient step; PPO's has no more than the interval's steps."""
+    algo = config.algo
+    return min(algo.batch_size, algo.update_interval) if algo.type == "ppo" else algo.batch_size
+
+
+def first_rows(batch: Sequence[Any], rows: int) -> Sequence[Any]:
+    """The first `rows` transitions (SAC), or as many steps of the segments (PPO)."""
+    if not isinstance(batch[0], Episode):
+        return batch[:rows]
+    found: list[Episode] = []
+    for segment in batch:
+        if rows > 0:
+            found.append(replace(segment, decisions=segment.decisions[:rows], steps=segment.steps[:rows]))
+            rows -= len(segment.steps)
+    return found
 
 
 @dataclass(frozen=True)
@@ -46,65 +135,55 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     `config` is of one process. Changes the weights of `model`.
     """
     clock = PhaseClock()
-    clock.watch(Recorder(synchroniser(config.device)))
+    clock.watch(Recorder(config.device))
     scorer = PackedScorer(model.lm, model.tokenizer, model.policy)
+    # The actor learns at once, as later in a run; PPO goes through its rows a single time.
+    changed = {"warmup_updates": 0} if config.algo.type == "sac" else {"epochs": 1}
+    once = config.model_copy(update={"algo": config.algo.model_copy(update=changed)})
+    learner = build_learner(once, model, clock)
 
     def score(states: int) -> None:
         with clock.phase("scoring"):
             scorer.log_policy(played.states[:states])
 
-    display.stage("calibrating: scoring", config.env.copies)
-    scoring = _grow(score, config.env.copies, SCORING_S, clock, config.device, display)
-    learner = build_learner(_one_update(config), model, clock)
-
     def update(rows: int) -> None:
         learner.update([first_rows(played.batch, rows)])
 
-    most = rows_of_an_update(config)
-    display.stage("calibrating: an update", most)
-    return Calibration(scoring, _grow(update, most, UPDATE_S, clock, config.device, display))
+    states, rows = config.env.copies, rows_of_an_update(config)
+    display.stage("calibrating: scoring", states)
+    scoring = grow(score, states, _SCORING_S, clock, config.device, display)
+    display.stage("calibrating: an update", rows)
+    return Calibration(scoring, grow(update, rows, _UPDATE_S, clock, config.device, display))
 
 
-def _one_update(config: Config) -> Config:
-    """The actor learns at once, as later in a run; PPO goes through its rows a single time."""
-    changed = {"warmup_updates": 0} if config.algo.type == "sac" else {"epochs": 1}
-    return config.model_copy(update={"algo": config.algo.model_copy(update=changed)})
-
-
-def _grow(
+def grow(
     run: Callable[[int], None], most: int, limit_s: float, clock: PhaseClock, device: str, display: Display
 ) -> Sample:
-    """Run sizes 1, 2, 4, ... up to `most`, while the next fits in time and memory; the last one run.
+    """Run sizes 1, 2, 4, ... up to `most`, while the next is expected to fit in time and memory; the last one run.
 
-    What comes before it warms up. `most` is run again for some seconds, for a mean.
+    Smaller sizes warm up. `most` is repeated for some seconds, for a mean.
     """
-    start, size = time.perf_counter(), 1
+    start, size, times = time.perf_counter(), 1, 1
     while True:
         before, began = clock.seconds, time.perf_counter()
         peak = peak_bytes(partial(run, size), device)
         now = time.perf_counter()
         display.advance(size)
-        following = min(most, 2 * size)
-        late = now - start + (now - began) * following / size > limit_s
-        if late or _crowded(peak, following / size, device):
-            return Sample(size, _since(before, clock, 1), peak)
-        if size == most:
+        growth = min(most, 2 * size) / size
+        fits = now - start + (now - began) * growth <= limit_s and not _too_large(peak, growth, device)
+        if size == most or not fits:
             break
-        size = following
-    before, began, times = clock.seconds, time.perf_counter(), 0
-    while not times or time.perf_counter() - began < _STEADY_S:
-        run(most)
-        times += 1
-    return Sample(most, _since(before, clock, times), peak)
-
-
-def _since(before: Mapping[str, float], clock: PhaseClock, times: int) -> dict[str, float]:
-    """Seconds by phase of one of so many runs."""
+        size = min(most, 2 * size)
+    if fits:
+        before, began, times = clock.seconds, time.perf_counter(), 0
+        while not times or time.perf_counter() - began < _STEADY_S:
+            run(most)
+            times += 1
     spent = {name: after - before.get(name, 0.0) for name, after in clock.seconds.items()}
-    return {name: seconds / times for name, seconds in spent.items() if seconds > 0}
+    return Sample(size, {name: seconds / times for name, seconds in spent.items() if seconds > 0}, peak)
 
 
-def _crowded(peak: int | None, growth: float, device: str) -> bool:
+def _too_large(peak: int | None, growth: float, device: str) -> bool:
     """Whether `growth` times the last peak would come near to all that is free."""
     free = free_bytes(device)
     return peak is not None and free is not None and growth * peak > _SHARE_OF_FREE * free

@@ -1,10 +1,11 @@
-"""The whole of a dry run: load what a training loads, try it for a minute, and work out the rest."""
+"""The whole of a dry run: load what a run loads, try it for a minute, and work out the time of the rest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedConfig
 
@@ -16,34 +17,27 @@ from sacglam.models.loading import load_shape
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
-from sacglam.tools.dry_run.calibrate import Calibration, calibrate
-from sacglam.tools.dry_run.predict import predict
-from sacglam.tools.dry_run.random_rollout import RandomRollout, play
+from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, calibrate, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
-from sacglam.tools.profile.memory import resident_bytes
+from sacglam.tools.memory import resident_bytes
 
-
-@dataclass(frozen=True)
-class Model:
-    """What was loaded."""
-
-    kind: str
-    sizes: Sizes
+EVALUATION = "evaluation, samples"
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a training before it is begun."""
+    """What is known of a run before it starts; the model's part is empty where it cannot be loaded."""
 
     config: Config
     where: Plan
     missing: Sequence[str]
     """What it needs and does not find here; it could not start."""
     played: RandomRollout
-    model: Model | None
-    calibration: Calibration | None
-    processes: Sequence[Process]
-    seconds: Mapping[str, float]
+    architecture: str = ""
+    sizes: Sizes | None = None
+    calibration: Calibration | None = None
+    processes: Sequence[Process] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
     """By phase; empty where nothing could be measured."""
 
 
@@ -51,14 +45,14 @@ def placed(config: Config) -> tuple[Config, Plan]:
     """`config` with its device and kind of engine settled, and which process would run where."""
     kind = config.engines
     if kind.count and kind.type == "auto":
-        with suppress(ModelError):  # which `forecast` tells
+        with suppress(ModelError):  # which `forecast` reports
             kind = kind.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
     settled = config.model_copy(update={"device": resolve_device(config), "engines": kind})
     return settled, plan(settled, machine())
 
 
 def forecast(config: Config, where: Plan, display: Display) -> Forecast:
-    """Load the model of `config` (from `placed`), calibrate, predict. Writes nothing; leaves what is missing open.
+    """Load the model of `config` (from `placed`), calibrate, predict. Writes nothing; leaves out what is missing.
 
     Raises:
         SacglamError: the environment cannot be made, or the model, once loaded, fails.
@@ -77,21 +71,77 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
     display.stage(f"loading {config.model.name}", 1)
     try:
-        shape, agent = load_shape(config.model), build_model(here)
+        architecture, model = _in_words(load_shape(config.model)), build_model(here)
     except ModelError as error:
-        return Forecast(config, where, [*missing, str(error)], played, None, None, (), {})
-    model = Model(_kind(shape), sizes_of(agent))
-    found = calibrate(here, agent, played, display) if device else None
-    processes = memory(config, where, model.sizes, found, played.replay_bytes, libraries)
+        return Forecast(config, where, [*missing, str(error)], played)
+    sizes = sizes_of(model)
+    found = calibrate(here, model, played, display) if device else None
+    processes = memory(config, where, sizes, found, played.replay_bytes, libraries)
     seconds = predict(config, where, played, found) if found else {}
-    return Forecast(config, where, missing, played, model, found, processes, seconds)
+    return Forecast(config, where, missing, played, architecture, sizes, found, processes, seconds)
 
 
-def _kind(shape: PreTrainedConfig) -> str:
-    """An architecture in words."""
+def _in_words(shape: PreTrainedConfig) -> str:
     text = shape.get_text_config()
     if shape.is_encoder_decoder:
         layers = f"encoder-decoder of {text.num_layers} + {text.num_decoder_layers} layers"
     else:
         layers = f"decoder-only, {text.num_hidden_layers} layers"
     return f"{shape.model_type}, {layers}, {text.hidden_size} wide"
+
+
+def predict(config: Config, where: Plan, played: RandomRollout, calibration: Calibration) -> dict[str, float]:
+    """Seconds of a whole run by phase, one after the other.
+
+    Engines share the states and ranks the rows evenly; communication takes no time here.
+    """
+    engines, ranks = max(1, where.engines), max(1, where.learners)
+    state_s = calibration.scoring.seconds["scoring"] / calibration.scoring.size / engines
+    steps = _intervals(config) * config.algo.update_interval
+    found = {
+        "environment": steps * played.environment_s,
+        "scoring": steps * state_s,
+        "replay": _intervals(config) * played.replay_s,
+    }
+    for phase, seconds in calibration.update.seconds.items():
+        once_an_update = phase == "optimizer"  # all else grows with the rows
+        times = updates_of(config) if once_an_update else _rows(config, phase) / ranks / calibration.update.size
+        found[phase] = times * seconds
+    found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * state_s
+    return found
+
+
+def seconds_of_an_update(config: Config, predicted: Mapping[str, float]) -> float:
+    """Mean seconds of an update, by what `predict` gave; PPO's look at each step is part of it."""
+    others = ("environment", "scoring", "replay", EVALUATION)
+    return sum(seconds for phase, seconds in predicted.items() if phase not in others) / updates_of(config)
+
+
+def updates_of(config: Config) -> int:
+    """Gradient updates of the whole run; those that the first intervals leave out are counted, too."""
+    return _intervals(config) * config.algo.updates_per_interval
+
+
+def states_of_evaluations(config: Config, episode_steps: float) -> float:
+    """States scored outside of the rollout: evaluations, before and after among them, and samples.
+
+    The states of a sample are scored twice: for Q values, too.
+    """
+    evaluation, tracking = config.evaluation, config.tracking
+    episodes = 2 * evaluation.episodes
+    if evaluation.every_steps:
+        episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * (1 + evaluation.heldout)
+    if tracking.samples_every_steps:
+        episodes += 2 * (config.steps // tracking.samples_every_steps) * tracking.samples_episodes
+    return episodes * episode_steps
+
+
+def _rows(config: Config, phase: str) -> int:
+    """Rows that go through a phase of all updates together. PPO looks at each step once before its epochs (target)."""
+    if config.algo.type == "ppo":
+        return _intervals(config) * config.algo.update_interval * (1 if phase == "target" else config.algo.epochs)
+    return updates_of(config) * config.algo.batch_size
+
+
+def _intervals(config: Config) -> int:
+    return math.ceil(config.steps / config.algo.update_interval)

@@ -1,1 +1,1 @@
-"""`sacglam profile`: where the time of a training goes, measured on the training's own loop."""
+"""`sacglam profile`: where the time of a run goes, measured on the run's own loop."""

@@ -1,91 +1,205 @@
-"""Counting what goes through the language model, phase by phase."""
+"""What goes through the language model: tokens of every pass, FLOP by torch's counter, and the floor beneath a step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from transformers import PreTrainedConfig, PreTrainedModel
 
+from sacglam.config import Config, ModelConfig
+from sacglam.models.architecture import architecture_of
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
-from sacglam.models.tokens import TokenisedQuery
-from sacglam.tools.profile.recorder import Recorder
+from sacglam.models.loading import load_shape
+from sacglam.models.lora_lm import decoder_of, output_layer_of
+from sacglam.models.packing import PROMPT_SEGMENT, Packed, PackedSeq2Seq
+from sacglam.models.seq2seq import encoder_of
+from sacglam.tools.profile.phases import Recorder, ordered, synchronise
+from sacglam.tools.profile.result import Floor, Work
+
+_ROWS, _REPEATS = 4096, 5
+_LEAST_SECONDS = 0.02  # of one timing, so that neither the timer nor waiting for a device weighs
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass; `gradient`: with a backward pass after it. `computed` is its positions, padding included."""
+    """One packed forward pass: its positions by kind, and the FLOP counted before it."""
 
     phase: str
-    gradient: bool
-    queries: Sequence[TokenisedQuery]
-    computed: int
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """A packed batch and what it was packed from."""
-
-    packed: Any
-    queries: Sequence[TokenisedQuery]
+    states: int
+    prompt: int
+    actions: int  # those of a decoder include each action's start token
+    scored: int  # rows that the output layer sees
+    computed: int  # positions, padding included
+    flop_before: int
 
     @property
     def tokens(self) -> int:
-        return int(self.packed.tokens)
+        """Positions without padding."""
+        return self.prompt + self.actions
 
 
-class Tally:
-    """The list of passes. Sums are made when the clock stands."""
+class PassCounter:
+    """Lists the passes of a language model, and counts FLOP where the caller enters `flop`, which may be once."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        """`recorder` knows the phase of each pass."""
+    def __init__(self, lm: PackedLM, recorder: Recorder, model: ModelConfig) -> None:
+        """Wraps `lm.forward` for good; `recorder` knows the phase of each pass."""
         self.passes: list[Pass] = []
-        self.lm: PackedLM | None = None
+        self.flop = FlopCounterMode(display=False, custom_mapping=_more_kernels(model))
         self._recorder = recorder
+        forward = lm.forward
 
-    def observe(self, lm: PackedLM) -> PackedLM:
-        """Count what goes through `lm`: see `sacglam.build.build_brain`."""
-        self.lm = lm
-        return CountingLM(lm, self)
+        @wraps(forward)
+        def listed(packed: Packed, adapter: str = ACTOR) -> LMOutput:
+            self.passes.append(self._pass(packed))
+            return forward(packed, adapter)
 
-    def add(self, batch: _Batch) -> None:
-        """One more pass."""
-        self.passes.append(Pass(self._recorder.phase, torch.is_grad_enabled(), batch.queries, batch.tokens))
+        lm.forward = listed  # type: ignore[method-assign]
+
+    def _pass(self, packed: Packed) -> Pass:
+        prompt, computed = int((packed.segment_BS == PROMPT_SEGMENT).sum()), packed.ids_BS.numel()
+        if isinstance(packed, PackedSeq2Seq):
+            prompt, computed = int(packed.prompt_mask_BP.sum()), computed + packed.prompt_ids_BP.numel()
+        return Pass(
+            phase=self._recorder.phase,
+            states=len(packed.ids_BS),
+            prompt=prompt,
+            actions=int((packed.segment_BS > PROMPT_SEGMENT).sum()),
+            scored=len(packed.scored_rows_R),
+            computed=computed,
+            flop_before=self.flop.get_total_flops(),
+        )
+
+    def work(self, start: int, end: int) -> dict[str, Work]:
+        """By phase what passes `start` to `end` (exclusive) did, at the FLOP per position of the passes counted.
+
+        All between one pass and the next belongs to the first: its backward pass, and the critic's heads.
+        """
+        flop, positions = Counter[str](), Counter[str]()
+        for this, following in pairwise(self.passes):
+            counted = following.flop_before - this.flop_before
+            flop[this.phase] += counted
+            positions[this.phase] += this.computed if counted else 0
+        found = {}
+        for phase in ordered(each.phase for each in self.passes[start:end]):
+            passes = [each for each in self.passes[start:end] if each.phase == phase]
+            computed = sum(each.computed for each in passes)
+            tokens = sum(each.tokens for each in passes)
+            found[phase] = Work(tokens, computed, computed * flop[phase] // positions[phase])
+        return found
 
 
-class CountingLM:
-    """A `PackedLM` before another."""
+def _more_kernels(model: ModelConfig) -> dict[Any, Callable[..., int]]:
+    """Formulas for kernels that torch's counter does not know; they are given shapes in place of tensors."""
+    aten = torch.ops.aten
+    found: dict[Any, Callable[..., int]] = {
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),  # type: ignore[no-untyped-call]
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *_, **__: (
+            sdpa_backward_flop_count(g, q, k, v)  # type: ignore[no-untyped-call]
+        ),
+    }
+    if model.quantize == "nf4":
+        found[torch.ops.bitsandbytes.gemm_4bit] = lambda x, packed, shape, *_, **__: 2 * math.prod(x) * shape[0]
+    return found
 
-    def __init__(self, lm: PackedLM, tally: Tally) -> None:
-        """`tally` is told of each pass."""
-        self._lm = lm
-        self._tally = tally
 
-    @property
-    def hidden_size(self) -> int:
-        """As the other's."""
-        return self._lm.hidden_size
+def floor_of(config: Config, passes: Iterable[Pass]) -> Floor:
+    """What a step cannot do without, for the states that the rollout scored, at the pace of this machine."""
+    scored = [each for each in passes if each.phase == "scoring"]
+    states = sum(each.states for each in scored)
+    base = weightless(load_shape(config.model))
+    return Floor(
+        forwards=forwards_per_step(config),
+        state_flop=state_flop(
+            base,
+            prompt=round(sum(each.prompt for each in scored) / states),
+            actions=round(sum(each.actions for each in scored) / states),
+            scored=sum(each.scored for each in scored) / states,
+        ),
+        matmul_rate=matmul_rate(layer_shapes(base), getattr(torch, config.model.dtype), config.device),
+    )
 
-    @property
-    def module(self) -> nn.Module:
-        """As the other's."""
-        return self._lm.module
 
-    def pack(self, queries: Sequence[TokenisedQuery]) -> _Batch:
-        """As the other's."""
-        return _Batch(self._lm.pack(queries), queries)
+def weightless(shape: PreTrainedConfig) -> PreTrainedModel:
+    """A base model of fake tensors: passes through it cost no time and no memory, but count FLOP as any other."""
+    with FakeTensorMode():
+        model: PreTrainedModel = architecture_of(shape).auto.from_config(shape, attn_implementation="eager")
+    return model.requires_grad_(False)
 
-    def forward(self, packed: _Batch, adapter: str = ACTOR) -> LMOutput:
-        """As the other's, and one more in the list."""
-        self._tally.add(packed)
-        return self._lm.forward(packed.packed, adapter)
 
-    def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
-        """As the other's."""
-        return self._lm.adapter_parameters(adapter)
+def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) -> float:
+    """FLOP of one forward pass of a `weightless` model at a state of so many positions, `scored` of them scored."""
+    output: Tensor = output_layer_of(base).weight
+    assert isinstance(output, FakeTensor)
+    with FlopCounterMode(display=False) as counter, output.fake_mode:
+        if base.config.is_encoder_decoder:
+            encoded = encoder_of(base)(torch.zeros(1, prompt, dtype=torch.long)).last_hidden_state
+            decoder_of(base)(torch.zeros(1, actions, dtype=torch.long), encoder_hidden_states=encoded, use_cache=False)
+        else:
+            decoder_of(base)(torch.zeros(1, prompt + actions, dtype=torch.long), use_cache=False)
+    flop: float = counter.get_total_flops() + 2 * output.numel() * scored
+    return flop
 
-    def adapter_files(self, adapter: str = ACTOR) -> dict[str, bytes]:
-        """As the other's."""
-        return self._lm.adapter_files(adapter)
+
+def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, int]]:
+    """How often each shape of a matrix occurs in the layers, an encoder's included; no embeddings."""
+    stacks = [decoder_of(base), *([encoder_of(base)] if base.config.is_encoder_decoder else [])]
+    return Counter(
+        (parameter.shape[0], parameter.shape[1])
+        for stack in stacks
+        for module in stack.modules()
+        if not isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim == 2
+    )
+
+
+def forwards_per_step(config: Config) -> float:
+    """How many scoring forwards F an environment step costs at least: one to act, and those of its updates.
+
+    An update's row takes 2 F for forward and backward at s, and as much again for a critic with a backbone of its
+    own. SAC adds one F for the policy at s' and one for the target there, unless they share a pass
+    (`critic.target_backbone: online` on a shared or frozen backbone). With 16 rows a step: SAC 65 F, PPO 33 F.
+    """
+    algo, critic = config.algo, config.critic
+    separate = critic.backbone == "separate"
+    gradient = 4 if separate else 2
+    if algo.type == "ppo":
+        return 1 + gradient * algo.epochs
+    bootstrap = 2 if separate or critic.target_backbone == "adapter" else 1
+    return 1 + (gradient + bootstrap) * algo.updates_per_interval * algo.batch_size / algo.update_interval
+
+
+@torch.no_grad()
+def matmul_rate(matrices: Mapping[tuple[int, int], int], dtype: torch.dtype, device: str) -> float:
+    """FLOP per second of (4096, k) x (k, n) products, over matrices of shape (n, k), each as often as it occurs.
+
+    Of each shape the fastest of five timings counts: other programs of the machine can only slow one down.
+    """
+    flop, seconds = 0, 0.0
+    for (outputs, inputs), count in matrices.items():
+        x, weight = (torch.ones(n, inputs, dtype=dtype, device=device) for n in (_ROWS, outputs))
+        _product_seconds(x, weight, 1)  # the first one starts libraries up
+        times = math.ceil(_LEAST_SECONDS / _product_seconds(x, weight, 1))
+        seconds += count * min(_product_seconds(x, weight, times) for _ in range(_REPEATS)) / times
+        flop += count * 2 * _ROWS * inputs * outputs
+    return flop / seconds
+
+
+def _product_seconds(x: torch.Tensor, weight: torch.Tensor, times: int) -> float:
+    synchronise(str(x.device))
+    start = time.perf_counter()
+    for _ in range(times):
+        torch.mm(x, weight.T)
+    synchronise(str(x.device))
+    return time.perf_counter() - start

@@ -1,176 +1,205 @@
-"""One profile: a training's own loop for some intervals, with a clock that is watched and a model that is counted."""
+"""One profile: a run's own loop for some intervals, with the clock recorded and the model's passes counted."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from sacglam.assembly import Parts, build
-from sacglam.build import resolve
+from sacglam import config as configuration
+from sacglam.build import Parts, build
 from sacglam.config import Config
 from sacglam.errors import ProfileError
-from sacglam.models.base import PackedLM
+from sacglam.loop import Loop
 from sacglam.runs import checkpoint
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
-from sacglam.runs.progress import MetricsWindow
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.snapshot import restore
-from sacglam.tools.profile.cost import Cost, cost_of, forwards_per_step, layer_matrices
-from sacglam.tools.profile.counting import Pass, Tally
-from sacglam.tools.profile.meter import Length, Meter
-from sacglam.tools.profile.phases import OTHER, ordered
-from sacglam.tools.profile.rate import matmul_rate
-from sacglam.tools.profile.recorder import Recorder, synchroniser
-from sacglam.tools.profile.result import Floor, Profile, Work
+from sacglam.runtime.devices import resolve
+from sacglam.tools.profile.counting import PassCounter, floor_of
+from sacglam.tools.profile.phases import OTHER, Recorder, ordered
+from sacglam.tools.profile.result import Profile
 from sacglam.tools.profile.trace import Interval, Timeline
-from sacglam.training import Training
 
-_NEVER = 2**62  # environment steps
+_WARM_UP = 2
+"""Intervals with updates that are left out: the first ones allocate memory and meet shapes for the first time."""
+_ENDLESS = 2**62  # environment steps
 
 
 @dataclass(frozen=True)
 class Source:
-    """What to profile: a configuration, or that of a run, which goes on from its newest checkpoint."""
+    """What to profile: a configuration, or that of a run, which resumes from its newest checkpoint."""
 
     label: str
     config: Config
     run: RunDirectory | None = None
 
 
-def measure(source: Source, length: Length, display: Display) -> tuple[Profile, Timeline]:
-    """Run the loop of `source` for some intervals and tell where their time went. Writes nothing.
+def sources_of(paths: Sequence[Path], overrides: Sequence[str]) -> list[Source]:
+    """Configurations (files) and runs (folders), each with a label of its own.
+
+    Raises:
+        SacglamError: no configuration or run there, or an override that does not fit it.
+    """
+    stems: list[str] = []
+    found = []
+    for path in paths:
+        stems.append(path.resolve().name if path.is_dir() else path.stem)
+        same = stems.count(stems[-1])
+        run = RunDirectory.open(path) if path.is_dir() else None
+        config = configuration.override(run.config(), overrides) if run else configuration.load(path, overrides)
+        found.append(Source(f"{stems[-1]} ({same})" if same > 1 else stems[-1], config, run))
+    return found
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The counters between two intervals; `cpu` are the seconds that the processor gave to this process."""
+
+    time: float
+    cpu: float
+    seconds: Mapping[str, float]
+    updates: int
+    passes: int
+
+
+def measure(source: Source, intervals: int, seconds: float | None, display: Display) -> tuple[Profile, Timeline]:
+    """Run the loop of `source` and report where the time of some intervals went: so many, or `seconds` of them.
+
+    Writes nothing.
 
     Raises:
         ProfileError: it was interrupted.
-        SacglamError: as for a training.
+        SacglamError: as for a run.
     """
-    config = _steady(resolve(source.config))
-    recorder = Recorder(synchroniser(config.device))
-    tally = Tally(recorder)
-    parts = build(config, display.note, tally.observe)
+    config = resolve(source.config)
+    # No end, and the actor learns from the first update, as later in a run.
+    changed = {"warmup_updates": 0} if config.algo.type == "sac" else {}
+    config = config.model_copy(update={"steps": _ENDLESS, "algo": config.algo.model_copy(update=changed)})
+    parts = build(config, display.note)
     with StopSignal() as stop, closing(parts):
-        ranks = config.learners.count > 0
-        meter = Meter(parts, tally, stop, length, label=source.label, display=display, ranks=ranks)
-        _run(source, config, parts, meter, recorder, stop)
-    work: dict[str, Work] = {}
-    floor = cost = None
-    if tally.lm:  # else the model is in other processes
-        display.stage(f"{source.label}: measuring matrix products", 1)
-        first, last = meter.marks[meter.first].passes, meter.marks[-1].passes
-        cost = cost_of(tally.lm)
-        work, floor = _counted(tally.lm, cost, tally.passes[first:last], config, recorder)
-        display.advance(1)
-    return _profile(source.label, config, meter, work, floor), _timeline(source.label, meter, tally, recorder, cost)
+        loop = Loop(config, parts)
+        if source.run and checkpoint.steps(source.run.checkpoints):
+            folder, found = checkpoint.load_newest(source.run.checkpoints, display.note)
+            loop.restore(found)
+            display.note(f"{source.label}: resuming from {folder}")
+        meter = _Meter(source.label, config, parts, display, stop)
+        try:
+            loop.start_up(display, stop.check)
+            meter.run(loop, intervals, seconds)
+        except Stopped as error:
+            raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written") from error
+        return meter.profile(), meter.timeline()
 
 
-def _steady(config: Config) -> Config:
-    """No evaluation, checkpoint, sample or end, and the actor learns from the first update, as later in a run."""
-    return config.model_copy(
-        update={
-            "steps": _NEVER,
-            "log_every_steps": _NEVER,
-            "evaluation": config.evaluation.model_copy(update={"every_steps": 0}),
-            "checkpoint": config.checkpoint.model_copy(update={"every_steps": _NEVER}),
-            "tracking": config.tracking.model_copy(update={"samples_every_steps": 0, "aim": False}),
-            "algo": config.algo.model_copy(update={"warmup_updates": 0} if config.algo.type == "sac" else {}),
-        }
-    )
+class _Meter:
+    """Marks the intervals of a loop; the `first` of them warm up."""
 
+    def __init__(self, label: str, config: Config, parts: Parts, display: Display, stop: StopSignal) -> None:
+        self._label = label
+        self._config = config
+        self._parts = parts
+        self._display = display
+        self._stop = stop
+        self._recorder = Recorder(config.device)
+        self._passes = PassCounter(parts.model.lm, self._recorder, config.model) if parts.model else None
+        self._marks: list[Mark] = []
+        self._first = 0
+        self._rank_seconds: dict[str, float] = {}
 
-def _run(source: Source, config: Config, parts: Parts, meter: Meter, recorder: Recorder, stop: StopSignal) -> None:
-    """The training's loop, until the meter has enough."""
-    if source.run and checkpoint.steps(source.run.checkpoints):
-        folder, found = checkpoint.load_newest(source.run.checkpoints, meter.note)
-        restore(parts, MetricsWindow(), found)
-        meter.note(f"{source.label}: going on from {folder}")
-    parts.clock.watch(recorder)
-    training = Training(RunDirectory(Path(source.label)), config, meter, parts)
-    try:
-        training.start_up(stop)
-        meter.begin()
-        training.loop(stop)
-    except Stopped:
-        pass
-    if not meter.complete:
-        raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written")
+    def run(self, loop: Loop, intervals: int, seconds: float | None) -> None:
+        """Warm up, with FLOP counted until the first updates; then measure undisturbed intervals."""
+        learners, turns = self._parts.learners, loop.intervals()
+        self._display.stage(f"{self._label}: filling the replay, warming up", _WARM_UP)
+        self._parts.clock.watch(self._recorder)
+        self._marks.append(self._mark())
+        with self._passes.flop if self._passes else nullcontext():
+            self._until_updates(turns)
+        self._display.advance(1)
+        # Asking ranks waits for their pending updates (runtime.lag), so not where the measured intervals begin.
+        updates, before = learners.begun, self._seconds_of_ranks()
+        for done in range(2, _WARM_UP + 1):
+            self._until_updates(turns)
+            self._display.advance(done)
+        total = seconds or intervals
+        self._display.stage(f"{self._label}: measuring", max(1, round(total)))
+        self._first = len(self._marks) - 1
+        self._marks[-1] = self._mark()
+        progress = 0.0  # in the unit of `total`
+        while progress < total:
+            self._interval(turns)
+            progress = self._measured()[1 if seconds else 0]
+            self._display.advance(int(progress))
+        spent = _difference(before, self._seconds_of_ranks())
+        self._rank_seconds = {name: each / (learners.begun - updates) for name, each in spent.items()}
 
+    def _until_updates(self, turns: Iterator[None]) -> None:
+        updates = self._marks[-1].updates
+        while self._marks[-1].updates == updates:
+            self._interval(turns)
 
-def _counted(
-    lm: PackedLM, cost: Cost, passes: Sequence[Pass], config: Config, recorder: Recorder
-) -> tuple[dict[str, Work], Floor]:
-    """What went through the model by phase, and the floor beneath it."""
-    by_phase: dict[str, list[Pass]] = defaultdict(list)
-    for each in passes:
-        by_phase[each.phase].append(each)
-    scored = [query for each in by_phase["scoring"] for query in each.queries]
-    floor = Floor(
-        forwards=forwards_per_step(config),
-        state_flop=cost.plain().forward(cost.extent(scored)) / len(scored),
-        matmul_rate=matmul_rate(layer_matrices(lm), recorder.synchronise),
-    )
-    return {phase: _work(by_phase[phase], cost) for phase in ordered(by_phase)}, floor
+    def _interval(self, turns: Iterator[None]) -> None:
+        self._stop.check()
+        next(turns)
+        self._marks.append(self._mark())
 
+    def _mark(self) -> Mark:
+        passes = len(self._passes.passes) if self._passes else 0
+        parts = self._parts
+        return Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, parts.learners.updates, passes)
 
-def _work(passes: Sequence[Pass], cost: Cost) -> Work:
-    tokens = flop = 0
-    for each in passes:
-        of = cost.extent(each.queries)
-        tokens += of.tokens
-        flop += cost.forward(of) + (cost.backward(of) if each.gradient else 0)
-    return Work(tokens, sum(each.computed for each in passes), flop)
+    def _seconds_of_ranks(self) -> dict[str, float]:
+        """By the first rank's clock; nothing where the loop's own clock times the updates."""
+        return self._parts.learners.seconds() if self._config.learners.count else {}
 
+    def _measured(self) -> tuple[int, float]:
+        """Intervals and seconds."""
+        return len(self._marks) - 1 - self._first, self._marks[-1].time - self._marks[self._first].time
 
-def _profile(label: str, config: Config, meter: Meter, work: Mapping[str, Work], floor: Floor | None) -> Profile:
-    start, end = meter.marks[meter.first], meter.marks[-1]
-    intervals = len(meter.marks) - 1 - meter.first
-    wall = end.time - start.time
-    seconds = _difference(start.seconds, end.seconds)
-    seconds[OTHER] = wall - sum(seconds.values())
-    return Profile(
-        label=label,
-        algorithm=config.algo.type,
-        device=config.device,
-        threads=config.threads,
-        warm_up_intervals=meter.first,
-        intervals=intervals,
-        env_steps=intervals * config.algo.update_interval,
-        updates=end.updates - start.updates,
-        wall_seconds=wall,
-        cpu_seconds=end.cpu - start.cpu,
-        seconds={name: seconds[name] for name in ordered(seconds)},
-        rank_seconds_per_update=_rank_seconds(meter),
-        work=work,
-        floor=floor,
-    )
+    def profile(self) -> Profile:
+        """The measured intervals in figures; times matrix products for the floor."""
+        config, start, end = self._config, self._marks[self._first], self._marks[-1]
+        intervals, wall = self._measured()
+        seconds = _difference(start.seconds, end.seconds)
+        seconds[OTHER] = wall - sum(seconds.values())
+        work, floor = {}, None
+        if self._passes:
+            self._display.stage(f"{self._label}: measuring matrix products", 1)
+            work = self._passes.work(start.passes, end.passes)
+            floor = floor_of(config, self._passes.passes[start.passes : end.passes])
+            self._display.advance(1)
+        return Profile(
+            label=self._label,
+            algorithm=config.algo.type,
+            device=config.device,
+            threads=config.threads,
+            warm_up_intervals=self._first,
+            intervals=intervals,
+            env_steps=intervals * config.algo.update_interval,
+            updates=end.updates - start.updates,
+            wall_seconds=wall,
+            cpu_seconds=end.cpu - start.cpu,
+            seconds=seconds,
+            rank_seconds_per_update=self._rank_seconds,
+            work=work,
+            floor=floor,
+        )
 
-
-def _rank_seconds(meter: Meter) -> dict[str, float]:
-    """Of one update, by the first learner rank's clock; nothing where the loop's own counts updates."""
-    if not meter.rank_marks:
-        return {}
-    start, end = meter.rank_marks
-    seconds = _difference(start.seconds, end.seconds)
-    return {name: each / (end.updates - start.updates) for name, each in seconds.items()}
+    def timeline(self) -> Timeline:
+        """All intervals, and the phases in them."""
+        intervals = []
+        for number, (start, end) in enumerate(pairwise(self._marks), start=1):
+            figures: dict[str, float] = {"updates": end.updates - start.updates}
+            if self._passes:
+                tokens = sum(each.tokens for each in self._passes.passes[start.passes : end.passes])
+                figures["tokens per second"] = tokens / (end.time - start.time)
+            kind = "interval" if number > self._first else "warm-up"
+            intervals.append(Interval(f"{kind} {number}", start.time, end.time - start.time, figures))
+        return Timeline(self._label, intervals, self._recorder.spans)
 
 
 def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     return {name: after[name] - before.get(name, 0.0) for name in ordered(after)}
-
-
-def _timeline(label: str, meter: Meter, tally: Tally, recorder: Recorder, cost: Cost | None) -> Timeline:
-    intervals = []
-    for number, (start, end) in enumerate(pairwise(meter.marks), start=1):
-        figures: dict[str, Any] = {"updates": end.updates - start.updates}
-        if cost:
-            seen = cost.extent(query for each in tally.passes[start.passes : end.passes] for query in each.queries)
-            figures["tokens per second"] = seen.tokens / (end.time - start.time)
-        kind = "interval" if number > meter.first else "warm-up"
-        intervals.append(Interval(f"{kind} {number}", start.time, end.time - start.time, figures))
-    began = meter.marks[0].time
-    return Timeline(label, intervals, [span for span in recorder.spans if span.start >= began])

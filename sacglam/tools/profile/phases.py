@@ -1,12 +1,51 @@
-"""The phases of the clock in the order of the loop, with what people call them and the colours of the chart."""
+"""The phases of the clock: recorded as spans of time, and in tables and charts under the names people use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
+from typing_extensions import override
+
+from sacglam.clock import Watcher
+
 OTHER = "other"
 """The rest of the wall time: what the loop does between phases."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time; `start` is a value of `time.perf_counter`, in seconds as is the length."""
+
+    name: str
+    start: float
+    seconds: float
+
+
+class Recorder(Watcher):
+    """Keeps every phase of a `PhaseClock`, and waits for the device, so that a phase takes as long as its kernels."""
+
+    def __init__(self, device: str) -> None:
+        """`device` as in `Config.device`, resolved."""
+        self.spans: list[Span] = []
+        self.phase = ""
+        self._device = device
+
+    @override
+    def boundary(self, phase: str) -> None:
+        synchronise(self._device)
+        self.phase = phase
+
+    @override
+    def span(self, phase: str, start: float, seconds: float) -> None:
+        self.spans.append(Span(phase, start, seconds))
+
+
+def synchronise(device: str) -> None:
+    """Wait until `device` has finished; a CPU always has."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
@@ -18,7 +57,7 @@ class Look:
 
     @property
     def dark(self) -> bool:
-        """Whether figures on it are to be white."""
+        """Whether figures on it should be white."""
         red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
         return 0.299 * red + 0.587 * green + 0.114 * blue < 128
 

@@ -1,12 +1,14 @@
-"""A profile in the terminal and in files."""
+"""A profile in the terminal and in files: tables, `profile.json`, `trace.json` and `profile.png`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -15,10 +17,12 @@ from rich.table import Table
 from sacglam.errors import ProfileError
 from sacglam.runs.directory import explained
 from sacglam.runs.summary import versions
-from sacglam.tools.profile.chart import draw_profile
 from sacglam.tools.profile.phases import look, ordered
 from sacglam.tools.profile.result import Profile
 from sacglam.tools.profile.trace import Timeline, trace
+
+_LEAST_LABELLED = 0.04  # of the highest bar: a smaller part has no room for its figure
+_UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def vacant(folder: Path) -> Path:
@@ -28,9 +32,7 @@ def vacant(folder: Path) -> Path:
         ProfileError: there is something in it already.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ProfileError(
-            f"expected a new or empty folder for the profile, but {folder} is there; choose another --out"
-        )
+        raise ProfileError(f"expected a new or empty folder for the profile, but {folder} exists; choose another --out")
     return folder
 
 
@@ -41,12 +43,47 @@ def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timelin
     found = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
     _write_json(folder / "profile.json", found, indent=2)
     _write_json(folder / "trace.json", trace(timelines), indent=None)
-    draw_profile(profiles, folder / "profile.png")
+    _draw(profiles, folder / "profile.png")
 
 
 def _write_json(file: Path, content: dict[str, Any], indent: int | None) -> None:
     with explained(file):
         file.write_text(json.dumps(content, indent=indent) + "\n")
+
+
+def _draw(profiles: Sequence[Profile], file: Path) -> None:
+    """A bar of stacked phases for each profile: milliseconds of an environment step with the floor, and shares."""
+    figure = Figure(figsize=(6 + 2.2 * len(profiles), 5.2), layout="constrained")
+    absolute, shares = figure.subplots(1, 2)
+    _stack(absolute, profiles, [1e3 / profile.env_steps for profile in profiles])
+    _stack(shares, profiles, [100 / profile.wall_seconds for profile in profiles])
+    label = "floor: matrix products alone"
+    for place, profile in enumerate(profiles):
+        if profile.floor:
+            height = 1e3 * profile.floor.seconds
+            absolute.hlines(height, place - 0.4, place + 0.4, color="black", linestyle="--", label=label)
+            label = "_"  # one entry in the legend
+    absolute.set_title("ms per environment step")
+    shares.set_title("share of the time, %")
+    shares.set_ylim(0, 100)
+    handles, labels = absolute.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize="small")
+    with explained(file):
+        figure.savefig(file, dpi=120)
+
+
+def _stack(axes: Axes, profiles: Sequence[Profile], scales: Sequence[float]) -> None:
+    bottoms = [0.0] * len(profiles)
+    highest = max(profile.wall_seconds * scale for profile, scale in zip(profiles, scales, strict=True))
+    for name in ordered(name for profile in profiles for name in profile.seconds):
+        heights = [p.seconds.get(name, 0.0) * scale for p, scale in zip(profiles, scales, strict=True)]
+        bars = axes.bar(range(len(profiles)), heights, 0.6, bottoms, color=look(name).colour, label=look(name).title)
+        shown = [f"{height:.3g}" if height >= _LEAST_LABELLED * highest else "" for height in heights]
+        colour = "white" if look(name).dark else "black"
+        axes.bar_label(bars, shown, label_type="center", fontsize="small", color=colour)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    axes.set_xticks(range(len(profiles)), [f"{p.label}\n({p.algorithm}, {p.device})" for p in profiles])
+    axes.set_xlim(-0.6, len(profiles) - 0.4)
 
 
 def show(console: Console, profiles: Sequence[Profile]) -> None:
@@ -55,9 +92,9 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
     for profile in profiles:
         if profile.rank_seconds_per_update:
             console.print(_rank_phases(profile))
-    console.print(_figures(profiles))
+    console.print(_work(profiles))
     if not all(profile.floor for profile in profiles):
-        console.print("Tokens, FLOP and floor are counted where one process does all (engines.count=0).")
+        console.print("Tokens, FLOP and floor are counted where one process does everything (engines.count=0).")
 
 
 def _phases(profiles: Sequence[Profile]) -> Table:
@@ -82,14 +119,14 @@ def _of_phase(profile: Profile, seconds: float, alone: bool) -> str:
 
 
 def _line(cells: Sequence[str], alone: bool) -> str:
-    """Cells in columns; beside another profile there is no room for the first one."""
+    """Cells in columns; next to another profile there is no room for the first one."""
     widths = (8, 7, 8, 10)
     padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
     return "".join(padded if alone else padded[1:])
 
 
 def _rank_phases(profile: Profile) -> Table:
-    """The first learner rank's phases, on its own clock beside the loop's."""
+    """The first learner rank's phases, on its own clock."""
     table = Table("phase", title=f"{escape(profile.label)}: first learner rank", box=box.SIMPLE_HEAD)
     table.add_column("share", justify="right")
     table.add_column("ms/update", justify="right")
@@ -99,77 +136,41 @@ def _rank_phases(profile: Profile) -> Table:
     return table
 
 
-def _figures(profiles: Sequence[Profile]) -> Table:
+def _work(profiles: Sequence[Profile]) -> Table:
     table = Table("", title="What was done in it", box=box.SIMPLE_HEAD)
     for profile in profiles:
         table.add_column(escape(profile.label), justify="right")
-    for title, figure in _FIGURES:
-        cells = [figure(profile) for profile in profiles]
-        if any(cell != _UNKNOWN for cell in cells):
-            table.add_row(title, *cells)
+    columns = [_figures(profile) for profile in profiles]
+    for title in max(columns, key=len):  # where the model is elsewhere, only the last rows are missing
+        table.add_row(title, *(column.get(title, "-") for column in columns))
     return table
 
 
-_UNKNOWN = "-"
+def _figures(profile: Profile) -> dict[str, str]:
+    """By title; those of the model where it is in this process."""
+    wall, total, floor = profile.wall_seconds, profile.total(), profile.floor
+    found = {
+        "intervals measured (left out before)": f"{profile.intervals} ({profile.warm_up_intervals})",
+        "environment steps, updates": f"{profile.env_steps:,}, {profile.updates:,}",
+        "CPU cores kept busy by this process": f"{profile.cpu_seconds / wall:.2f}",
+        "environment steps a second": f"{profile.env_steps / wall:.3g}",
+        "updates a second": f"{profile.updates / wall:.3g}",
+    }
+    if total and floor:
+        found |= {
+            "tokens a second": f"{total.tokens / wall:,.0f}",
+            "padding among the computed tokens": f"{1 - total.tokens / total.tokens_computed:.1%}",
+            "model, a second": _flop(total.flop / wall),
+            "this machine's matrix products, a second": _flop(floor.matmul_rate),
+            "F: scoring one state": _flop(floor.state_flop),
+            "floor of an environment step": f"{floor.forwards:g} F",
+            "floor of an environment step, ms": f"{1e3 * floor.seconds:.3g}",
+            "share of the floor in the time taken": f"{profile.floor_share():.1%}",
+        }
+    return found
 
 
 def _flop(count: float) -> str:
     """With the unit that fits: the built-in model takes millions where others take billions."""
     unit = next((unit for unit in ("M", "G") if count < 1000 * _UNITS[unit]), "T")
     return f"{count / _UNITS[unit]:.3g} {unit}FLOP"
-
-
-_UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
-
-
-def _tokens(profile: Profile) -> str:
-    total = profile.total()
-    return f"{total.tokens / profile.wall_seconds:,.0f}" if total else _UNKNOWN
-
-
-def _padding(profile: Profile) -> str:
-    total = profile.total()
-    return f"{1 - total.tokens / total.tokens_computed:.1%}" if total else _UNKNOWN
-
-
-def _flop_rate(profile: Profile) -> str:
-    total = profile.total()
-    return _flop(total.flop / profile.wall_seconds) if total else _UNKNOWN
-
-
-def _matmul_rate(profile: Profile) -> str:
-    return _flop(profile.floor.matmul_rate) if profile.floor else _UNKNOWN
-
-
-def _state(profile: Profile) -> str:
-    return _flop(profile.floor.state_flop) if profile.floor else _UNKNOWN
-
-
-def _forwards(profile: Profile) -> str:
-    return f"{profile.floor.forwards:g} F" if profile.floor else _UNKNOWN
-
-
-def _floor(profile: Profile) -> str:
-    return f"{1e3 * profile.floor.seconds:.3g}" if profile.floor else _UNKNOWN
-
-
-def _share(profile: Profile) -> str:
-    share = profile.floor_share()
-    return _UNKNOWN if share is None else f"{share:.1%}"
-
-
-_FIGURES: Sequence[tuple[str, Callable[[Profile], str]]] = (
-    ("intervals measured (left out before)", lambda p: f"{p.intervals} ({p.warm_up_intervals})"),
-    ("environment steps, updates", lambda p: f"{p.env_steps:,}, {p.updates:,}"),
-    ("CPU cores kept busy by this process", lambda p: f"{p.cpu_seconds / p.wall_seconds:.2f}"),
-    ("environment steps a second", lambda p: f"{p.env_steps / p.wall_seconds:.3g}"),
-    ("updates a second", lambda p: f"{p.updates / p.wall_seconds:.3g}"),
-    ("tokens a second", _tokens),
-    ("padding among the computed tokens", _padding),
-    ("model, a second", _flop_rate),
-    ("this machine's matrix products, a second", _matmul_rate),
-    ("F: scoring one state", _state),
-    ("floor of an environment step", _forwards),
-    ("floor of an environment step, ms", _floor),
-    ("share of the floor in the time taken", _share),
-)

@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Work:
-    """What went through the language model in the measured intervals; FLOP as in docs/profiling.md, without padding."""
+    """What went through the language model in the measured intervals."""
 
     tokens: int
     tokens_computed: int  # with padding
-    flop: int
+    flop: int  # as computed, so with padding; see docs/profiling.md
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Floor:
     """The matrix products that an environment step cannot do without, at the pace of this machine."""
 
     forwards: float  # F: scoring forwards that a step costs, its share of the updates included
-    state_flop: float  # of one scoring forward, mean over the states that were scored
+    state_flop: float  # of one scoring forward of the base model, at a state of mean length, without padding
     matmul_rate: float  # FLOP per second of the model's matrices
 
     @property
@@ -32,13 +32,13 @@ class Floor:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of some intervals of a training went."""
+    """Where the time of some intervals of a run went."""
 
     label: str
     algorithm: str
     device: str
     threads: int
-    warm_up_intervals: int  # left out, the filling of the replay among them
+    warm_up_intervals: int  # left out, those that fill the replay among them
     intervals: int
     env_steps: int
     updates: int
@@ -61,7 +61,7 @@ class Profile:
         return self.floor.seconds * self.env_steps / self.wall_seconds if self.floor else None
 
     def to_json(self) -> dict[str, Any]:
-        """For tools: all of it, with what follows from it."""
+        """All of it, with the rates that follow from it."""
         total = self.total()
         rates = {
             "env_steps_per_second": self.env_steps / self.wall_seconds,

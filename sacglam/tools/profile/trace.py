@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacglam.tools.profile.phases import look
-from sacglam.tools.profile.recorder import Span
+from sacglam.tools.profile.phases import Span, look
 
 
 @dataclass(frozen=True)

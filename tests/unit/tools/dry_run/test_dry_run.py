@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ from sacglam.cli import app
 from sacglam.clock import PhaseClock
 from sacglam.errors import SacglamError
 from sacglam.runs.display import Display
-from sacglam.tools.dry_run.calibrate import _grow
-from sacglam.tools.dry_run.random_rollout import first_rows, play
+from sacglam.tools.dry_run.calibrate import first_rows, grow, play
 
 SHORT = ["threads=1", "env.copies=8", "algo.batch_size=16", "critic.hidden=[16]", "env.options.max_steps=5"]
 PPO = "algo={type: ppo, update_interval: 64, batch_size: 16}"
@@ -57,7 +57,7 @@ def test_everything_is_shown(model: str, algo: str, tmp_path: Path, monkeypatch:
         assert (part in said) is (part != "not known here"), part
     assert "encoder-decoder of 2 + 2 layers" in said if model == "builtin-t5" else "decoder-only, 2 layers" in said
     for phase in ("environment", "scoring", "batch making", "target", "forward", "backward", "optimizer", "all"):
-        assert phase in said.partition("Time for the whole training")[2], phase
+        assert phase in said.partition("Time for the whole run")[2], phase
     assert "8 of 8 states scored" in said
     assert "16 of 16 rows" in said
     assert "nothing was written" in said
@@ -104,25 +104,37 @@ def test_a_full_buffer_is_what_is_reckoned_with() -> None:
     assert 100_000 * 100 < large < 100_000 * 10_000
 
 
-def test_work_grows_as_long_as_the_next_fits_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second a row by this clock: 1 + 2 + 4 rows are 7 s, and 8 more would pass a limit of 10."""
-    now, sizes = [0.0], []
-    for module in ("calibrate", "random_rollout"):
-        monkeypatch.setattr(f"sacglam.tools.dry_run.{module}.time.perf_counter", lambda: now[0])
-    clock = PhaseClock()
+def test_work_grows_as_long_as_the_next_is_expected_to_fit_in_time() -> None:
+    """At 20 ms a row, 1 + 2 + 4 + 8 rows take 0.3 s, and 16 more would pass a limit of 0.5; a busy machine stops sooner."""
+    clock, sizes = PhaseClock(), []
 
     def run(size: int) -> None:
         sizes.append(size)
         with clock.phase("work"):
-            now[0] += size
+            time.sleep(0.02 * size)
 
-    found = _grow(run, 32, 10.0, clock, "cpu", Display())
-    assert sizes == [1, 2, 4]
-    assert (found.size, found.seconds) == (4, {"work": 4.0})
-    sizes.clear()
-    found = _grow(run, 6, 1000.0, clock, "cpu", Display())
-    assert sizes == [1, 2, 4, 6, 6]
-    assert (found.size, found.seconds) == (6, {"work": 6.0})
+    start = time.perf_counter()
+    found = grow(run, 1000, 0.5, clock, "cpu", Display())
+    assert time.perf_counter() - start < 10
+    assert sizes == [2**i for i in range(len(sizes))]
+    assert found.size == sizes[-1] <= 8
+    assert found.seconds["work"] >= 0.02 * found.size
+
+
+def test_the_whole_work_is_repeated_for_a_mean() -> None:
+    clock, sizes = PhaseClock(), []
+
+    def run(size: int) -> None:
+        sizes.append(size)
+        with clock.phase("work"):
+            time.sleep(0.01 * size)
+
+    found = grow(run, 6, 1000.0, clock, "cpu", Display())
+    assert found.size == 6
+    assert sizes[:4] == [1, 2, 4, 6]
+    repeats = len(sizes) - 4
+    assert repeats >= 1
+    assert 0.06 <= found.seconds["work"] <= clock.seconds["work"] / repeats
 
 
 def test_an_update_of_ppo_has_no_more_rows_than_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

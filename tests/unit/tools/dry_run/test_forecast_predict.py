@@ -6,9 +6,14 @@ import pytest
 
 from sacglam import config as configuration
 from sacglam.runtime.placement import Plan
-from sacglam.tools.dry_run.calibrate import Calibration, Sample
-from sacglam.tools.dry_run.predict import EVALUATION, predict, seconds_of_an_update, states_beside, updates_of
-from sacglam.tools.dry_run.random_rollout import RandomRollout
+from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
+from sacglam.tools.dry_run.forecast import (
+    EVALUATION,
+    predict,
+    seconds_of_an_update,
+    states_of_evaluations,
+    updates_of,
+)
 
 PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
 ALONE = Plan(0, 0, 1, "cpu", 1, 1, ())
@@ -61,9 +66,9 @@ def test_engines_share_states_and_ranks_rows() -> None:
     assert shared["optimizer"] == alone["optimizer"]
 
 
-def test_states_beside_the_rollout() -> None:
+def test_states_outside_the_rollout() -> None:
     """Before and after 5 each; 4 times 10, and as many held out; 8 times 3 samples, scored and asked for Q."""
     settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10, heldout: true}"]
     settings += ["tracking.samples_every_steps=125", "tracking.samples_episodes=3"]
     config = configuration.override(configuration.Config(), settings)
-    assert states_beside(config, 7) == (10 + 2 * 4 * 10 + 2 * 8 * 3) * 7
+    assert states_of_evaluations(config, 7) == (10 + 2 * 4 * 10 + 2 * 8 * 3) * 7

@@ -9,9 +9,9 @@ from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.runtime.placement import Machine, plan
 from sacglam.tools.dry_run.calibrate import Calibration, Sample
-from sacglam.tools.dry_run.sizes import Process, Sizes, memory, rows_in_one_pass, sizes_of
+from sacglam.tools.dry_run.sizes import Process, Size, Sizes, memory, rows_in_one_pass, sizes_of
 
-SIZES = Sizes(1000, 2000, 10, 40, 5, 20, 15, 60)
+SIZES = Sizes(Size(1000, 2000), Size(10, 40), Size(5, 20), Size(15, 60))
 MEASURED = Calibration(Sample(16, {}, 800), Sample(64, {}, 6460))
 
 
@@ -24,7 +24,7 @@ def processes(config: Config, calibration: Calibration | None = MEASURED) -> lis
 
 
 def parts(process: Process) -> dict[str, int | None]:
-    return {share.part.split(" (")[0]: share.size for share in process.shares}
+    return {part.split(" (")[0]: size for part, size in process.parts.items()}
 
 
 def test_parameters_of_the_built_in_model() -> None:
@@ -33,9 +33,9 @@ def test_parameters_of_the_built_in_model() -> None:
     layer = 4 * 96 * 96 + 3 * 96 * 256
     lora = 2 * 4 * (4 * (96 + 96) + 3 * (96 + 256))
     heads = 2 * (96 * 8 + 8 + 8 + 1)
-    assert sizes.base == 512 * 96 + 2 * (layer + 2 * 96) + 96
-    assert (sizes.adapters, sizes.heads, sizes.target) == (lora, heads, lora + heads)
-    assert sizes.base_bytes == 4 * sizes.base
+    assert sizes.base.parameters == 512 * 96 + 2 * (layer + 2 * 96) + 96
+    assert (sizes.adapters.parameters, sizes.heads.parameters, sizes.target.parameters) == (lora, heads, lora + heads)
+    assert sizes.base.bytes == 4 * sizes.base.parameters
     assert sizes.trained_bytes == 4 * (lora + heads)
 
 

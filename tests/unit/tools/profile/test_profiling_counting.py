@@ -1,40 +1,266 @@
-"""What goes through the model is counted, and comes out as without counting."""
+"""What goes through the model: tokens counted from the queries, FLOP worked out by hand, the floor of a step."""
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, Qwen2Config, T5Config
 
+from sacglam import config as configuration
 from sacglam.clock import PhaseClock
-from sacglam.models.base import ACTOR
-from sacglam.tools.profile.counting import Pass, Tally
-from sacglam.tools.profile.recorder import Recorder
-from tests.unit.models.reference import ragged, tiny_lm
+from sacglam.config import ModelConfig
+from sacglam.models.base import ACTOR, PackedLM
+from sacglam.models.causal import CausalLM
+from sacglam.models.loading import load_model, lora_config
+from sacglam.models.seq2seq import Seq2SeqLM
+from sacglam.models.tokens import TokenisedQuery
+from sacglam.tools.profile.counting import (
+    PassCounter,
+    forwards_per_step,
+    layer_shapes,
+    matmul_rate,
+    state_flop,
+    weightless,
+)
+from sacglam.tools.profile.phases import Recorder
+from sacglam.tools.profile.result import Work
+
+LLAMA = LlamaConfig(
+    vocab_size=300,
+    hidden_size=64,
+    intermediate_size=160,
+    num_hidden_layers=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=24,
+    tie_word_embeddings=True,
+)
+T5 = T5Config(
+    vocab_size=300,
+    d_model=64,
+    d_kv=24,
+    d_ff=160,
+    num_layers=6,
+    num_decoder_layers=8,
+    num_heads=4,
+    feed_forward_proj="gated-gelu",
+    decoder_start_token_id=0,
+    pad_token_id=0,
+)
+RANK, HEADS = 4, 4 * 24
+LAYER = 2 * 64 * HEADS + 2 * 64 * 48 + 3 * 64 * 160
+"""Weights of a Llama layer: queries and output, keys and values, three matrices 64 x 160."""
+ADAPTER = RANK * (2 * (64 + HEADS) + 2 * (64 + 48) + 3 * (64 + 160))
 
 
-def test_passes_are_listed_with_their_phase_and_the_output_is_the_models() -> None:
-    lm, queries, clock = tiny_lm("llama", bucket=16), ragged(), PhaseClock()
-    recorder = Recorder(lambda: None)
-    clock.watch(recorder)
-    tally = Tally(recorder)
-    counting = tally.observe(lm)
-    packed = counting.pack(queries)
-    with clock.phase("scoring"), torch.no_grad():
-        first = counting.forward(packed, ACTOR)
-    with clock.phase("forward"):
-        counting.forward(counting.pack(queries[:1]), ACTOR)
-    assert tally.lm is lm
-    assert packed.tokens == lm.pack(queries).tokens
-    assert tally.passes == [
-        Pass("scoring", False, queries, packed.tokens),
-        Pass("forward", True, queries[:1], lm.pack(queries[:1]).tokens),
-    ]
-    assert torch.equal(first.log_probs_BA, lm.forward(lm.pack(queries)).log_probs_BA)
+def states(prompt: int, *actions: int) -> TokenisedQuery:
+    return TokenisedQuery(np.arange(1, prompt + 1), tuple(np.arange(1, n + 1) for n in actions))
 
 
-def test_the_rest_is_the_models_own() -> None:
-    lm = tiny_lm("llama")
-    counting = Tally(Recorder(lambda: None)).observe(lm)
-    assert counting.hidden_size == lm.hidden_size
-    assert counting.adapter_parameters(ACTOR).keys() == lm.adapter_parameters(ACTOR).keys()
-    assert counting.adapter_files(ACTOR) == lm.adapter_files(ACTOR)
-    assert list(counting.module.state_dict()) == list(lm.module.state_dict())
+ALIKE = [states(20, 3, 2, 5, 4)] * 6
+"""34 positions, of which 1 + 2 + 1 + 4 + 3 are scored."""
+RAGGED = [states(5, 3, 1, 2), states(9, 4)]
+
+
+def llama(attention: str = "sdpa", *, merged: bool = False, bucket: int = 1) -> CausalLM:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LLAMA, attn_implementation=attention).requires_grad_(False).eval()
+    lora = LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    return CausalLM(model, lora, bucket=bucket, merged=merged)
+
+
+def t5() -> Seq2SeqLM:
+    torch.manual_seed(0)
+    model = AutoModelForSeq2SeqLM.from_config(T5, attn_implementation="eager").requires_grad_(False).eval()
+    return Seq2SeqLM(model, LoraConfig(r=RANK, target_modules="all-linear", task_type="SEQ_2_SEQ_LM"))
+
+
+class Counted:
+    """A model whose passes are counted, and the clock that names their phases."""
+
+    def __init__(self, lm: PackedLM, settings: ModelConfig | None = None) -> None:
+        self.lm = lm
+        self.clock = PhaseClock()
+        recorder = Recorder("cpu")
+        self.clock.watch(recorder)
+        self.counter = PassCounter(lm, recorder, settings or ModelConfig())
+
+    def score(self, queries: list[TokenisedQuery]) -> torch.Tensor:
+        with self.clock.phase("scoring"), torch.no_grad():
+            return self.lm.forward(self.lm.pack(queries), ACTOR).log_probs_BA
+
+    def learn(self, queries: list[TokenisedQuery]) -> None:
+        with self.clock.phase("forward"):
+            loss = self.lm.forward(self.lm.pack(queries), ACTOR).log_probs_BA.sum()
+        with self.clock.phase("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def scoring_flop(self) -> int:
+        """Of the states of `ALIKE`, which have no padding."""
+        with self.counter.flop:
+            self.score(ALIKE)
+        self.score(ALIKE)
+        (work,) = self.counter.work(0, 1).values()
+        assert work.tokens == work.tokens_computed
+        return work.flop
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_forward_pass_of_a_llama_by_hand(attention: str) -> None:
+    """2 (M + m) FLOP a position, 4 a for each pair, 2 H V for each row that is scored."""
+    layers = 2 * 8 * (LAYER + ADAPTER) * 6 * 34
+    pairs = 4 * 8 * HEADS * 6 * 34 * 34
+    assert Counted(llama(attention)).scoring_flop() == layers + pairs + 2 * 64 * 300 * 6 * 11
+
+
+def test_merging_adapters_costs_one_product_a_matrix_whatever_the_states() -> None:
+    plain, pairs, rows = 2 * 8 * LAYER * 6 * 34, 4 * 8 * HEADS * 6 * 34 * 34, 2 * 64 * 300 * 6 * 11
+    merging = 2 * RANK * 8 * LAYER
+    assert Counted(llama(merged=True)).scoring_flop() == plain + pairs + rows + merging
+
+
+def test_a_forward_pass_of_a_t5_by_hand() -> None:
+    """The encoder reads 20 positions; a layer of the decoder projects them to keys and values, and reads 18 its own."""
+    square, feed_forward = 64 * HEADS, 3 * 64 * 160
+    square_lora, feed_forward_lora = RANK * (64 + HEADS), 3 * RANK * (64 + 160)
+    encoder = 6 * (4 * (square + square_lora) + feed_forward + feed_forward_lora)
+    cross = 8 * 2 * (square + square_lora)
+    decoder = 8 * (6 * (square + square_lora) + feed_forward + feed_forward_lora)
+    layers = 2 * (20 * (encoder + cross) + 18 * decoder)
+    pairs = 4 * HEADS * (6 * 20 * 20 + 8 * 18 * (18 + 20))
+    assert Counted(t5()).scoring_flop() == 6 * (layers + pairs + 2 * 64 * 300 * 11)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_backward_pass_belongs_to_the_forward_pass_before_it(attention: str) -> None:
+    """The frozen base has no gradients of its own: 2 (M + 2 m) a position, and two products for each of attention's."""
+    counted = Counted(llama(attention))
+    with counted.counter.flop:
+        counted.learn(ALIKE)
+    counted.learn(ALIKE)
+    (work,) = counted.counter.work(1, 2).values()
+    forward_backward = 2 * 8 * (2 * LAYER + 3 * ADAPTER) * 6 * 34 + 2 * 2 * 64 * 300 * 6 * 11
+    # The CPU's kernel works the scores out once more; below the first layer's adapters nothing needs a gradient.
+    pairs = (4 + (10 if attention == "sdpa" else 8)) * 8 * HEADS * 6 * 34 * 34
+    assert work.flop == pytest.approx(forward_backward + pairs, rel=0.03)
+
+
+def test_a_base_in_4_bits_counts_as_what_it_multiplies() -> None:
+    pytest.importorskip("bitsandbytes")
+    plain, packed = (
+        Counted(CausalLM(load_model(settings, torch.device("cpu")).model, lora_config(settings)), settings)
+        for settings in (ModelConfig(), ModelConfig(quantize="nf4"))
+    )
+    assert packed.scoring_flop() == plain.scoring_flop()
+
+
+def test_work_is_by_phase_and_passes_that_were_not_counted_cost_as_much_a_position() -> None:
+    counted = Counted(llama(bucket=16))
+    with counted.counter.flop:
+        counted.score(RAGGED)
+        counted.learn(RAGGED[:1])
+    for queries in (RAGGED, RAGGED):
+        counted.score(queries)
+    counted.learn(RAGGED[:1])
+    before, after = counted.counter.work(0, 2), counted.counter.work(2, 5)
+    assert list(after) == ["scoring", "forward"]
+    once, twice = before["scoring"], after["scoring"]
+    assert (once.tokens, once.tokens_computed) == (5 + 6 + 9 + 4, 2 * 16)
+    assert twice == Work(2 * once.tokens, 2 * once.tokens_computed, 2 * once.flop)
+    assert after["forward"] == before["forward"]
+
+
+def test_tokens_of_an_encoder_decoder_include_each_actions_start() -> None:
+    counted = Counted(t5())
+    with counted.counter.flop:
+        counted.score(RAGGED)
+    counted.score(RAGGED)
+    assert counted.counter.work(1, 2)["scoring"].tokens == (5 + 6 + 3) + (9 + 4 + 1)
+    assert counted.counter.work(1, 2)["scoring"].tokens_computed == 2 * 9 + 2 * 9
+
+
+def test_counting_changes_no_output() -> None:
+    counted = Counted(llama())
+    with counted.counter.flop:
+        scores = counted.score(RAGGED)
+    assert torch.equal(scores, counted.score(RAGGED))
+    plain = llama()
+    assert torch.equal(scores, plain.forward(plain.pack(RAGGED)).log_probs_BA)
+
+
+QWEN = Qwen2Config(
+    vocab_size=151936,
+    hidden_size=896,
+    intermediate_size=4864,
+    num_hidden_layers=24,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    tie_word_embeddings=True,
+)
+FLAN_T5 = T5Config(
+    vocab_size=32128,
+    d_model=768,
+    d_kv=64,
+    d_ff=2048,
+    num_layers=12,
+    num_decoder_layers=12,
+    num_heads=12,
+    feed_forward_proj="gated-gelu",
+)
+
+
+def test_one_state_of_half_a_billion_parameters() -> None:
+    """Qwen2.5-0.5B at a prompt of 200 tokens and 10 actions of 4: 185 GFLOP."""
+    layer = 2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4864
+    expected = 2 * 24 * layer * 240 + 4 * 24 * 896 * 240 * 240 + 2 * 896 * 151936 * 31
+    base = weightless(QWEN)
+    assert state_flop(base, prompt=200, actions=40, scored=31) == expected == pytest.approx(185e9, rel=0.003)
+    assert layer_shapes(base) == {(896, 896): 48, (128, 896): 48, (4864, 896): 48, (896, 4864): 24}
+
+
+def test_one_state_of_flan_t5_base() -> None:
+    """The same state, with a start token for each action: 53 GFLOP, of which the encoder takes 35."""
+    square, feed_forward = 768 * 768, 3 * 768 * 2048
+    encoder = 2 * 200 * 12 * (4 * square + feed_forward) + 4 * 12 * 768 * 200 * 200
+    keys_and_values = 2 * 200 * 12 * 2 * square
+    decoder = 2 * 50 * 12 * (6 * square + feed_forward) + 4 * 12 * 768 * 50 * (50 + 200)
+    expected = encoder + keys_and_values + decoder + 2 * 768 * 32128 * 31
+    base = weightless(FLAN_T5)
+    assert state_flop(base, prompt=200, actions=50, scored=31) == expected == pytest.approx(53e9, rel=0.003)
+    assert layer_shapes(base) == {(768, 768): 12 * 12, (2048, 768): 2 * 24, (768, 2048): 24}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "forwards"),
+    [
+        ([], 65),
+        (["critic.target_backbone=online"], 49),
+        (["critic.backbone=frozen", "critic.target_backbone=online"], 49),
+        (["critic.backbone=separate"], 97),
+        (["critic.backbone=separate", "critic.target_backbone=online"], 97),
+        (["algo.batch_size=128", "algo.updates_per_interval=8"], 129),
+        (["algo={type: ppo}"], 33),
+        (["algo={type: ppo, epochs: 4, update_interval: 480}", "critic.backbone=separate"], 17),
+    ],
+)
+def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
+    """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65, and with PPO's 16 epochs 1 + 16 x 2 = 33."""
+    assert forwards_per_step(configuration.override(configuration.Config(), overrides)) == forwards
+
+
+def test_the_rate_is_that_of_the_products() -> None:
+    """Within a factor of 5 of a plain timing: other programs may slow down either."""
+    x, weight = torch.ones(4096, 256), torch.ones(256, 256)
+    times: list[float] = []
+    for _ in range(30):
+        start = time.perf_counter()
+        torch.mm(x, weight)
+        times.append(time.perf_counter() - start)
+    plain = 2 * 4096 * 256 * 256 / min(times)
+    found: Any = matmul_rate({(256, 256): 3}, torch.float32, "cpu")
+    assert plain / 5 < found < 5 * plain

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sacglam.tools.profile.recorder import Span
+from sacglam.tools.profile.phases import Span
 from sacglam.tools.profile.trace import Interval, Timeline, trace
 
 TIMELINES = [

@@ -14,7 +14,7 @@ import torch
 def peak_bytes(run: Callable[[], object], device: str) -> int | None:
     """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process.
 
-    None where the system does not tell: on a CPU Linux alone does.
+    None where the system does not report it: on a CPU only Linux does.
     """
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
@@ -23,10 +23,10 @@ def peak_bytes(run: Callable[[], object], device: str) -> int | None:
         run()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    _give_back_freed()
+    _return_freed()
     before_resident = _field("/proc/self/status", "VmRSS")
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # lets the high-water mark begin anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     except OSError:
         before_resident = None
     run()
@@ -35,12 +35,12 @@ def peak_bytes(run: Callable[[], object], device: str) -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Bytes that this process holds now; None where the system does not tell."""
+    """Bytes that this process holds now; None where the system does not report it."""
     return _field("/proc/self/status", "VmRSS")
 
 
 def free_bytes(device: str) -> int | None:
-    """Bytes that are still to be had on `device`; None where the system does not tell."""
+    """Bytes still free on `device`; None where the system does not report it."""
     if device.startswith("cuda"):
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for reuse
         return int(torch.cuda.mem_get_info(device)[0]) + kept
@@ -62,8 +62,8 @@ def _field(file: str, name: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def _give_back_freed() -> None:
-    """Let the C library return what is free, or the next peak would hide in what the last one left behind."""
+def _return_freed() -> None:
+    """Return freed memory to the system, or the next peak would hide in what the last one left behind."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     except (OSError, AttributeError):  # not glibc
