@@ -21,13 +21,13 @@ from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import Experience
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.engines import EngineGroup, EngineHost
+from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
-from sacglam.runtime.handoff import EngineHandoff, Handoff, SharedWeights
+from sacglam.runtime.handoff import EngineHandoff, Handoff
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Machine, Plan, plan
-from sacglam.runtime.ray import Needs, RayRuntime
-from sacglam.scoring.base import Scorer
+from sacglam.runtime.ray import RayRuntime, WorkerSpec
+from sacglam.scoring.base import Engine, Scorer
 from sacglam.scoring.packed import PackedEngine
 from sacglam.types import Query
 
@@ -76,7 +76,7 @@ def build(config: Config, note: Callable[[str], None] = print, observe: Observe 
         learner = learner_on(brain, config, clock)
         learners = LearnerGroup([LocalWorker(LearnerHost(learner, clock))], config.learners.timeout_s)
         scorer = brain.scorer(lambda: learner.updates)
-        return _assemble(config, clock, learners, scorer, SharedWeights(), None)
+        return _assemble(config, clock, learners, scorer, Handoff(), None)
     return build_distributed(config, clock, note)
 
 
@@ -112,8 +112,8 @@ def build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], N
         raise ConfigError(where.fault)
     serves_vllm(config)  # what it refuses is refused before anything is started
     on_gpu = config.device != "cpu"
-    engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
-    learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
+    engine = WorkerSpec("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
+    learner = WorkerSpec("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
     try:
         engines = EngineGroup(
@@ -144,21 +144,21 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
         cpu.prepare(where.learner_threads)
         return LearnerGroup([LocalWorker(LearnerHost(build_learner(config, clock), clock))], timeout_s)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
-    meeting = workers[0].meeting_point(config.engines.start_timeout_s)
+    meeting = workers[0].init_method(config.engines.start_timeout_s)
     for rank, worker in enumerate(workers):
         worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
     return LearnerGroup(workers, timeout_s)
 
 
-def host_engine(config: Config, threads: int) -> EngineHost:
+def host_engine(config: Config, threads: int) -> Engine:
     """A scoring engine, in the process that calls this."""
     cpu.prepare(threads)
     if serves_vllm(config):
         from sacglam.scoring.vllm.engine import vllm_engine
 
-        return EngineHost(vllm_engine(config.model_copy(update={"threads": threads})))
+        return vllm_engine(config.model_copy(update={"threads": threads}))
     brain = build_brain(config)
-    return EngineHost(PackedEngine(brain.lm, brain.tokenizer, brain.policy))
+    return PackedEngine(brain.lm, brain.tokenizer, brain.policy)
 
 
 def serves_vllm(config: Config) -> bool:

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from sacglam.clock import PhaseClock
 from sacglam.learner.learner import Learner
-from sacglam.scoring.base import Learned, Published
-from sacglam.types import Batches, Query
+from sacglam.types import Batches, Learned, Published, Query
 
 
 class LearnerHost:

@@ -22,8 +22,8 @@ from sacglam.learner.shares import shares
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.base import PackedLM
 from sacglam.models.files import exported_files
-from sacglam.scoring.base import LogPolicy, Scorer
-from sacglam.types import Adapter, Query
+from sacglam.scoring.base import Scorer
+from sacglam.types import Adapter, LogPolicy, Query
 
 QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
 _Q_STATES = 32  # in one pass of `q_values`, which must fit beside an update's memory
