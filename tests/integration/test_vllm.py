@@ -52,7 +52,7 @@ TEXTS = [
 
 @dataclass
 class Fixture:
-    """An engine, and the learner's model, which the tests give the weights that the engine is sent."""
+    """An engine, and the learner's model, whose weights the tests set to those of the engine's adapter."""
 
     engine: VllmEngine
     brain: Brain
