@@ -20,42 +20,36 @@ import numpy as np
 import torch
 
 from benchmarks import common
-from sacglam.config import PolicyConfig
+from sacglam.config import Config, LoraSettings, ModelConfig
 from sacglam.models.base import ACTOR, PackedLM
+from sacglam.models.loading import ModelText
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
-from sacglam.scoring.vllm.engine import VllmEngine, VllmSettings, start
-from sacglam.scoring.vllm.requests import Counts, Requests
-from sacglam.scoring.vllm.strategies import Ask, PromptLogprobs
+from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
+from sacglam.scoring.vllm.requests import Counts, RequestScorer
+from sacglam.scoring.vllm.strategies import PromptLogprobs, Request
 from sacglam.types import Adapter, Query
 
-LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PUBLISHED = 20
 
 
 class DefaultRows(PromptLogprobs):
-    """What vLLM does with `prompt_logprobs` if it is told no more: it computes every request from its first token."""
+    """vLLM's default with `prompt_logprobs`: it computes every request from its first token."""
 
-    def parameters(self, ask: Ask) -> Mapping[str, Any]:
-        return {**super().parameters(ask), "skip_reading_prefix_cache": None}
+    def parameters(self, request: Request) -> Mapping[str, Any]:
+        return {**super().parameters(request), "skip_reading_prefix_cache": None}
 
 
 def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, PackedLM, QueryTokenizer]:
     """A started engine, the model that its adapters come from, and the tokenizer of both."""
     common.base_model(options).save_pretrained(folder)
     words = common.word_tokenizer(common.model_config(options).vocab_size)
-    tokenizer = QueryTokenizer(words, common.MAX_TOKENS)
-    settings = VllmSettings(
-        model=str(folder),
-        max_tokens=common.MAX_TOKENS,
-        lora_rank=common.LORA_RANK,
-        lora_layers=LAYERS,
-        dtype=options.dtype,
-        threads=options.threads,
-    )
-    return start(settings, tokenizer, PolicyConfig()), common.build_lm("packed", options, [ACTOR]), tokenizer
+    text = ModelText(str(folder), common.model_config(options), words, common.MAX_TOKENS)
+    model = ModelConfig(dtype=options.dtype, lora=LoraSettings(rank=common.LORA_RANK))
+    engine = vllm_engine(Config(model=model, threads=options.threads), text)
+    return engine, common.build_lm("packed", options, [ACTOR]), QueryTokenizer(words, common.MAX_TOKENS)
 
 
 def states(first: int, number: int, options: argparse.Namespace, actions: int) -> list[Query]:
@@ -72,25 +66,25 @@ def publish(lm: PackedLM, number: int) -> Adapter:
     return Adapter(number, lm.adapter_files())
 
 
-def timed(requester: Requests, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
+def timed(scorer: RequestScorer, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
     """Seconds of one scoring, and what it alone cost."""
-    before = asdict(requester.counts)
+    before = asdict(scorer.counts)
     started = time.perf_counter()
-    requester.log_probs(queries)
+    scorer.log_probs(queries)
     seconds = time.perf_counter() - started
-    return seconds, Counts(**{name: value - before[name] for name, value in asdict(requester.counts).items()})
+    return seconds, Counts(**{name: value - before[name] for name, value in asdict(scorer.counts).items()})
 
 
 def compare(
     engine: VllmEngine, tokenizer: QueryTokenizer, options: argparse.Namespace, actions: int
 ) -> list[dict[str, Any]]:
     """Rows for a cold and a warm cache. The default goes last, since its prompts fill the cache, too."""
-    shared, default = engine.requester(PromptLogprobs()), engine.requester(DefaultRows())
+    shared, default = engine.scorer_with(PromptLogprobs()), engine.scorer_with(DefaultRows())
     runs: dict[str, list[tuple[float, Counts]]] = {"cold": [], "warm": [], "default": []}
     for repeat in range(options.repeats + 1):
         queries = tokenizer(states(repeat * options.rows, options.rows, options, actions))
-        for name, requester in (("cold", shared), ("warm", shared), ("default", default)):
-            seconds, counts = timed(requester, queries)
+        for name, scorer in (("cold", shared), ("warm", shared), ("default", default)):
+            seconds, counts = timed(scorer, queries)
             common.log(f"  {name} {repeat or 'warm-up'}: {seconds:.3f} s, {counts.tokens_computed} tokens computed")
             if repeat:
                 runs[name].append((seconds, counts))
@@ -121,7 +115,7 @@ def row(
         "seconds": {side: round(value, 4) for side, value in seconds.items()},
         "tokens_computed_per_state": tokens,
         "tokens_needed_per_state": options.prompt_tokens + actions * options.action_tokens,
-        "reasked": sum(counts.reasked for _, counts in ours),
+        "retried": sum(counts.retried for _, counts in ours),
         "missing": sum(counts.missing for _, counts in ours),
         **machine(options),
     }
@@ -159,7 +153,7 @@ def publishing(engine: VllmEngine, lm: PackedLM, options: argparse.Namespace) ->
 def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> dict[str, Any]:
     """Many actions of many states, each of them scored once."""
     first, rows = 1_000_000, 64
-    before, done, started = asdict(engine.counts), 0, time.perf_counter()
+    before, done, started = asdict(engine.scorer.counts), 0, time.perf_counter()
     scored = 0
     while done < options.scored:
         rng = np.random.default_rng(first)
@@ -173,7 +167,7 @@ def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> d
         found = engine.log_policy(states(first, rows, ragged, actions))
         scored += sum(int(np.isfinite(log_pi_A).sum()) for log_pi_A in found)
         done, first = done + rows * actions, first + rows
-    counts = {name: value - before[name] for name, value in asdict(engine.counts).items()}
+    counts = {name: value - before[name] for name, value in asdict(engine.scorer.counts).items()}
     return {
         "name": "engine_long_run",
         "prompt_tokens": [20, options.prompt_tokens],

@@ -16,9 +16,9 @@ from sacglam.models.base import ACTOR
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
-from sacglam.scoring.base import LogPolicy
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.memory import peak_bytes
+from sacglam.types import LogPolicy
 
 
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], list[LogPolicy]]:

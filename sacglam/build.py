@@ -34,13 +34,13 @@ from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.runtime.devices import machine
-from sacglam.runtime.engines import EngineGroup, EngineHost
+from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
-from sacglam.runtime.handoff import EngineHandoff, Handoff, SharedWeights
+from sacglam.runtime.handoff import EngineHandoff, Handoff
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Plan, plan
-from sacglam.runtime.ray import Needs, RayRuntime
-from sacglam.scoring.base import Scorer
+from sacglam.runtime.ray import RayRuntime, WorkerSpec
+from sacglam.scoring.base import Engine, Scorer
 from sacglam.scoring.packed import PackedEngine, PackedScorer
 from sacglam.types import Query
 
@@ -103,7 +103,7 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     learner = build_learner(config, model, clock)
     learners = LearnerGroup([LocalWorker(learner)], config.learners.timeout_s)
     scorer = _scorer(model, lambda: learner.updates)
-    return Parts(learners, SharedWeights(), collector(config, scorer, clock), clock, model)
+    return Parts(learners, Handoff(), collector(config, scorer, clock), clock, model)
 
 
 def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
@@ -123,8 +123,8 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         raise ConfigError(where.fault)
     serves_vllm(config)  # what it refuses is refused before anything is started
     on_gpu = config.device != "cpu"
-    engine = Needs("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
-    learner = Needs("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
+    engine = WorkerSpec("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
+    learner = WorkerSpec("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
     try:
         engines = EngineGroup(
@@ -156,21 +156,21 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
         cpu.prepare(where.learner_threads)
         return LearnerGroup([LocalWorker(build_learner(config, build_model(config), clock))], timeout_s)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
-    meeting = workers[0].meeting_point(config.engines.start_timeout_s)
+    meeting = workers[0].init_method(config.engines.start_timeout_s)
     for rank, worker in enumerate(workers):
         worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
     return LearnerGroup(workers, timeout_s)
 
 
-def host_engine(config: Config, threads: int) -> EngineHost:
+def host_engine(config: Config, threads: int) -> Engine:
     """A scoring engine, in the process that calls this."""
     cpu.prepare(threads)
     if serves_vllm(config):
         from sacglam.scoring.vllm.engine import vllm_engine
 
-        return EngineHost(vllm_engine(config.model_copy(update={"threads": threads})))
+        return vllm_engine(config.model_copy(update={"threads": threads}))
     model = build_model(config)
-    return EngineHost(PackedEngine(model.lm, model.tokenizer, model.policy))
+    return PackedEngine(model.lm, model.tokenizer, model.policy)
 
 
 def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> Learner:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sacglam.scoring.base import LogPolicy
+from sacglam.types import LogPolicy
 
 
 class Policy(Protocol):

@@ -13,8 +13,8 @@ from sacglam.envs.base import TextEnv
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.scoring.base import LogPolicy, Scorer
-from sacglam.types import Episode, Query
+from sacglam.scoring.base import Scorer
+from sacglam.types import Episode, LogPolicy, Query
 
 QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
 _DIGITS = 5

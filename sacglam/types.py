@@ -1,4 +1,4 @@
-"""The values that pass between the parts of sacglam: frozen, plain Python, free of torch."""
+"""The values that pass between the parts of sacglam: frozen, of plain Python and numpy, free of torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
+LogPolicy = npt.NDArray[np.float32]
+"""log pi over the candidate actions of one state, (A,)."""
 Source = Literal["real", "hindsight"]
 
 
@@ -117,11 +122,35 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
-    """The actor's LoRA weights at one version, as the files of a peft folder: what travels from learner to engines.
+class Scores:
+    """Policies at several states, and the version of the adapter that gave them."""
 
-    Bytes and not a path, so that it reaches another machine without a shared disk.
+    version: int
+    policies: list[LogPolicy]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """The actor's LoRA weights at one version, as the files of a peft folder.
+
+    Bytes instead of a path, so that it reaches other machines without a shared disk.
     """
 
     version: int
     files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An adapter for the engines, with the learner's own policy at the probe states, to compare theirs with."""
+
+    adapter: Adapter
+    probe: list[LogPolicy]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The result of one interval's updates: each update's metrics, and the adapter after the last if requested."""
+
+    metrics: list[dict[str, float]]
+    published: Published | None

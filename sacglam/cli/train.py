@@ -75,7 +75,7 @@ def train(
         raise typer.BadParameter(
             "--resume goes on with a run as it was configured; leave out all but the placement options"
         )
-    where = placement.settings(gpus, engines, learners, tensor_parallel, device, address)
+    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, address)
     settings = None if resume else configuration.load(config, [*overrides, *where])
     if dry_run:
         _dry_run(settings or configuration.override(_config_of(resume), where))

@@ -19,8 +19,8 @@ from sacglam.clock import PhaseClock
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
-from sacglam.scoring.base import Learned, LogPolicy, Published, Scorer
-from sacglam.types import Adapter, Batches, Query
+from sacglam.scoring.base import Scorer
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Published, Query
 
 FINAL_LR_SHARE = 0.1
 """What a decaying learning rate has left at the end of the budget."""

@@ -1,1 +1,1 @@
-"""Where things run: in this process, or in others that Ray places."""
+"""Engines and learner ranks, in this process or in others that Ray starts."""

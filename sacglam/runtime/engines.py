@@ -1,4 +1,4 @@
-"""The scoring engines as one scorer, which outlives any of them."""
+"""The scoring engines as one scorer, which survives the loss of any of them."""
 
 from __future__ import annotations
 
@@ -8,43 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from sacglam.errors import EngineBroken, EngineError
-from sacglam.runtime.group import Pending, StillRunning, Worker, WorkerLost
-from sacglam.scoring.base import Engine, LogPolicy
-from sacglam.types import Adapter, Query
+from sacglam.runtime.group import Pending, StillRunning, Tick, Worker, WorkerLost
+from sacglam.types import Adapter, LogPolicy, Query, Scores
 
 _TICK_S = 0.5
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Policies, and the version of the adapter they were made with."""
+@dataclass
+class _Slot:
+    """The place of one engine, whichever process fills it."""
 
-    version: int
-    policies: list[LogPolicy]
-
-
-class EngineHost:
-    """One engine, as its worker is asked."""
-
-    def __init__(self, engine: Engine) -> None:
-        """Answers with `engine`."""
-        self._engine = engine
-
-    def score(self, queries: Sequence[Query]) -> Scores:
-        """Policies at `queries`, with the version they were made with."""
-        policies = self._engine.log_policy(queries) if queries else []
-        return Scores(self._engine.version, policies)
-
-    def load(self, adapter: Adapter) -> None:
-        """Score with `adapter` from now on."""
-        self._engine.load(adapter)
+    worker: Worker
+    starting: bool = True  # the first answer takes longer
+    served: bool = False  # some engine in this place has answered
 
 
 class EngineGroup:
-    """Splits the states over the engines; one that dies or hangs is replaced, given the newest adapter, asked again.
+    """Splits states over the engines. One that dies or hangs is replaced, given the newest adapter, and asked again.
 
-    Episodes live in the driver, and a lost engine takes nothing but its answer with it: no transition can be lost or
-    doubled.
+    Episodes live in the driver, and a lost engine takes only its answer with it: no transition is lost or duplicated.
     """
 
     def __init__(
@@ -57,113 +39,96 @@ class EngineGroup:
         max_restarts: int,
         note: Callable[[str], None],
     ) -> None:
-        """`start(i)` begins engine i in a new process and returns at once; `note` tells the user of a restart."""
+        """`start(i)` starts engine i in a new process and returns at once; `note` reports restarts to the user."""
         self._start = start
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._max_restarts = max_restarts
         self._note = note
         self._adapter: Adapter | None = None
+        self._slots = [_Slot(start(index)) for index in range(count)]
         self.restarts = 0
-        self._workers = [start(index) for index in range(count)]
-        self._starting = [True] * count  # starting takes longer than answering
-        self._served = [False] * count
-        self._tick: Callable[[], None] = lambda: None
 
     @property
     def version(self) -> int:
-        """The version all engines score with; 0, the base model, before the first adapter."""
+        """The version that all engines score with; 0, the base model, before the first adapter."""
         return self._adapter.version if self._adapter else 0
 
-    def wait_ready(self, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait until every engine has started, calling `tick` now and then, which may raise to give up.
+    def wait_ready(self, tick: Tick = lambda: None) -> None:
+        """Wait until every engine has started.
 
         Raises:
-            EngineError: they cannot.
+            EngineError: one cannot start.
         """
-        self._tick = tick
-        self._ask_all("score", [()] * len(self._workers))
-        self._tick = lambda: None
+        self._score([()] * len(self._slots), tick)
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, float32.
 
         Raises:
-            EngineError: engines were lost more often than `max_restarts`.
+            EngineError: more than `max_restarts` engines were lost.
         """
-        size = -(-len(queries) // len(self._workers))
-        parts = [queries[i * size : (i + 1) * size] for i in range(len(self._workers))]
-        return [policy for scores in self._ask_all("score", parts) for policy in scores.policies]
+        size = -(-len(queries) // len(self._slots))
+        parts = [queries[i * size : (i + 1) * size] for i in range(len(self._slots))]
+        return [policy for scores in self._score(parts) for policy in scores.policies]
 
     def log_policy_of_each(self, queries: Sequence[Query]) -> list[list[LogPolicy]]:
-        """What every engine says of the same states."""
-        return [scores.policies for scores in self._ask_all("score", [queries] * len(self._workers))]
+        """Every engine's policies at the same states."""
+        return [scores.policies for scores in self._score([queries] * len(self._slots))]
 
     def load(self, adapter: Adapter) -> None:
-        """Give every engine `adapter`; when this returns, all score with it."""
+        """Load `adapter` into every engine; returns when all score with it."""
         self._adapter = adapter
-        self._each("load", [adapter] * len(self._workers))
+        self._call_all("load", [adapter] * len(self._slots))
 
-    def _ask_all(self, method: str, parts: Sequence[Sequence[Query]]) -> list[Scores]:
-        found: list[Scores] = self._each(method, parts)
-        odd = [scores.version for scores in found if scores.version != self.version]
-        if odd:
-            raise EngineError(f"expected scores of adapter version {self.version}, got versions {odd}")
+    def _score(self, parts: Sequence[Sequence[Query]], tick: Tick = lambda: None) -> list[Scores]:
+        found: list[Scores] = self._call_all("score", parts, tick)
+        others = [scores.version for scores in found if scores.version != self.version]
+        if others:
+            raise EngineError(f"expected scores of adapter version {self.version}, got versions {others}")
         return found
 
-    def _each(self, method: str, arguments: Sequence[object]) -> list[Any]:
-        """`method` on every engine at once, each with its own argument; asked again where an engine was lost."""
-        pending = [w.submit(method, a) for w, a in zip(self._workers, arguments, strict=True)]
-        return [self._answer(index, method, a, pending[index]) for index, a in enumerate(arguments)]
+    def _call_all(self, method: str, arguments: Sequence[object], tick: Tick = lambda: None) -> list[Any]:
+        """Call `method` on all engines at once, each with its own argument; again on those that had to be replaced."""
+        pending = [slot.worker.submit(method, each) for slot, each in zip(self._slots, arguments, strict=True)]
+        return [self._result(i, method, each, pending[i], tick) for i, each in enumerate(arguments)]
 
-    def _answer(self, index: int, method: str, argument: object, pending: Pending) -> Any:
+    def _result(self, index: int, method: str, argument: object, pending: Pending, tick: Tick) -> Any:
+        slot, calls = self._slots[index], [pending]
         while True:
             try:
-                answer = self._wait(index, pending)
+                result = _last_result(calls, self._start_timeout_s if slot.starting else self._timeout_s, tick)
             except (WorkerLost, EngineBroken) as error:
-                pending = self._ask_anew(index, method, argument, error)
+                self._replace(index, error)
+                # The new engine scores with the newest adapter; a call of `load` brings it anyway.
+                first = [] if self._adapter is None or method == "load" else [("load", self._adapter)]
+                calls = [slot.worker.submit(*call) for call in (*first, (method, argument))]
             else:
-                self._starting[index] = False
-                self._served[index] = True
-                return answer
+                slot.starting, slot.served = False, True
+                return result
 
-    def _wait(self, index: int, pending: Pending) -> Any:
-        limit = self._start_timeout_s if self._starting[index] else self._timeout_s
-        deadline = time.monotonic() + limit
-        while True:
-            try:
-                return pending.result(min(_TICK_S, limit))
-            except StillRunning:
-                self._tick()
-                if time.monotonic() > deadline:
-                    raise WorkerLost(f"no answer in {limit:.0f} s") from None
-
-    def _ask_anew(self, index: int, method: str, argument: object, cause: Exception) -> Pending:
-        """Replace an engine, give the new one the newest adapter, and ask it what the old one was asked."""
-        if not self._served[index]:
+    def _replace(self, index: int, cause: Exception) -> None:
+        slot = self._slots[index]
+        if not slot.served:
             raise EngineError(f"scoring engine {index} cannot start: {cause}") from cause
         if self.restarts >= self._max_restarts:
             raise EngineError(
                 f"scoring engine {index} was lost ({cause}), and the {self._max_restarts} restarts of "
-                "engines.max_restarts are used up; see what ends it (memory?), then go on with --resume"
+                "engines.max_restarts are used up; find out what ends it (memory?), then continue with --resume"
             ) from cause
         self.restarts += 1
-        self._note(f"scoring engine {index} was lost ({cause}); starting it anew ({self.restarts} so far)")
-        self._workers[index].kill()
-        self._workers[index] = worker = self._start(index)
-        self._starting[index] = True
-        if self._adapter is None or method == "load":
-            return worker.submit(method, argument)
-        return _After(worker.submit("load", self._adapter), worker.submit(method, argument))
+        self._note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")
+        slot.worker.kill()
+        slot.worker, slot.starting = self._start(index), True
 
 
-@dataclass(frozen=True)
-class _After:
-    """A result that counts only if what was asked before it went well."""
-
-    before: Pending
-    pending: Pending
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        self.before.result(timeout_s)
-        return self.pending.result(timeout_s)
+def _last_result(calls: Sequence[Pending], timeout_s: float, tick: Tick) -> Any:
+    """The last call's result, once those before it have succeeded."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return [call.result(min(_TICK_S, timeout_s)) for call in calls][-1]
+        except StillRunning:
+            tick()
+            if time.monotonic() > deadline:
+                raise WorkerLost(f"no answer in {timeout_s:.0f} s") from None

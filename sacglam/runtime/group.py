@@ -1,4 +1,4 @@
-"""Objects called in the same way wherever they live: in this process, or in others (`sacglam.runtime.ray`)."""
+"""Calls to objects in this process or in others (`sacglam.runtime.ray`), with one interface."""
 
 from __future__ import annotations
 
@@ -7,32 +7,44 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from sacglam.errors import SacglamError
 
 _POLL_S = 0.5
 _GRACE_S = 3.0
 
+Tick = Callable[[], None]
+"""Called every now and then while waiting; may raise to cancel."""
+
 
 class WorkerLost(SacglamError):
-    """A worker's process is gone, or does not answer."""
+    """A worker's process has died or does not answer."""
 
 
 class StillRunning(Exception):
-    """There is no result within the time given."""
+    """The call has not returned within the time-out."""
 
 
 class Pending(Protocol):
-    """A result to come."""
+    """A call in progress."""
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """The result; raises what the call raised, `WorkerLost`, or `StillRunning` after `timeout_s`."""
+        """The call's result.
+
+        Raises:
+            StillRunning: there is none after `timeout_s`.
+            WorkerLost: the worker has died.
+            Exception: whatever the call raised.
+        """
 
 
-class Worker(Protocol):
-    """Something that runs an object's methods, one after the other in the order they were submitted."""
+class Worker:
+    """Runs the methods of one object, in the order of submission."""
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
         """Call `method`; without `reply` its result stays there, and None comes back."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raise `WorkerLost` if the worker is known to be dead; never waits."""
@@ -43,7 +55,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Done:
-    """A result that is there."""
+    """A call that has returned."""
 
     value: Any
 
@@ -52,40 +64,33 @@ class Done:
         return self.value
 
 
-class LocalWorker:
-    """An object of this process; a call runs when it is submitted."""
+class LocalWorker(Worker):
+    """Calls methods of an object in this process, at once."""
 
     def __init__(self, target: Any) -> None:
-        """`target`'s methods are what is called."""
         self._target = target
 
+    @override
     def submit(self, method: str, *args: Any, reply: bool = True) -> Done:
-        """Call `method` now."""
         return Done(getattr(self._target, method)(*args))
 
-    def check(self) -> None:
-        """Nothing: it lives as long as this process."""
 
-    def kill(self) -> None:
-        """Nothing: the object goes when it is let go."""
+def gather(pending: Sequence[Pending], timeout_s: float, tick: Tick = lambda: None) -> list[Any]:
+    """All results, in order.
 
-
-def gather(pending: Sequence[Pending], timeout_s: float, tick: Callable[[], None] = lambda: None) -> list[Any]:
-    """All results, in order; `tick` is called now and then while they are waited for, and may raise to give up.
-
-    When one worker dies, those that wait for it fail after it or hang; what is raised is the first cause, not the echo.
+    When one worker dies, those that depend on it fail later or hang; the first cause is raised, not its consequences.
 
     Raises:
-        WorkerLost: a worker died, or has not answered within `timeout_s`.
+        WorkerLost: a worker has died, or has not answered within `timeout_s`.
     """
     results: dict[int, Any] = {}
     deadline = time.monotonic() + timeout_s
     while len(results) < len(pending):
-        for index, each in enumerate(pending):
+        for index, call in enumerate(pending):
             if index in results:
                 continue
             try:
-                results[index] = each.result(_POLL_S)
+                results[index] = call.result(_POLL_S)
             except StillRunning:
                 tick()
                 if time.monotonic() > deadline:
@@ -96,12 +101,12 @@ def gather(pending: Sequence[Pending], timeout_s: float, tick: Callable[[], None
 
 
 def _first_cause(pending: Sequence[Pending], seen: Exception) -> Exception:
-    """Of all workers' failures the most telling: a death before an error meant for the user before any other."""
+    """The most informative of all workers' failures: deaths before errors meant for the user before any other."""
     failures = [seen]
     deadline = time.monotonic() + _GRACE_S
-    for each in pending:
+    for call in pending:
         try:
-            each.result(max(0.0, deadline - time.monotonic()))
+            call.result(max(0.0, deadline - time.monotonic()))
         except StillRunning:
             pass
         except Exception as error:

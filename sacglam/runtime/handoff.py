@@ -1,58 +1,44 @@
-"""The adapter's way from learner to engines, and the gate that holds their policies against each other."""
+"""Brings adapters from the learner to the engines, and compares their policies (the parity gate)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from sacglam.clock import PhaseClock
 from sacglam.errors import ParityError
 from sacglam.runtime.engines import EngineGroup
-from sacglam.scoring.base import LogPolicy, Published
-from sacglam.types import Query
+from sacglam.types import LogPolicy, Published, Query
 
 
-class Handoff(Protocol):
-    """What the loop needs: whether to publish, at which states to compare, and where the adapter goes."""
-
-    @property
-    def publishes(self) -> bool:
-        """Whether adapters are wanted."""
-
-    def probe(self, updates: int) -> Sequence[Query]:
-        """The states at which to compare the policy of the adapter that is begun after `updates`, if a check is due."""
-
-    def deliver(self, published: Published | None) -> dict[str, float]:
-        """Bring an adapter to the engines; metrics."""
-
-
-class SharedWeights:
-    """Nothing to hand over: the rollout scores with the weights that learn."""
+class Handoff:
+    """Brings adapters to the scorer. This base class does nothing: the rollout scores with the learner's weights."""
 
     publishes = False
+    """Whether the learner should publish adapters."""
 
     def probe(self, updates: int) -> Sequence[Query]:
-        """None."""
+        """The states at which to compare policies after `updates`; none if no comparison is due."""
         return ()
 
     def deliver(self, published: Published | None) -> dict[str, float]:
-        """Nothing."""
+        """Bring an adapter to the engines; returns metrics."""
         return {}
 
 
-class EngineHandoff:
-    """Loads each adapter into all engines; now and then they must pass the parity gate with it."""
+class EngineHandoff(Handoff):
+    """Loads each adapter into all engines, and holds some of them to the parity gate."""
 
     publishes = True
 
     def __init__(
         self, engines: EngineGroup, queries: Sequence[Query], *, tolerance: float, every: int, clock: PhaseClock
     ) -> None:
-        """`queries` are the fixed states; `tolerance` bounds the total variation at each of them.
+        """`queries` are the fixed probe states; `tolerance` bounds the total variation at each of them.
 
-        `every` counts updates, so that a resumed run checks when the uninterrupted one does.
+        `every` counts updates, so that a resumed run compares at the same updates as an uninterrupted one.
         """
         self._engines = engines
         self._queries = queries
@@ -60,15 +46,16 @@ class EngineHandoff:
         self._every = every
         self._clock = clock
 
+    @override
     def probe(self, updates: int) -> Sequence[Query]:
-        """The fixed states where `updates` is a multiple of `every`, else none."""
         return self._queries if updates % self._every == 0 else ()
 
+    @override
     def deliver(self, published: Published | None) -> dict[str, float]:
-        """Load, and where the learner sent its policy along, compare.
+        """Load the adapter and, if the learner sent its policy at the probe states, compare.
 
         Raises:
-            ParityError: an engine's policy is further from the learner's than the tolerance.
+            ParityError: an engine's policy differs from the learner's by more than the tolerance.
         """
         if published is None:
             return {}

@@ -1,26 +1,29 @@
-"""The learner's ranks as one."""
+"""The learner's ranks as one learner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
-from sacglam.runtime.group import Pending, Worker, WorkerLost, gather
-from sacglam.scoring.base import Learned, Published
-from sacglam.types import Batches, Query
+from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
+from sacglam.types import Batches, Learned, Published, Query
 
 
 class LearnerGroup:
-    """Calls every rank alike, since ranks meet in collectives; what counts is the first one's answer."""
+    """Makes every call on all ranks, since they meet in collectives; the first rank's result is returned.
+
+    The methods are those of the learner, and raise `LearnerError` if a rank dies or hangs.
+    """
 
     def __init__(self, workers: Sequence[Worker], timeout_s: float) -> None:
-        """`workers` hold the ranks, in order; `timeout_s` bounds one call.
+        """`workers` are the ranks, in order; `timeout_s` limits each call.
 
-        `updates` counts those that are done, `begun` those asked for.
+        `begun` counts the updates requested, `updates` those that have finished.
         """
         self._workers = list(workers)
         self._timeout_s = timeout_s
@@ -28,32 +31,32 @@ class LearnerGroup:
         self.begun = 0
 
     def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> PendingUpdate:
-        """Begin one interval's `updates`; `batches`, `publish` and `probe` as in `Learner.learn`."""
+        """Start one interval's `updates`; with `publish`, the result has the adapter and its policy at `probe`."""
         self.begun += updates
         return PendingUpdate(self, self._submit("learn", batches, publish, probe), updates)
 
     def publish(self, probe: Sequence[Query]) -> Published:
-        """The adapter of now, and the policy at the states of `probe`."""
+        """The current adapter, and the policy at `probe`."""
         published: Published = self._call("publish", probe)
         return published
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """min_c Q_c of each query's actions."""
+        """min_c Q_c of each query's actions, one array (A,) for each."""
         values: list[npt.NDArray[np.float32]] = self._call("q_values", queries)
         return values
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Full tensors and values, as `Learner.state` gives them on one process."""
+        """Whole tensors and JSON values, the same for any number of ranks."""
         state: tuple[dict[str, Any], dict[str, Any]] = self._call("state")
         return state
 
     def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
-        """Take over what `state()` gave, on this number of ranks or another."""
+        """Restore what `state()` returned, on any number of ranks."""
         self._call("load_state", tensors, values)
         self.updates = self.begun = int(values["updates"])
 
     def exported(self) -> dict[str, bytes]:
-        """The files of the agent: peft adapter and critic."""
+        """The agent's files by name: peft adapter and critic."""
         files: dict[str, bytes] = self._call("exported")
         return files
 
@@ -62,36 +65,25 @@ class LearnerGroup:
         seconds: dict[str, float] = self._call("seconds")
         return seconds
 
-    def wait_ready(self, timeout_s: float, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait until every rank has started, calling `tick` now and then, which may raise to give up."""
-        self.collect(self._submit("seconds"), timeout_s, tick)
+    def wait_ready(self, timeout_s: float, tick: Tick = lambda: None) -> None:
+        """Wait until every rank has started."""
+        self.first_result(self._submit("seconds"), timeout_s, tick)
 
     def check(self) -> None:
-        """Notice a dead rank at once where nothing is asked of the ranks for long, as in an evaluation.
-
-        Raises:
-            LearnerError: a rank is dead.
-        """
+        """Raise `LearnerError` if a rank is known to be dead; for times without calls, such as an evaluation."""
         for worker in self._workers:
             try:
                 worker.check()
             except WorkerLost as error:
                 raise _lost(error) from error
 
-    def _call(self, method: str, *args: Any) -> Any:
-        return self.collect(self._submit(method, *args))
-
     def _submit(self, method: str, *args: Any) -> list[Pending]:
         return [worker.submit(method, *args, reply=rank == 0) for rank, worker in enumerate(self._workers)]
 
-    def collect(
-        self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Callable[[], None] = lambda: None
+    def first_result(
+        self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
     ) -> Any:
-        """The first rank's result.
-
-        Raises:
-            LearnerError: a rank died or hangs.
-        """
+        """The first rank's result, once all ranks have one."""
         try:
             return gather(pending, timeout_s or self._timeout_s, tick)[0]
         except WorkerLost as error:
@@ -101,37 +93,34 @@ class LearnerGroup:
         except Exception as error:
             if len(self._workers) == 1:
                 raise
-            raise LearnerError(f"a learner rank failed: {_last_line(error)}") from error
+            traceback = str(error).strip().splitlines() or [type(error).__name__]
+            raise LearnerError(f"a learner rank failed: {traceback[-1].strip()}") from error
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return self.first_result(self._submit(method, *args))
 
 
+@dataclass(frozen=True)
 class PendingUpdate:
-    """An interval's updates, begun."""
+    """One interval's updates in progress."""
 
-    def __init__(self, group: LearnerGroup, pending: Sequence[Pending], updates: int) -> None:
-        """`updates` is how many there will be."""
-        self._group = group
-        self._pending = pending
-        self._updates = updates
+    group: LearnerGroup
+    pending: Sequence[Pending]
+    updates: int
 
     def finish(self) -> Learned:
-        """Wait for them.
+        """Wait for the result.
 
         Raises:
             LearnerError: a rank died or hangs.
-            DivergenceError: a loss or a gradient is not finite.
+            DivergenceError: a loss or gradient is not finite.
         """
-        learned: Learned = self._group.collect(self._pending)
-        self._group.updates += self._updates
+        learned: Learned = self.group.first_result(self.pending)
+        self.group.updates += self.updates
         return learned
 
 
 def _lost(error: WorkerLost) -> LearnerError:
     return LearnerError(
-        f"a learner rank was lost: {error}. Checkpoints are whole; go on from the last one with --resume"
+        f"a learner rank was lost: {error}. Checkpoints are whole; continue from the last one with --resume"
     )
-
-
-def _last_line(error: Exception) -> str:
-    """What a remote traceback comes down to."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Which process runs where: a plan from the configuration and the machine, with its reasons, before anything starts."""
+"""Which process runs where: a plan with its reasons, made before anything starts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 
-# A learner does 64 forward passes' worth of arithmetic for each pass of the rollout (docs/profiling.md), so one
-# engine keeps up with many learner ranks; beyond this many GPUs the engines' own overheads want a second one.
+# A learner does the arithmetic of 64 forward passes for each pass of the rollout (docs/profiling.md), so one engine
+# keeps up with many ranks. Beyond this many GPUs the engine's overhead calls for a second one.
 _GPUS_PER_ENGINE = 8
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to place on: GPUs in all, and CPU cores of this process."""
+    """The machine's GPUs, and the CPU cores of this process."""
 
     gpus: int
     cores: int
@@ -31,10 +31,10 @@ class Plan:
     engine_threads: int
     learner_threads: int
     reasons: tuple[str, ...]
-    fault: str | None = None  # why it cannot run on this machine
+    fault: str | None = None  # why it cannot run here
 
     def describe(self) -> str:
-        """For people."""
+        """The plan in words."""
         gpu = self.device != "cpu"
         if not self.engines:
             parts = [f"one process on {self.device}, {self.learner_threads} threads: rollout, scoring and learner"]
@@ -47,48 +47,55 @@ class Plan:
                 if self.learners
                 else [f"learner in the driver, {self.learner_threads} thread(s)"]
             )
-        but = [f"but not here: {self.fault}"] if self.fault else []
-        return "\n".join([*parts, *(f"  because {reason}" for reason in self.reasons), *but])
+        fault = [f"cannot run here: {self.fault}"] if self.fault else []
+        return "\n".join([*parts, *(f"  because {reason}" for reason in self.reasons), *fault])
 
 
-def split_gpus(gpus: int, tensor_parallel: int = 1) -> tuple[int, int]:
-    """How many engines and learner ranks `gpus` GPUs make by default.
+def split_gpus(
+    gpus: int, tensor_parallel: int = 1, engines: int | None = None, learners: int | None = None
+) -> tuple[int, int]:
+    """Numbers of engines and learner ranks on `gpus` GPUs, given both numbers, one or neither.
 
     Raises:
-        ConfigError: too few GPUs for an engine and a learner.
+        ConfigError: they take more GPUs than that.
     """
-    if gpus <= 1:
-        return 0, 0
-    engines = -(-gpus // _GPUS_PER_ENGINE)
-    learners = gpus - engines * tensor_parallel
-    if learners < 1:
-        raise ConfigError(
-            f"expected more than {engines * tensor_parallel} GPUs for {engines} engine(s) over {tensor_parallel} GPUs "
-            f"and a learner, got {gpus}"
-        )
+    if engines is None and learners is not None:
+        engines = (gpus - learners) // tensor_parallel
+    elif engines is None:
+        engines = -(-gpus // _GPUS_PER_ENGINE) if gpus > 1 else 0
+        if engines and gpus <= engines * tensor_parallel:
+            raise ConfigError(
+                f"expected more than {engines * tensor_parallel} GPUs for {engines} engine(s) over {tensor_parallel} "
+                f"GPUs and a learner, got {gpus}"
+            )
+    if learners is None:
+        learners = gpus - engines * tensor_parallel if engines else 0
+    taken = engines * tensor_parallel + learners
+    if taken > gpus or min(engines, learners) < 0:
+        raise ConfigError(f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}")
     return engines, learners
 
 
 def plan(config: Config, machine: Machine) -> Plan:
-    """Place what `config` asks for on `machine`; a cluster's own resources are checked when it is joined."""
+    """Place the processes of `config` on `machine`; a cluster's own resources are checked when it is joined."""
     if not config.engines.count:
-        reason = "no engine was asked for: the rollout scores with the weights that learn, and nothing is handed over"
+        reason = "engines.count is 0: the rollout scores with the learner's own weights"
         return Plan(0, 0, 1, config.device, 1, config.threads or min(4, machine.cores), (reason,))
     if config.device == "cpu":
         return _plan_cpu(config, machine)
     engines, learners, parallel = config.engines.count, config.learners.count, config.engines.tensor_parallel
-    shared = learners == 0 and engines * parallel == 1 and machine.gpus == 1  # the engine beside the driver's learner
+    shared = learners == 0 and engines * parallel == 1 and machine.gpus == 1  # next to the driver's learner
     needed = 1 if shared else engines * parallel + max(1, learners)
     fault = None
     if learners == 0 and not shared:
         fault = (
-            "a learner in the driver's process would share a GPU with an engine; give it one of its own by "
-            "learners.count 1 (--learners 1)"
+            "a learner in the driver's process would share a GPU with an engine; give it one of its own "
+            "with learners.count 1 (--learners 1)"
         )
     elif config.runtime.address is None and needed > machine.gpus:
         fault = (
             f"expected {needed} GPUs ({engines} engine(s) x {parallel} + {learners} learner(s)), this machine "
-            f"has {machine.gpus}; ask for fewer, join a cluster with --address, or take --device cpu"
+            f"has {machine.gpus}; request fewer, join a cluster with --address, or use --device cpu"
         )
     threads = max(1, machine.cores // (engines + max(1, learners)))
     reason = (
@@ -109,28 +116,11 @@ def _plan_cpu(config: Config, machine: Machine) -> Plan:
         fault = "engines.tensor_parallel spreads an engine over GPUs, and device is cpu; set it to 1"
     reasons = [f"{machine.cores} cores: one for each engine, whose forward passes are few, the others for the learner"]
     if engines + max(1, learners) > machine.cores:
-        reasons.append(
-            "there are more processes than cores, which slows all of them: expect it to work, not to be fast"
-        )
+        reasons.append("there are more processes than cores: it works, but every one of them is slower")
     return Plan(engines, learners, 1, "cpu", 1, config.threads or threads, tuple(reasons), fault)
 
 
-def _fill_in(gpus: int, engines: int | None, learners: int | None, parallel: int) -> tuple[int, int]:
-    """Engines and ranks of `gpus` GPUs where one of the numbers, or neither, is given."""
-    if engines is None and learners is None:
-        return split_gpus(gpus, parallel)
-    if engines is None:
-        assert learners is not None
-        engines = (gpus - learners) // parallel
-    elif learners is None:
-        learners = gpus - engines * parallel if engines else 0
-    taken = engines * parallel + learners
-    if taken > gpus or min(engines, learners) < 0:
-        raise ConfigError(f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}")
-    return engines, learners
-
-
-def settings(
+def overrides(
     gpus: int | None,
     engines: int | None,
     learners: int | None,
@@ -138,16 +128,16 @@ def settings(
     device: str | None,
     address: str | None,
 ) -> list[str]:
-    """The command line's placement options as settings of the configuration; `gpus` fills in what is not given.
+    """The command line's placement options as configuration overrides; `gpus` determines the numbers left out.
 
     Raises:
-        ConfigError: `gpus` with a device that is none, or too few of them.
+        ConfigError: `gpus` goes with another device, or is too small.
     """
     if gpus is not None:
         if device not in (None, "cuda"):
             raise ConfigError(f"--gpus goes with --device cuda, got --device {device}; leave one of them out")
         device = "cuda" if gpus else "cpu"
-        engines, learners = _fill_in(gpus, engines, learners, tensor_parallel or 1)
+        engines, learners = split_gpus(gpus, tensor_parallel or 1, engines, learners)
     given = {
         "engines.count": engines,
         "learners.count": learners,

@@ -1,4 +1,4 @@
-"""Workers in processes of their own, which Ray places. The only file that knows Ray."""
+"""Workers in processes that Ray starts. The only file that imports Ray."""
 
 from __future__ import annotations
 
@@ -12,45 +12,51 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from sacglam.errors import ConfigError, SacglamError
 from sacglam.runtime import guardian
-from sacglam.runtime.group import StillRunning, WorkerLost
+from sacglam.runtime.group import StillRunning, Worker, WorkerLost
 
-# The driver's store holds batches and adapters, megabytes; Ray's own default is a third of the machine's memory.
+# The object store holds batches and adapters, some megabytes. By default Ray takes a third of the machine's memory.
 _OBJECT_STORE_BYTES = 512 * 1024**2
-# On loopback all that listens is out of reach from outside; Ray, NCCL, gloo and vLLM each want to be told.
+# Listen on loopback only. Ray has an option for it (`_options`); gloo, NCCL and vLLM read these.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+# No idle process for each core: our workers have environments of their own and would use none of them. And despite its
+# name, on Linux the other variable keeps Ray from replacing 127.0.0.1 with the machine's address.
+_OWN_RAY = {"RAY_prestart_worker_first_driver": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What one worker's process takes: CPU threads and GPUs; `ps` shows its role."""
+class WorkerSpec:
+    """The role of a worker's process, which `ps` shows, and its resources."""
 
     role: str
     threads: int = 1
     gpus: int = 0
 
     def bundle(self) -> dict[str, float]:
-        """As Ray counts it: the GPUs if there are any, else the threads."""
+        """The resources that Ray reserves: the GPUs if there are any, else the threads."""
         return {"GPU": float(self.gpus)} if self.gpus else {"CPU": float(self.threads)}
 
 
 class RayRuntime:
-    """A Ray of our own on this machine, or a cluster joined; starts workers in reserved places and ends them all."""
+    """Reserves resources for workers, starts them and ends them all."""
 
-    def __init__(self, address: str | None, places: Sequence[Needs], timeout_s: float = 120.0) -> None:
-        """Join or start Ray and reserve one place for each of `places`.
+    def __init__(self, address: str | None, specs: Sequence[WorkerSpec], timeout_s: float = 120.0) -> None:
+        """Join the Ray cluster at `address`, or start Ray on this machine, and reserve what `specs` need.
 
         Raises:
-            ConfigError: no cluster answers at `address`, or it has not the resources.
+            ConfigError: no cluster answers at `address`, or it lacks the resources.
         """
         self._own = address is None
-        self._places = list(places)
+        self._specs = list(specs)
         self._workers: list[RayWorker] = []
         self._group: Any = None
         self._guardian: guardian.Guardian | None = None
         self._env = {"TOKENIZERS_PARALLELISM": "false", **(_LOOPBACK if self._own else {})}
-        os.environ |= _ray_environment(self._own)  # read when Ray is imported
+        os.environ |= _RAY | (_OWN_RAY if self._own else {})  # read when Ray is imported
         try:
             import ray
         except ImportError as error:
@@ -63,10 +69,10 @@ class RayRuntime:
         try:
             ray.init(**self._options(address))
         except (ConnectionError, RuntimeError, ValueError) as error:
-            wanted = "to start a Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
-            raise ConfigError(f"expected {wanted}, but {error}") from error
+            expected = "to start Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
+            raise ConfigError(f"expected {expected}, but {error}") from error
         try:
-            # A cluster looks after its own processes; a Ray of ours must not outlive us.
+            # A cluster outlives its drivers; Ray processes that we started must not.
             if self._own and sys.platform == "linux":
                 self._guardian = guardian.start(guardian.children(os.getpid()) - before)
             self._reserve(timeout_s)
@@ -80,8 +86,8 @@ class RayRuntime:
             return {**options, "address": address}
         return {
             **options,
-            "address": "local",  # whatever other Ray this machine or RAY_ADDRESS may know of
-            "num_cpus": max(os.cpu_count() or 1, sum(place.threads for place in self._places)),
+            "address": "local",  # even if Ray already runs here or RAY_ADDRESS is set
+            "num_cpus": max(os.cpu_count() or 1, sum(spec.threads for spec in self._specs)),
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_node_ip_address": "127.0.0.1",
@@ -90,32 +96,33 @@ class RayRuntime:
     def _reserve(self, timeout_s: float) -> None:
         from ray.util.placement_group import placement_group
 
-        self._group = placement_group([place.bundle() for place in self._places], strategy="PACK")
+        bundles = [spec.bundle() for spec in self._specs]
+        self._group = placement_group(bundles, strategy="PACK")
         try:
             self._ray.get(self._group.ready(), timeout=timeout_s)
         except self._ray.exceptions.GetTimeoutError:
-            have = {name: n for name, n in self._ray.cluster_resources().items() if name in ("CPU", "GPU")}
+            total = {name: n for name, n in self._ray.cluster_resources().items() if name in ("CPU", "GPU")}
             raise ConfigError(
-                f"expected places for {[place.bundle() for place in self._places]}, but in {timeout_s:.0f} s there was "
-                f"no room beside what runs there already; the cluster has {have} in all"
+                f"expected the resources {bundles}, but they were not free within {timeout_s:.0f} s; the cluster has "
+                f"{total} in all"
             ) from None
 
-    def spawn(self, place: int) -> RayWorker:
-        """Start an empty worker process at `places[place]`; returns at once."""
+    def spawn(self, index: int) -> RayWorker:
+        """Start an empty worker process with the resources of `specs[index]`; returns at once."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        needs = self._places[place]
-        env = {**self._env, "OMP_NUM_THREADS": str(needs.threads)}
+        spec = self._specs[index]
+        env = {**self._env, "OMP_NUM_THREADS": str(spec.threads)}
         actor: Any = (
-            self._ray.remote(type(needs.role, (_Host,), {}))
+            self._ray.remote(type(spec.role, (_Actor,), {}))
             .options(
-                num_cpus=0 if needs.gpus else needs.threads,
-                num_gpus=needs.gpus,
+                num_cpus=0 if spec.gpus else spec.threads,
+                num_gpus=spec.gpus,
                 max_restarts=0,
                 max_concurrency=1,
                 runtime_env={"env_vars": env},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._group, placement_group_bundle_index=place
+                    placement_group=self._group, placement_group_bundle_index=index
                 ),
             )
             .remote()
@@ -125,22 +132,22 @@ class RayRuntime:
         return worker
 
     def close(self) -> None:
-        """End every worker, and Ray itself where it is ours."""
+        """End every worker, and Ray itself if we started it."""
         for worker in self._workers:
             worker.kill()
         self._workers.clear()
         if self._group is not None:
-            with contextlib.suppress(Exception):  # a cluster that is gone has nothing left to give back
+            with contextlib.suppress(Exception):  # the cluster may be gone
                 from ray.util.placement_group import remove_placement_group
 
                 remove_placement_group(self._group)
         self._ray.shutdown()
         if self._guardian:
-            self._guardian.communicate()  # closes its input: it sees to the rest, and ends
+            self._guardian.communicate()  # closes its input; it cleans up and exits
 
 
-class _Host:
-    """What a worker's process runs."""
+class _Actor:
+    """A worker's process, as Ray calls it."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
@@ -148,7 +155,7 @@ class _Host:
         self._failure: Exception | None = None
 
     def build(self, factory: Callable[..., Any], args: Sequence[Any]) -> None:
-        """Make the object; if that fails, every later call says why."""
+        """Create the object; if that fails, every later call raises the error."""
         try:
             self._target = factory(*args)
         except Exception as error:
@@ -161,15 +168,15 @@ class _Host:
         return result if reply else None
 
     def where(self) -> tuple[str, int]:
-        """The node's id and the process's."""
+        """Node id and process id."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    def meeting_point(self, own: bool) -> str:
-        """Where ranks meet, as torch.distributed wants it: a file on a machine of our own, else a free port here."""
+    def init_method(self, own: bool) -> str:
+        """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
         if own:
-            return f"file://{tempfile.mkdtemp(prefix='sacglam-meeting-')}/ranks"
+            return f"file://{tempfile.mkdtemp(prefix='sacglam-ranks-')}/ranks"
         from ray.util import get_node_ip_address
 
         address: str = get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
@@ -178,66 +185,65 @@ class _Host:
             return f"tcp://{address}:{found.getsockname()[1]}"
 
 
-class RayWorker:
-    """An object in another process."""
+class RayWorker(Worker):
+    """Calls methods of an object in another process."""
 
     def __init__(self, ray: Any, actor: Any, own: bool) -> None:
-        """`actor` is a Ray handle of `_Host`, in a Ray of our own or a cluster's."""
+        """`actor` is a Ray handle of `_Actor`; `own` if we started Ray ourselves."""
         self._ray = ray
         self._actor = actor
         self._own = own
         self._killed = False
-        self._sign_of_life: RayPending | None = None
+        self._ping: RayPending | None = None
         self._where = actor.where.remote()
 
     def build(self, factory: Callable[..., Any], *args: Any) -> RayWorker:
-        """Make the object `factory(*args)` there; returns at once, calls wait for it."""
+        """Create the object `factory(*args)` there; returns at once, and calls wait for it."""
         self._actor.build.remote(factory, args)
         return self
 
-    def meeting_point(self, timeout_s: float) -> str:
-        """Where ranks can meet, as a URL for torch.distributed."""
-        return str(RayPending(self._ray, self._actor.meeting_point.remote(self._own)).result(timeout_s))
+    def init_method(self, timeout_s: float) -> str:
+        """The URL at which ranks join torch.distributed, with this worker as rank 0."""
+        return str(RayPending(self._ray, self._actor.init_method.remote(self._own)).result(timeout_s))
 
+    @override
     def submit(self, method: str, *args: Any, reply: bool = True) -> RayPending:
-        """Call `method` when the worker has done what came before."""
         return RayPending(self._ray, self._actor.call.remote(method, args, reply))
 
+    @override
     def check(self) -> None:
-        """Raise `WorkerLost` if the process is known to be dead; one question at a time waits behind its work."""
-        if self._sign_of_life is None:
-            self._sign_of_life = RayPending(self._ray, self._actor.where.remote())
+        if self._ping is None:  # one at a time, since it queues behind the worker's calls
+            self._ping = RayPending(self._ray, self._actor.where.remote())
         with contextlib.suppress(StillRunning):
-            self._sign_of_life.result(0)
-            self._sign_of_life = None
+            self._ping.result(0)
+            self._ping = None
 
+    @override
     def kill(self) -> None:
-        """End the process and those below it. One of this machine that does not react is killed by the system."""
-        if self._killed:  # its number may be another process's by now
+        if self._killed:  # its process id may have been reused
             return
         self._killed = True
         with contextlib.suppress(Exception):
             node, pid = self._ray.get(self._where, timeout=0)
-            if node == self._ray.get_runtime_context().get_node_id():
+            if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
                 for each in [pid, *guardian.descendants(pid)]:
                     os.kill(each, signal.SIGKILL)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor, no_restart=True)
 
 
+@dataclass(frozen=True)
 class RayPending:
-    """A result to come from another process."""
+    """A call in progress in another process."""
 
-    def __init__(self, ray: Any, ref: Any) -> None:
-        """`ref` is Ray's reference."""
-        self._ray = ray
-        self._ref = ref
+    ray: Any
+    ref: Any
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """The result, as `Pending` says."""
-        errors = self._ray.exceptions
+        """See `Pending`."""
+        errors = self.ray.exceptions
         try:
-            return self._ray.get(self._ref, timeout=timeout_s)
+            return self.ray.get(self.ref, timeout=timeout_s)
         except errors.GetTimeoutError:
             raise StillRunning from None
         except errors.RayTaskError as error:
@@ -247,19 +253,10 @@ class RayPending:
 
 
 def _death(error: Exception) -> str:
-    """Ray's account of a death, without names and advice."""
+    """Ray's report of a death, without names and advice."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("class_name", "actor_id", "namespace", "ip:"))]
-    text = " ".join(told)
+    names = ("class_name", "actor_id", "namespace", "ip:")
+    text = " ".join(line for line in lines if line and not line.startswith(names))
     for advice in (". There are some potential root causes", "Some common causes"):
         text = text.split(advice)[0].strip()
     return text or type(error).__name__
-
-
-def _ray_environment(own: bool) -> dict[str, str]:
-    """Settings that Ray reads from the environment. On Linux its name of the last one hides what it does: with 0 the
-    address 127.0.0.1 stays what it is, and is not replaced by the machine's. The one before it spares an idle process
-    for each core, which none of our workers could use, since theirs have an environment of their own."""
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    ours = {"RAY_prestart_worker_first_driver": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    return settings | ours if own else settings

@@ -1,21 +1,18 @@
-"""What the rollout needs of a scorer."""
+"""The interfaces of scorers, and the random policy."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from sacglam.types import Adapter, Query
-
-LogPolicy = npt.NDArray[np.float32]
+from sacglam.types import Adapter, LogPolicy, Query, Scores
 
 
 class Scorer(Protocol):
-    """Gives the policy at many states at once. Where it computes is its own affair."""
+    """Computes the policy at many states at once."""
 
     @property
     def version(self) -> int:
@@ -25,31 +22,23 @@ class Scorer(Protocol):
         """log pi over each query's own actions (paper, Eq. 2), one float32 array (A,) for each."""
 
 
-class Engine(Scorer, Protocol):
-    """A scorer apart from the learner: it holds weights of its own, and scores with the adapter it last loaded."""
+class Engine(Scorer, ABC):
+    """A scorer with weights of its own, apart from the learner's. It scores with the adapter it last loaded."""
 
+    version: int = 0
+    """Version of the loaded adapter, in learner updates; 0, the base model, before the first."""
+
+    @abstractmethod
     def load(self, adapter: Adapter) -> None:
-        """Score with `adapter` from the next call on; when this returns, the version before is gone."""
+        """Replace the adapter; every later score comes from this one."""
 
-
-@dataclass(frozen=True)
-class Published:
-    """An adapter on its way to the engines, with the learner's own policy at fixed states to hold theirs against."""
-
-    adapter: Adapter
-    probe: list[LogPolicy]
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What one interval's updates gave: metrics of each, and the adapter after the last if it was asked for."""
-
-    metrics: list[dict[str, float]]
-    published: Published | None
+    def score(self, queries: Sequence[Query]) -> Scores:
+        """Policies at `queries`, with the version that gave them."""
+        return Scores(self.version, self.log_policy(queries))
 
 
 class UniformScorer:
-    """The uniformly random policy, the yardstick of every evaluation."""
+    """The uniformly random policy, the baseline of every evaluation."""
 
     version = 0
 

@@ -1,4 +1,4 @@
-"""Scoring by the packed forward: with the very weights that learn, or apart from them with an adapter of its own."""
+"""Scoring by the packed forward pass, with the learner's own weights or with a copy that loads adapters."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from safetensors.torch import load as parse_tensors
+from typing_extensions import override
 
 from sacglam.errors import DivergenceError, EngineError
 from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.scoring.base import LogPolicy
-from sacglam.types import Adapter, Query
+from sacglam.scoring.base import Engine
+from sacglam.types import Adapter, LogPolicy, Query
 
-ADAPTER_FILE = "adapter_model.safetensors"  # peft's name for it
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""peft's name for the weights in an adapter's folder."""
 
 
 class PackedScorer:
-    """Scores with the learner's own weights, so that nothing needs to be published."""
+    """Scores with the learner's own weights, which need no publishing."""
 
     def __init__(
         self,
@@ -29,7 +31,7 @@ class PackedScorer:
         version: Callable[[], int] = lambda: 0,
         batch_size: int = 256,
     ) -> None:
-        """`version` tells the learner's updates so far; at most `batch_size` states go through in one pass."""
+        """`version` returns the learner's updates so far; one forward pass takes at most `batch_size` states."""
         self._lm = lm
         self._tokenizer = tokenizer
         self._policy = policy
@@ -46,7 +48,7 @@ class PackedScorer:
         """log pi over each query's actions, float32.
 
         Raises:
-            DivergenceError: the weights give no number.
+            DivergenceError: the weights produce NaN.
         """
         found: list[LogPolicy] = []
         for start in range(0, len(queries), self._batch_size):
@@ -54,33 +56,33 @@ class PackedScorer:
             log_pi_BA = self._policy(self._lm.forward(self._lm.pack(tokenised), ACTOR)).float().cpu().numpy()
             if np.isnan(log_pi_BA).any():
                 raise DivergenceError(
-                    "the policy is not a number: the weights have diverged; train anew with smaller learning rates"
+                    "the policy is NaN: the weights have diverged; start a new run with smaller learning rates"
                 )
             found += [row[: len(q.actions)] for row, q in zip(log_pi_BA, tokenised, strict=True)]
         return found
 
 
-class PackedEngine:
-    """A packed scorer with weights of its own, for rollout devices whose model vLLM does not serve, or is not there."""
+class PackedEngine(Engine):
+    """The packed scorer as an engine, where vLLM is not installed or does not serve the model."""
 
     def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead) -> None:
-        """Scores with `lm`'s own first adapter, version 0, until it is given one."""
-        self.version = 0
+        """Scores with `lm`'s own first adapter, version 0, until another is loaded."""
         self._lm = lm
         self._scorer = PackedScorer(lm, tokenizer, policy)
 
+    @override
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """As `PackedScorer.log_policy`."""
         return self._scorer.log_policy(queries)
 
+    @override
     @torch.no_grad()
     def load(self, adapter: Adapter) -> None:
-        """Take over the adapter's weights, in place.
+        """Copy the adapter's weights into the model's.
 
         Raises:
-            EngineError: it is of another model or rank.
+            EngineError: it belongs to another model or has another rank.
         """
-        given = parse_tensors(adapter.files[ADAPTER_FILE])
+        given = parse_tensors(adapter.files[ADAPTER_WEIGHTS])
         own = self._lm.adapter_parameters(ACTOR)
         if {name: t.shape for name, t in given.items()} != {name: p.shape for name, p in own.items()}:
             raise EngineError(

@@ -1,6 +1,6 @@
-"""Engines and learner ranks in processes of their own: the same run as in one process, and what faults do to it.
+"""Engines and learner ranks in separate processes: the same run as in one process, and the effects of faults.
 
-Most tests take the packed engine, which starts in seconds; vLLM goes through the same group, gate and hand-off.
+Most tests use the packed engine, which starts in seconds. vLLM uses the same group, gate and hand-off.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def summary(run: Path) -> dict[str, Any]:
 
 @contextmanager
 def started(command: list[str], log: Path) -> Iterator[Launched]:
-    """A run under way, in a process group of its own, and nothing of it afterwards."""
+    """A run in a process group of its own, which is ended afterwards."""
     with log.open("wb") as output:
         process = start(command, output, subprocess.STDOUT, start_new_session=True)
         try:
@@ -102,7 +102,7 @@ def wait_for(condition: Callable[[], bool], process: Launched) -> None:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with a packed engine that nothing happened to."""
+    """A finished, undisturbed run with a packed engine."""
     out = tmp_path_factory.mktemp("runs") / "calm"
     done = call(train(out, *PACKED, "threads=1"))
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ def assert_close(run: Path, reference: Path) -> None:
             assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-3), (name, one, other)
 
 
-def test_an_engine_of_its_own_changes_nothing(calm: Path, tmp_path: Path) -> None:
+def test_a_separate_engine_changes_nothing(calm: Path, tmp_path: Path) -> None:
     assert call(train(tmp_path / "one", "threads=1")).returncode == 0
     assert_close(calm, tmp_path / "one")
     assert len(gaps(calm)) >= 3
@@ -171,14 +171,14 @@ def test_vllm_refuses_an_encoder_decoder_and_says_what_serves_it(tmp_path: Path)
 def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> None:
     """No transition is lost or doubled: every metric, those of the replay among them, is the undisturbed run's.
 
-    Engines are killed at random moments (SACGLAM_ENGINE_KILLS of them, one by default), and one more is stopped.
+    Engines are killed at random moments (SACGLAM_ENGINE_KILLS of them, by default one), and one more is stopped.
     """
     run, log = tmp_path / "run", tmp_path / "log"
     faults = [signal.SIGKILL] * int(os.environ.get("SACGLAM_ENGINE_KILLS", "1")) + [signal.SIGSTOP]
     with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5", "engines.max_restarts=99"), log) as process:
         for number, fault in enumerate(faults):
             wait_for_lines(run, 1 + number * 17 // len(faults), process, log)
-            wait_for(lambda number=number: log.read_text().count("starting it anew") == number, process)
+            wait_for(lambda number=number: log.read_text().count("restarting it") == number, process)
             wait_for(lambda: len(titled(process.pid, "ray::Engine")) == 1, process)
             time.sleep(random.random())  # a truly random moment: any must do
             (engine,) = titled(process.pid, "ray::Engine")
@@ -187,7 +187,7 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
         assert left_after([engine], 1) == []
     assert metrics(run) == metrics(calm)
     assert summary(run)["engine_restarts"] == len(faults)
-    assert log.read_text().count("starting it anew") == len(faults)
+    assert log.read_text().count("restarting it") == len(faults)
     assert "no answer in 5 s" in log.read_text()
 
 
@@ -203,7 +203,7 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
         assert left_after(everything, 30) == []
     message = log.read_text().partition("error:")[2]
     assert "a learner rank was lost" in message.splitlines()[0]
-    # It goes on from its checkpoint, on another number of ranks and of engines.
+    # It resumes from its checkpoint, with other numbers of ranks and engines.
     done = call(sacglam("train", resume=str(run), engines="0", learners="0", device="cpu"))
     assert done.returncode == 0, done.stderr
     assert_close(run, calm)
@@ -220,7 +220,7 @@ def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) 
 
 
 @needs_deepspeed
-def test_ctrl_c_ends_all_processes_and_the_run_goes_on_in_one(tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes_and_the_run_resumes_in_one(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     with started(train(run, *PACKED, "threads=1", "tracking.aim=true", learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_all_processes_and_the_run_goes_on_in_one(tmp_path: Path) ->
 
 
 @needs_deepspeed
-def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_goes_on(tmp_path: Path) -> None:
+def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_resumes(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     whole = tmp_path / "whole"
     assert call(train(whole, *PACKED, "threads=1", "runtime.lag=1", learners="1")).returncode == 0

@@ -1,6 +1,6 @@
 """The vLLM engine itself, on a CPU: its policy is the learner's, whatever is cached and whichever version is loaded.
 
-One engine serves all tests of this file, since each takes some ten seconds to start.
+All tests share one engine, which takes some ten seconds to start.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from benchmarks import common
 from benchmarks import engine as benchmark
+from sacglam import config as configuration
 from sacglam.build import build_model
 from sacglam.config import Config, PolicyConfig
 from sacglam.errors import DivergenceError, EngineError, SacglamError
@@ -29,9 +30,9 @@ from sacglam.models.loading import load_text
 from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.packed import PackedScorer
-from sacglam.scoring.vllm.engine import VllmEngine, VllmSettings, best_strategy, start, vllm_engine
-from sacglam.scoring.vllm.strategies import Ask, NextTokenLogprobs, PromptLogprobs, TokenIdLogprobs
-from sacglam.scoring.vllm.trie import edges
+from sacglam.scoring.vllm.engine import VllmEngine, best_strategy, vllm_engine
+from sacglam.scoring.vllm.strategies import NextTokenLogprobs, PromptLogprobs, Request, Strategy, TokenIdLogprobs
+from sacglam.scoring.vllm.trie import edges_of
 from sacglam.types import Adapter, Query
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,7 @@ TEXTS = [
 
 @dataclass
 class Fixture:
-    """An engine, and the learner's model, which the tests give the weights that the engine is sent."""
+    """An engine, and the learner's model, whose weights the tests set to those of the engine's adapter."""
 
     engine: VllmEngine
     model: AgentModel
@@ -133,7 +134,7 @@ def test_without_an_adapter_it_is_the_base_model_as_version_0(fixture: Fixture) 
     assert fixture.engine.log_policy([]) == []
 
 
-def test_the_cheapest_way_on_this_machine_reads_prompt_rows(fixture: Fixture) -> None:
+def test_the_cheapest_strategy_on_a_cpu_is_prompt_logprobs(fixture: Fixture) -> None:
     assert isinstance(best_strategy(fixture.engine._llm), PromptLogprobs)
 
 
@@ -151,7 +152,7 @@ def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
         assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
 
 
-def test_a_version_that_comes_again_is_scored_with_its_new_weights(fixture: Fixture) -> None:
+def test_a_version_loaded_twice_is_scored_with_its_new_weights(fixture: Fixture) -> None:
     for seed in (1001, 1002):
         fixture.engine.load(fixture.adapter(7, seed))
         assert fixture.engine.version == 7
@@ -163,23 +164,21 @@ def test_a_version_that_comes_again_is_scored_with_its_new_weights(fixture: Fixt
 @pytest.mark.parametrize(
     "strategy", [PromptLogprobs(), NextTokenLogprobs()], ids=lambda strategy: type(strategy).__name__
 )
-def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(
-    fixture: Fixture, strategy: PromptLogprobs | NextTokenLogprobs
-) -> None:
+def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(fixture: Fixture, strategy: Strategy) -> None:
     fixture.engine.load(fixture.adapter(1, seed=11 if isinstance(strategy, PromptLogprobs) else 12))
-    requester = fixture.engine.requester(strategy)
+    scorer = fixture.engine.scorer_with(strategy)
     queries = [*ragged(0, 24), *(alike(seed, 26 + seed) for seed in range(12))]
     for _ in range(2):
-        fixture.assert_learned(requester.log_probs(queries), queries)
-    assert requester.counts.missing == 0
-    assert requester.counts.actions == 2 * sum(len(query.actions) for query in queries)
+        fixture.assert_learned(scorer.log_probs(queries), queries)
+    assert scorer.counts.missing == 0
+    assert scorer.counts.actions == 2 * sum(len(query.actions) for query in queries)
 
 
-def test_both_ways_agree(fixture: Fixture) -> None:
+def test_both_strategies_agree(fixture: Fixture) -> None:
     queries = ragged(1, 24)
     for one, other in zip(
-        fixture.engine.requester(PromptLogprobs()).log_probs(queries),
-        fixture.engine.requester(NextTokenLogprobs()).log_probs(queries),
+        fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries),
+        fixture.engine.scorer_with(NextTokenLogprobs()).log_probs(queries),
         strict=True,
     ):
         assert one == pytest.approx(other, abs=1e-5)
@@ -187,71 +186,71 @@ def test_both_ways_agree(fixture: Fixture) -> None:
 
 @pytest.mark.parametrize("prompt", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 700])
 def test_prompts_around_the_edges_of_blocks(fixture: Fixture, prompt: int) -> None:
-    requester = fixture.engine.requester(PromptLogprobs())
+    scorer = fixture.engine.scorer_with(PromptLogprobs())
     queries = [state(5, prompt, 1, 4, 2), state(6, prompt, 3)]
-    fixture.assert_learned(requester.log_probs(queries), queries)
-    assert (requester.counts.reasked, requester.counts.missing) == (0, 0)
-    fixture.assert_learned(requester.log_probs(queries), queries)
-    assert requester.counts.missing == 0
+    fixture.assert_learned(scorer.log_probs(queries), queries)
+    assert (scorer.counts.retried, scorer.counts.missing) == (0, 0)
+    fixture.assert_learned(scorer.log_probs(queries), queries)
+    assert scorer.counts.missing == 0
 
 
-def test_rows_that_the_cache_swallowed_are_seen_and_asked_again(fixture: Fixture) -> None:
+def test_tokens_predicted_by_cached_rows_are_requested_again(fixture: Fixture) -> None:
     # 60 + 8 tokens: the second time the first 64 are cached, and with them the rows of five of the action's tokens.
-    requester = fixture.engine.requester(PromptLogprobs())
+    scorer = fixture.engine.scorer_with(PromptLogprobs())
     queries = [state(7, 60, 8)]
-    first = requester.log_probs(queries)
-    assert requester.counts.reasked == 0
-    second = requester.log_probs(queries)
-    assert requester.counts.reasked == 5
-    assert requester.counts.missing == 0
+    first = scorer.log_probs(queries)
+    assert scorer.counts.retried == 0
+    second = scorer.log_probs(queries)
+    assert scorer.counts.retried == 5
+    assert scorer.counts.missing == 0
     assert second[0] == pytest.approx(first[0], abs=1e-5)
     fixture.assert_learned(second, queries)
 
 
-def test_what_the_cache_swallowed_is_no_score(fixture: Fixture) -> None:
-    """The rows are there, and look like scores: only the number of cached tokens tells."""
+def test_a_cached_row_is_no_score(fixture: Fixture) -> None:
+    """The rows are there, and look like scores: only the number of cached tokens shows it."""
     from vllm import SamplingParams
 
     query = state(8, 64, 8)
-    fixture.engine.requester(PromptLogprobs()).log_probs([query])
+    fixture.engine.scorer_with(PromptLogprobs()).log_probs([query])
     tokens = [*query.prompt.tolist(), *query.actions[0].tolist()]
     parameters = SamplingParams(
         max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, skip_reading_prefix_cache=False
     )
-    answer = fixture.engine._llm.generate(
+    output = fixture.engine._llm.generate(
         [{"prompt_token_ids": tokens}],
         parameters,
-        lora_request=fixture.engine._loaded.request if fixture.engine._loaded else None,
+        lora_request=fixture.engine._lora,
         use_tqdm=False,
     )[0]
-    assert answer.num_cached_tokens == 64
-    gives = tuple(tuple(tokens[64:end]) for end in range(65, 73))
-    found = PromptLogprobs().read(Ask(0, tuple(tokens), 64, gives), answer)
+    assert output.num_cached_tokens == 64
+    edges = tuple(tuple(tokens[64:end]) for end in range(65, 73))
+    found = PromptLogprobs().scores(Request(tuple(tokens), 64, edges), output)
     assert np.isnan(found).tolist() == [True] + [False] * 7
-    assert len(answer.prompt_logprobs) == len(tokens)
+    assert len(output.prompt_logprobs) == len(tokens)
 
 
-def test_token_rows_need_the_second_runner_and_refusing_them_leaves_the_engine_whole(fixture: Fixture) -> None:
+def test_token_id_logprobs_need_the_v2_runner_and_their_refusal_leaves_the_engine_whole(fixture: Fixture) -> None:
     queries = [state(10, 20, 3, 2)]
     with pytest.raises(EngineError, match="V2 model runner"):
-        fixture.engine.requester(TokenIdLogprobs()).log_probs(queries)
-    fixture.assert_learned(fixture.engine.requester(PromptLogprobs()).log_probs(queries), queries)
+        fixture.engine.scorer_with(TokenIdLogprobs()).log_probs(queries)
+    fixture.assert_learned(fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries), queries)
 
 
 @pytest.mark.parametrize("cached", [0, 16, 19, 20])
-def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached: int) -> None:
-    """That runner needs a GPU, but its rows are computed by an object that takes any logits (without log-softmax)."""
+def test_token_id_logprobs_as_the_v2_runner_computes_them(fixture: Fixture, cached: int) -> None:
+    """That runner needs a GPU, but the object that computes its rows takes any logits (here without log-softmax)."""
     from vllm import SamplingParams
     from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
     query = state(11, 20, 4)
     prompt, action = tuple(query.prompt.tolist()), tuple(query.actions[0].tolist())
-    ask = TokenIdLogprobs().asks(0, prompt, edges([action]))[0]
-    parameters = SamplingParams(max_tokens=1, **TokenIdLogprobs().parameters(ask))
+    [request] = TokenIdLogprobs().requests(prompt, edges_of([action]))
+    parameters = SamplingParams(max_tokens=1, **TokenIdLogprobs().parameters(request))
     parameters.verify(fixture.engine._llm.llm_engine.model_config, None, None, None)
     worker = PromptLogprobsWorker(1, torch.device("cpu"), logprobs_mode="raw_logits")
     worker.add_request("r", 0, parameters)
-    length = len(ask.tokens)
+    length = len(request.tokens)
     logits_TV = torch.randn(length, VOCABULARY, generator=torch.Generator().manual_seed(0))
     batch = SimpleNamespace(
         req_ids=["r"],
@@ -262,9 +261,9 @@ def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached:
         query_start_loc_np=np.array([0, length - cached]),
     )
     scores = worker.compute_prompt_token_id_logprobs(lambda x: x, logits_TV[cached:], batch, np.array([length]))
-    answer = SimpleNamespace(num_cached_tokens=cached, prompt_token_id_logprobs=scores["r"].numpy() if scores else None)
-    found = TokenIdLogprobs().read(ask, answer)
-    assert [TokenIdLogprobs().reaches(ask, edge, cached) for edge in ask.gives] == [cached < 20] * 4
+    output = SimpleNamespace(num_cached_tokens=cached, prompt_token_id_logprobs=scores["r"].numpy() if scores else None)
+    found = TokenIdLogprobs().scores(request, output)
+    assert [TokenIdLogprobs().is_computed(request, edge, cached) for edge in request.edges] == [cached < 20] * 4
     if cached < 20:
         assert found == pytest.approx([logits_TV[19 + i, token].item() for i, token in enumerate(action)])
     else:
@@ -274,19 +273,19 @@ def test_token_rows_as_the_second_runner_computes_them(fixture: Fixture, cached:
 def test_the_longest_sequence_that_the_model_takes(fixture: Fixture) -> None:
     longest = load_text(CONFIG.model).max_tokens
     queries = [state(9, longest - 4, 4, 2)]
-    fixture.assert_learned(fixture.engine.requester(PromptLogprobs()).log_probs(queries), queries)
+    fixture.assert_learned(fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries), queries)
 
 
 def test_a_state_costs_its_prompt_once(fixture: Fixture) -> None:
     # P = 200, blocks of 32: 192 tokens are shared. The first action computes 204 tokens, each other one 8 + 4.
-    requester = fixture.engine.requester(PromptLogprobs())
+    scorer = fixture.engine.scorer_with(PromptLogprobs())
     queries = [state(seed, 200, *[4] * 10) for seed in range(20)]
-    requester.log_probs(queries)
-    assert requester.counts.tokens_computed == 20 * (204 + 9 * 12)
-    assert requester.counts.tokens_computed <= 1.5 * 20 * (200 + 10 * 4)
-    requester.log_probs(queries)
-    assert requester.counts.tokens_computed == 20 * (204 + 9 * 12) + 20 * 10 * 12
-    assert (requester.counts.reasked, requester.counts.missing) == (0, 0)
+    scorer.log_probs(queries)
+    assert scorer.counts.tokens_computed == 20 * (204 + 9 * 12)
+    assert scorer.counts.tokens_computed <= 1.5 * 20 * (200 + 10 * 4)
+    scorer.log_probs(queries)
+    assert scorer.counts.tokens_computed == 20 * (204 + 9 * 12) + 20 * 10 * 12
+    assert (scorer.counts.retried, scorer.counts.missing) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +298,7 @@ def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings
     tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, settings.score_eos)
     head = PolicyHead(settings.length_normalised, settings.temperature)
     fixture.adapter(0, seed=21, scale=0.0)  # both at the base model: this second engine has loaded nothing
-    engine = VllmEngine(fixture.engine._llm, tokenizer, settings, text.max_tokens, PromptLogprobs())
+    engine = VllmEngine(fixture.engine._llm, tokenizer, head, text.max_tokens, PromptLogprobs())
     expected = PackedScorer(fixture.model.lm, tokenizer, head).log_policy(TEXTS)
     for got, right in zip(engine.log_policy(TEXTS), expected, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-4)
@@ -328,7 +327,7 @@ def _of_no_numbers(adapter: Adapter) -> Adapter:
         (_of_no_numbers, DivergenceError, "version 9 holds values that are not finite"),
     ],
 )
-def test_an_adapter_that_does_not_load_leaves_the_one_before(
+def test_an_adapter_that_does_not_load_leaves_the_previous_one(
     fixture: Fixture, spoil: Callable[[Adapter], Adapter], error: type[SacglamError], message: str
 ) -> None:
     fixture.engine.load(fixture.adapter(8, seed=41))
@@ -343,19 +342,18 @@ def test_an_adapter_that_does_not_load_leaves_the_one_before(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"device": "cuda"}, "runs on device 'cuda'"),
-        ({"tensor_parallel": 2}, "tensor_parallel"),
-        ({"lora_rank": 1000}, "at most 512"),
-        ({"model": "/nowhere"}, "cannot serve model '/nowhere'"),
+        (["device=cuda"], "runs on device 'cuda'"),
+        (["engines.count=1", "engines.tensor_parallel=2"], "tensor_parallel"),
+        (["model.lora.rank=1000"], "at most 512"),
+        (["engines.cpu_cache_gib=1e-6"], "cannot serve model"),
     ],
 )
 def test_an_engine_that_cannot_start_says_why(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, change: list[str], message: str
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    settings = VllmSettings("builtin", 1024, 16, ("q_proj",))
     with pytest.raises(EngineError, match=message):
-        start(replace(settings, **change), fixture.model.tokenizer, PolicyConfig())  # type: ignore[arg-type]
+        vllm_engine(configuration.override(CONFIG, change))
 
 
 def test_the_engines_benchmark_measures_it(fixture: Fixture) -> None:
@@ -379,7 +377,7 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
     resident = []
     for version in range(500):
         fixture.engine.load(replace(adapters[version % 10], version=version))
-        fixture.engine.requester(PromptLogprobs()).log_probs(queries)
+        fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries)
         assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
         assert list(tmp_path.iterdir()) == []
         resident.append(resident_bytes())
@@ -389,7 +387,7 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
 
 
 def test_a_policy_that_overflows_is_an_error(fixture: Fixture) -> None:
-    """Last of all tests: what such weights leave in the cache makes the next ones no numbers, too."""
+    """Last of all tests: what such weights leave in the cache makes the next scores NaN, too."""
     fixture.engine.load(fixture.adapter(4, seed=31, scale=1e30))
-    with pytest.raises(EngineError, match=r"as no number.*diverged.*restart"):
+    with pytest.raises(EngineError, match=r"invalid one.*diverged.*restart"):
         fixture.engine.log_policy(TEXTS)

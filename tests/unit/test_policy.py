@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.policy import SamplingPolicy, greedy
-from sacglam.scoring.base import LogPolicy
+from sacglam.types import LogPolicy
 
 LARGEST_BELOW_ONE = 1.0 - 2.0**-53  # the largest number that Generator.random() gives
 

@@ -21,8 +21,8 @@ from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout, Start
-from sacglam.scoring.base import LogPolicy, Scorer, UniformScorer
-from sacglam.types import Episode, Observation, Query, RolloutBatch, Step
+from sacglam.scoring.base import Scorer, UniformScorer
+from sacglam.types import Episode, LogPolicy, Observation, Query, RolloutBatch, Step
 
 
 @dataclass

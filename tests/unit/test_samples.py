@@ -10,8 +10,8 @@ import pytest
 
 from sacglam.envs import make
 from sacglam.samples import sample_episodes
-from sacglam.scoring.base import LogPolicy, UniformScorer
-from sacglam.types import Query
+from sacglam.scoring.base import UniformScorer
+from sacglam.types import LogPolicy, Query
 
 
 class Firmly:

@@ -1,1 +1,1 @@
-"""The vLLM engine: what is asked of it, how, and with which adapter."""
+"""Scoring with vLLM: the engine, the requests it is sent and the adapters it loads."""

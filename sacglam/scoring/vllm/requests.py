@@ -1,164 +1,145 @@
-"""Asking an engine until every action has its score: what is missing is asked again in another way, and never used."""
+"""Sends requests to an engine until every action has a valid score."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
-from sacglam.scoring.vllm.strategies import Answer, Ask, NextTokenLogprobs, Strategy
-from sacglam.scoring.vllm.trie import Prefix, edges, log_prob
+from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Request, Strategy
+from sacglam.scoring.vllm.trie import Prefix, edges_of, log_prob
 
-TRIES = 4
+ATTEMPTS = 4
 UNCACHED_FROM = 2
-"""The third try and the last do not read the cache: whatever is wrong there, they get round it."""
-MOST_LOG_PROB = 1e-3
-"""Above it a number is no log-probability but memory that nobody wrote; rounding stays well below."""
+"""The third attempt and the fourth do not read the cache, in case its content is at fault."""
+MAX_LOG_PROB = 1e-3
+"""A larger number is no log-probability but uninitialised memory; rounding errors are far smaller."""
 
-Scores = dict[Prefix, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What goes to the engine: token ids, and sampling parameters by their names in vLLM."""
-
-    tokens: Prefix
-    parameters: Mapping[str, Any]
+Send = Callable[[Sequence[Prefix], Sequence[Mapping[str, Any]]], Sequence[Output]]
+"""Runs requests, given their tokens and vLLM sampling parameters; the outputs are in the same order."""
 
 
-Send = Callable[[Sequence[Request]], Sequence[Answer]]
-"""Has the engine answer all requests; answers come in order."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Counts:
-    """What was asked of an engine and what it computed, since it started."""
+    """Totals of what an engine was sent and computed."""
 
     states: int = 0
     actions: int = 0
     requests: int = 0
-    tokens_asked: int = 0
-    """Tokens of all requests."""
+    tokens_sent: int = 0
     tokens_computed: int = 0
-    """Those of them that did not come from the engine's cache."""
-    reasked: int = 0
-    """Action tokens asked for again because the row that predicts them came from the cache."""
+    """Those of `tokens_sent` that were not in the engine's cache."""
+    retried: int = 0
+    """Action tokens requested again because the row that predicts them was in the cache."""
     missing: int = 0
-    """Action tokens asked for again because their score was absent or not a number though it should have come."""
+    """Action tokens requested again because their row was computed, but had no valid score."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _State:
     prompt: Prefix
-    actions: tuple[Prefix, ...]
-    scores: Scores
-
-    @property
-    def wanted(self) -> list[Prefix]:
-        return [edge for edge in edges(self.actions) if edge not in self.scores]
+    actions: list[Prefix]
+    missing: list[Prefix]
+    """Edges without a score."""
+    scores: dict[Prefix, float] = field(default_factory=dict)
 
 
-class Requests:
-    """Scores of actions by way of requests, with a count of what they cost."""
+class RequestScorer:
+    """The log-probabilities of actions, from requests to an engine; counts what they cost."""
 
-    def __init__(self, send: Send, strategy: Strategy, block: int, max_tokens: int) -> None:
-        """`strategy` is asked first. The engine's cache holds blocks of `block` tokens.
+    def __init__(self, send: Send, strategy: Strategy, block_size: int, max_tokens: int) -> None:
+        """`strategy` is used first, `NextTokenLogprobs` where it cannot work or has failed.
 
-        A request may have at most `max_tokens` - 1 tokens, since an engine makes one more; prompt + action at most
-        `max_tokens`.
+        The engine's cache has blocks of `block_size` tokens. Prompt + action take at most `max_tokens`, a request one
+        less, since the engine generates one token.
         """
+        self.counts = Counts()
         self._send = send
         self._strategy = strategy
-        self._nodes = NextTokenLogprobs()
-        self._block = block
+        self._fallback = NextTokenLogprobs()
+        self._block_size = block_size
         self._max_tokens = max_tokens
-        self._counts = Counts()
-
-    @property
-    def counts(self) -> Counts:
-        """Totals so far."""
-        return self._counts
 
     def log_probs(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
         """The log-probability of each query's actions (paper, Eq. 1), nats.
 
         Raises:
-            EngineError: after several tries a score is still missing or not a number.
+            EngineError: a score is still missing or invalid after the last attempt.
         """
-        states = [_State(tuple(q.prompt.tolist()), tuple(tuple(a.tolist()) for a in q.actions), {}) for q in queries]
-        self._count(states=len(states), actions=sum(len(s.actions) for s in states))
-        for attempt in range(TRIES):
-            if not self._ask(states, attempt):
+        states = []
+        for query in queries:
+            actions = [tuple(action.tolist()) for action in query.actions]
+            states.append(_State(tuple(query.prompt.tolist()), actions, edges_of(actions)))
+        self.counts.states += len(states)
+        self.counts.actions += sum(len(state.actions) for state in states)
+        for attempt in range(ATTEMPTS):
+            self._fill([state for state in states if state.missing], attempt)
+            if not any(state.missing for state in states):
                 return [[log_prob(action, state.scores) for action in state.actions] for state in states]
-        raise self._without_score(states)
+        raise _no_score(states)
 
-    def _ask(self, states: Sequence[_State], attempt: int) -> int:
-        """Ask for all that is wanted; how many edges are wanted still."""
-        open_states = [(i, state, wanted) for i, state in enumerate(states) if (wanted := state.wanted)]
-        asked: list[tuple[Strategy, Ask]] = []
-        for i, state, wanted in open_states:
-            by_way = [edge for edge in wanted if attempt == 0 and not self._needs_node(state.prompt, edge)]
-            taken = set(by_way)
-            by_node = [edge for edge in wanted if edge not in taken]
-            asked += [(self._nodes, ask) for ask in self._nodes.asks(i, state.prompt, by_node)]
-            asked += [(self._strategy, ask) for ask in self._strategy.asks(i, state.prompt, by_way)]
-        requests = [Request(ask.tokens, self._parameters(strategy, ask, attempt)) for strategy, ask in asked]
-        answers = self._send(requests)
-        return sum(
-            self._take(states[ask.state].scores, strategy, ask, answer)
-            for (strategy, ask), answer in zip(asked, answers, strict=True)
+    def _fill(self, states: Sequence[_State], attempt: int) -> None:
+        """Request all missing scores and keep those that are valid."""
+        batch = [item for state in states for item in self._requests(state, attempt)]
+        outputs = self._send(
+            [request.tokens for _, _, request in batch],
+            [_parameters(strategy, request, attempt) for _, strategy, request in batch],
         )
+        for (state, strategy, request), output in zip(batch, outputs, strict=True):
+            self._read(state, strategy, request, output)
+        for state in states:
+            state.missing = [edge for edge in state.missing if edge not in state.scores]
 
-    @staticmethod
-    def _parameters(strategy: Strategy, ask: Ask, attempt: int) -> Mapping[str, Any]:
-        return {
-            "max_tokens": 1,
-            "temperature": 0.0,
-            "detokenize": False,  # rows that came from the cache hold ids of no token
-            "flat_logprobs": True,
-            "skip_reading_prefix_cache": attempt >= UNCACHED_FROM,
-            **strategy.parameters(ask),
-        }
+    def _requests(self, state: _State, attempt: int) -> Iterator[tuple[_State, Strategy, Request]]:
+        edges: dict[Strategy, list[Prefix]] = {self._fallback: [], self._strategy: []}
+        for edge in state.missing:
+            use_fallback = attempt > 0 or self._needs_fallback(state.prompt, edge)
+            edges[self._fallback if use_fallback else self._strategy].append(edge)
+        for strategy, chosen in edges.items():
+            for request in strategy.requests(state.prompt, chosen):
+                yield state, strategy, request
 
-    def _needs_node(self, prompt: Prefix, edge: Prefix) -> bool:
-        """Whether a request for a whole action would not bring this edge.
+    def _needs_fallback(self, prompt: Prefix, edge: Prefix) -> bool:
+        """Whether a request for a whole action would not score this edge.
 
-        Where the prompt fills its last block, the first action's request leaves all of it in the cache, and the rest
-        would find their first token's row there.
+        Either it would be too long, or the prompt fills its last block: the first action's request then leaves the
+        whole prompt in the cache, and with it the row that predicts the first token of every other action.
         """
-        return (len(edge) == 1 and len(prompt) % self._block == 0) or len(prompt) + len(edge) >= self._max_tokens
+        return (len(edge) == 1 and len(prompt) % self._block_size == 0) or len(prompt) + len(edge) >= self._max_tokens
 
-    def _take(self, scores: Scores, strategy: Strategy, ask: Ask, answer: Answer) -> int:
-        """Keep what is a score; how many of the edges asked for were none."""
-        cached = answer.num_cached_tokens or 0
-        found = dict(zip(ask.gives, strategy.read(ask, answer), strict=True))
-        good = {edge: score for edge, score in found.items() if isfinite(score) and score <= MOST_LOG_PROB}
-        scores.update(good)
-        swallowed = sum(not strategy.reaches(ask, edge, cached) for edge in found if edge not in good)
-        lost = len(found) - len(good)
-        self._count(
-            requests=1,
-            tokens_asked=len(ask.tokens),
-            tokens_computed=len(ask.tokens) - cached,
-            reasked=swallowed,
-            missing=lost - swallowed,
-        )
-        return lost
+    def _read(self, state: _State, strategy: Strategy, request: Request, output: Output) -> None:
+        cached = output.num_cached_tokens or 0
+        self.counts.requests += 1
+        self.counts.tokens_sent += len(request.tokens)
+        self.counts.tokens_computed += len(request.tokens) - cached
+        for edge, score in zip(request.edges, strategy.scores(request, output), strict=True):
+            if isfinite(score) and score <= MAX_LOG_PROB:
+                state.scores[edge] = score
+            elif strategy.is_computed(request, edge, cached):
+                self.counts.missing += 1
+            else:
+                self.counts.retried += 1
 
-    def _count(self, **more: int) -> None:
-        now = asdict(self._counts)
-        self._counts = Counts(**{name: value + more.get(name, 0) for name, value in now.items()})
 
-    @staticmethod
-    def _without_score(states: Sequence[_State]) -> EngineError:
-        wanted = [(state, edge) for state in states for edge in state.wanted]
-        state, edge = wanted[0]
-        return EngineError(
-            f"expected a log-probability for every action token; {len(wanted)} came without one, or as no number, in "
-            f"each of {TRIES} tries (the first: token {edge[-1]} after {len(state.prompt) + len(edge) - 1} tokens). "
-            "Either the policy has diverged (train anew with smaller learning rates), or this engine is broken "
-            "(restart it)"
-        )
+def _parameters(strategy: Strategy, request: Request, attempt: int) -> Mapping[str, Any]:
+    return {
+        "max_tokens": 1,
+        "temperature": 0.0,
+        "detokenize": False,  # the token ids of cached rows are invalid
+        "flat_logprobs": True,
+        "skip_reading_prefix_cache": attempt >= UNCACHED_FROM,
+        **strategy.parameters(request),
+    }
+
+
+def _no_score(states: Sequence[_State]) -> EngineError:
+    missing = [(state, edge) for state in states for edge in state.missing]
+    state, edge = missing[0]
+    return EngineError(
+        f"expected a log-probability for every action token; {len(missing)} had none, or an invalid one, in each of "
+        f"{ATTEMPTS} attempts (the first: token {edge[-1]} after {len(state.prompt) + len(edge) - 1} tokens). Either "
+        "the policy has diverged (start a new run with smaller learning rates), or this engine is broken (restart it)"
+    )

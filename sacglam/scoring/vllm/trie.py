@@ -1,48 +1,44 @@
-"""The actions of one state as a trie of tokens: actions that begin alike share their first scores.
+"""The actions of one state as a trie of tokens: actions with a common prefix share its scores.
 
-An edge of the trie is named by the tokens from the root to its end, a `Prefix`: the edge `(5, 7, 9)` carries
+An edge is identified by the tokens from the root to its end, a `Prefix`: edge `(5, 7, 9)` carries
 log p(9 | prompt, 5, 7). An action's log-probability (paper, Eq. 1) is the sum along its path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Prefix = tuple[int, ...]
 
 
-def edges(actions: Iterable[Prefix]) -> list[Prefix]:
-    """Every edge once, each action's in order."""
-    return list(dict.fromkeys(action[:end] for action in actions for end in range(1, len(action) + 1)))
+def edges_of(actions: Iterable[Prefix]) -> list[Prefix]:
+    """Every edge once, each action's from the root on."""
+    return list(dict.fromkeys(edge for action in actions for edge in _path(action)))
 
 
-def leaves(wanted: Iterable[Prefix]) -> dict[Prefix, list[Prefix]]:
-    """The fewest paths that pass all wanted edges, and the edges each is to bring: none of them twice."""
-    found: dict[Prefix, list[Prefix]] = {}
-    left = dict.fromkeys(wanted)
-    for leaf in sorted(left, key=len, reverse=True):
+def by_path(edges: Collection[Prefix]) -> list[tuple[Prefix, ...]]:
+    """The edges, grouped by the fewest paths from the root that cover them; each edge is in one group."""
+    groups: list[tuple[Prefix, ...]] = []
+    left = set(edges)
+    for leaf in sorted(edges, key=len, reverse=True):
         if leaf in left:
-            found[leaf] = [edge for end in range(1, len(leaf) + 1) if (edge := leaf[:end]) in left]
-            for edge in found[leaf]:
-                del left[edge]
-    return found
+            groups.append(tuple(edge for edge in _path(leaf) if edge in left))
+            left.difference_update(groups[-1])
+    return groups
 
 
-def nodes(wanted: Iterable[Prefix], most: int) -> list[tuple[Prefix, ...]]:
-    """The wanted edges, grouped by the node that they leave, at most `most` in a group."""
-    by_node: dict[Prefix, list[Prefix]] = {}
-    for edge in wanted:
-        by_node.setdefault(edge[:-1], []).append(edge)
-    return [group for siblings in by_node.values() for group in _chunks(siblings, most)]
+def by_node(edges: Iterable[Prefix], limit: int) -> list[tuple[Prefix, ...]]:
+    """The edges, grouped by the node that they leave, at most `limit` in a group."""
+    siblings: dict[Prefix, list[Prefix]] = {}
+    for edge in edges:
+        siblings.setdefault(edge[:-1], []).append(edge)
+    return [tuple(group[i : i + limit]) for group in siblings.values() for i in range(0, len(group), limit)]
 
 
 def log_prob(action: Prefix, scores: Mapping[Prefix, float]) -> float:
     """The sum over the action's tokens, nats (paper, Eq. 1)."""
-    return sum(scores[action[:end]] for end in range(1, len(action) + 1))
+    return sum(scores[edge] for edge in _path(action))
 
 
-def _chunks(values: Sequence[Prefix], most: int) -> Iterable[tuple[Prefix, ...]]:
-    rest = iter(values)
-    while chunk := tuple(islice(rest, most)):
-        yield chunk
+def _path(action: Prefix) -> Iterator[Prefix]:
+    return (action[:end] for end in range(1, len(action) + 1))

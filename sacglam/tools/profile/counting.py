@@ -18,9 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.config import Config, ModelConfig
-from sacglam.models.architecture import architecture_of
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
-from sacglam.models.loading import load_shape
+from sacglam.models.loading import architecture_of, load_shape
 from sacglam.models.lora_lm import decoder_of, output_layer_of
 from sacglam.models.packing import PROMPT_SEGMENT, Packed, PackedSeq2Seq
 from sacglam.models.seq2seq import encoder_of

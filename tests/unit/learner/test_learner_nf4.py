@@ -17,7 +17,7 @@ from sacglam.runtime.devices import resolve
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff
-from sacglam.scoring.base import Published
+from sacglam.types import Published
 from tests.unit.learner.test_learner import NEXT, STATE, transitions
 
 pytest.importorskip("bitsandbytes")

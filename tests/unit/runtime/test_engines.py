@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from sacglam.errors import EngineBroken, EngineError
-from sacglam.runtime.engines import EngineGroup, EngineHost
-from sacglam.runtime.group import Done, Pending, StillRunning, WorkerLost
-from sacglam.scoring.base import LogPolicy
-from sacglam.types import Adapter, Query
+from sacglam.runtime.engines import EngineGroup
+from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
+from sacglam.scoring.base import Engine
+from sacglam.types import Adapter, LogPolicy, Query
 
 
-class ByText:
-    """An engine whose policy tells the query and the version it was made with."""
-
-    def __init__(self) -> None:
-        self.version = 0
+class ByText(Engine):
+    """An engine whose policy shows the query and the engine's version."""
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         return [np.array([float(q.prompt), self.version], dtype=np.float32) for q in queries]
@@ -38,25 +35,25 @@ class Lost:
         raise self.error
 
 
-class Mortal:
-    """A worker over a `ByText`; `faults` are met one after the other, None meaning that all goes well."""
+class Mortal(Worker):
+    """A worker over a `ByText`. Each call meets the next of `faults`; None is a call that succeeds."""
 
     def __init__(self, faults: list[Exception | None]) -> None:
-        self.host = EngineHost(ByText())
+        self.engine = ByText()
         self.faults = faults
         self.dead: Exception | None = None
         self.killed = False
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
         self.dead = self.dead or (self.faults.pop(0) if self.faults else None)
-        return Lost(self.dead) if self.dead else Done(getattr(self.host, method)(*args))
+        return Lost(self.dead) if self.dead else Done(getattr(self.engine, method)(*args))
 
     def kill(self) -> None:
         self.killed = True
 
 
 def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> tuple[EngineGroup, list[Mortal]]:
-    """A group whose successive engine starts meet the faults in `lives`, and then none."""
+    """A group whose engines, in the order they start, meet the faults in `lives`, and then none."""
     workers: list[Mortal] = []
 
     def start(index: int) -> Mortal:
@@ -161,6 +158,6 @@ def test_waiting_can_be_given_up() -> None:
 def test_scores_of_another_version_are_refused() -> None:
     engines, workers = group()
     engines.load(Adapter(3, {}))
-    workers[0].host.load(Adapter(2, {}))
+    workers[0].engine.load(Adapter(2, {}))
     with pytest.raises(EngineError, match=r"version 3, got versions \[2\]"):
         engines.log_policy(QUERIES)

@@ -1,4 +1,4 @@
-"""When the parity gate looks, what it computes and what it says."""
+"""When the parity gate compares, what it computes and what it reports."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 from sacglam.clock import PhaseClock
 from sacglam.errors import ParityError
-from sacglam.runtime.engines import EngineGroup, EngineHost
+from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
-from sacglam.runtime.handoff import EngineHandoff, SharedWeights, total_variation
-from sacglam.scoring.base import LogPolicy, Published, UniformScorer
-from sacglam.types import Adapter, Query
+from sacglam.runtime.handoff import EngineHandoff, Handoff, total_variation
+from sacglam.scoring.base import Engine, UniformScorer
+from sacglam.types import Adapter, LogPolicy, Published, Query
 
 QUERY = Query("Goal: x\nAction:", (" left", " right"))
 
@@ -20,14 +20,14 @@ def log(*probabilities: float) -> LogPolicy:
     return np.log(np.array(probabilities, dtype=np.float32))
 
 
-class Uniform(UniformScorer):
+class Uniform(UniformScorer, Engine):
     def load(self, adapter: Adapter) -> None:
         self.version = adapter.version
 
 
 def handoff(tolerance: float = 1e-4, every: int = 3) -> EngineHandoff:
     engines = EngineGroup(
-        lambda index: LocalWorker(EngineHost(Uniform())),
+        lambda index: LocalWorker(Uniform()),
         2,
         timeout_s=1,
         start_timeout_s=1,
@@ -72,5 +72,6 @@ def test_a_policy_that_is_no_number_never_passes() -> None:
 
 
 def test_shared_weights_need_no_hand_over() -> None:
-    assert not SharedWeights().publishes
-    assert SharedWeights().deliver(None) == {}
+    assert not Handoff().publishes
+    assert list(Handoff().probe(0)) == []
+    assert Handoff().deliver(None) == {}

@@ -1,4 +1,4 @@
-"""The group of ranks: what counts, and what a lost one says."""
+"""The group of ranks: whose result counts, and the errors of lost ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sacglam.errors import DivergenceError, LearnerError
-from sacglam.runtime.group import Done, Pending, WorkerLost
+from sacglam.runtime.group import Done, Pending, Worker, WorkerLost
 from sacglam.runtime.learners import LearnerGroup
-from sacglam.scoring.base import Learned
+from sacglam.types import Learned
 
 
 class Failed:
@@ -22,7 +22,7 @@ class Failed:
         raise self.error
 
 
-class Rank:
+class Rank(Worker):
     """A rank that answers with its number, or fails."""
 
     def __init__(self, number: int, error: Exception | None = None) -> None:
@@ -38,15 +38,12 @@ class Rank:
         if self.error:
             raise self.error
 
-    def kill(self) -> None:
-        pass
-
 
 def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
     group = LearnerGroup([Rank(0), Rank(1)], timeout_s=1)
-    under_way = group.learn([[], []], 2, publish=False, probe=())
+    pending = group.learn([[], []], 2, publish=False, probe=())
     assert (group.begun, group.updates) == (2, 0)
-    assert under_way.finish().metrics == [{"rank": 0.0}] * 2
+    assert pending.finish().metrics == [{"rank": 0.0}] * 2
     assert (group.begun, group.updates) == (2, 2)
     group.check()
 

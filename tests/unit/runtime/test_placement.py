@@ -1,4 +1,4 @@
-"""What runs where, worked out for machines that are not here."""
+"""Plans for machines of other sizes than this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from sacglam import config
 from sacglam.errors import ConfigError
-from sacglam.runtime.placement import Machine, plan, settings, split_gpus
+from sacglam.runtime.placement import Machine, overrides, plan, split_gpus
 
 
 @pytest.mark.parametrize(
@@ -23,23 +23,23 @@ def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
 
 
 def test_options_become_settings() -> None:
-    assert settings(4, None, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
-    assert settings(4, 2, None, None, None, "auto")[:2] == ["engines.count=2", "learners.count=2"]
-    assert settings(4, None, 2, 2, None, None)[:2] == ["engines.count=1", "learners.count=2"]
-    assert settings(1, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cuda"]
-    assert settings(0, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cpu"]
-    assert settings(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
-    assert settings(None, None, None, None, None, None) == []
+    assert overrides(4, None, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
+    assert overrides(4, 2, None, None, None, "auto")[:2] == ["engines.count=2", "learners.count=2"]
+    assert overrides(4, None, 2, 2, None, None)[:2] == ["engines.count=1", "learners.count=2"]
+    assert overrides(1, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cuda"]
+    assert overrides(0, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cpu"]
+    assert overrides(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
+    assert overrides(None, None, None, None, None, None) == []
 
 
 def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
-    overrides = ["device=cuda", "engines.count=1"]
-    assert "the one GPU is shared" in planned(Machine(gpus=1, cores=8), *overrides)
-    assert "--learners 1" in planned(Machine(gpus=2, cores=8), *overrides)
+    words = ["device=cuda", "engines.count=1"]
+    assert "the one GPU is shared" in planned(Machine(gpus=1, cores=8), *words)
+    assert "--learners 1" in planned(Machine(gpus=2, cores=8), *words)
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    "words",
     [
         ["runtime.lag=1", "engines.count=1"],
         ["engines.tensor_parallel=2"],
@@ -49,24 +49,24 @@ def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
         ["learners.count=2"],
     ],
 )
-def test_settings_that_contradict_are_refused(overrides: list[str]) -> None:
+def test_settings_that_contradict_are_refused(words: list[str]) -> None:
     with pytest.raises(ConfigError):
-        config.load(None, overrides)
+        config.load(None, words)
 
 
 @pytest.mark.parametrize(("engines", "learners"), [(2, 3), (1, 4)])
 def test_options_that_take_more_gpus_than_given_are_refused(engines: int, learners: int) -> None:
     with pytest.raises(ConfigError, match="take 5 GPUs, got --gpus 4"):
-        settings(4, engines, learners, None, None, None)
+        overrides(4, engines, learners, None, None, None)
 
 
 def test_gpus_on_the_cpu_are_refused() -> None:
     with pytest.raises(ConfigError, match="--gpus goes with --device cuda, got --device cpu"):
-        settings(2, None, None, None, "cpu", None)
+        overrides(2, None, None, None, "cpu", None)
 
 
-def planned(machine: Machine, *overrides: str) -> str:
-    return plan(config.load(None, overrides), machine).describe()
+def planned(machine: Machine, *words: str) -> str:
+    return plan(config.load(None, words), machine).describe()
 
 
 def test_one_process() -> None:
@@ -86,9 +86,9 @@ def test_more_processes_than_cores_are_allowed_and_named() -> None:
 
 def test_gpus_that_are_not_here() -> None:
     text = planned(Machine(gpus=1, cores=16), "device=cuda", "engines.count=1", "learners.count=3")
-    assert "but not here: expected 4 GPUs (1 engine(s) x 1 + 3 learner(s)), this machine has 1" in text
+    assert "cannot run here: expected 4 GPUs (1 engine(s) x 1 + 3 learner(s)), this machine has 1" in text
 
 
 def test_a_cluster_has_its_own_gpus() -> None:
-    overrides = ["device=cuda", "engines.count=1", "learners.count=3", "runtime.address=auto"]
-    assert "not here" not in planned(Machine(gpus=0, cores=16), *overrides)
+    words = ["device=cuda", "engines.count=1", "learners.count=3", "runtime.address=auto"]
+    assert "cannot run" not in planned(Machine(gpus=0, cores=16), *words)

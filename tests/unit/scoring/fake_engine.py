@@ -1,18 +1,26 @@
-"""An engine without a model: scores from a formula, a cache of blocks, and the answers that vLLM would give."""
+"""An engine without a model: scores from a formula, a cache of blocks, and outputs like vLLM's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sacglam.scoring.vllm.requests import Request
+from sacglam.scoring.vllm.trie import Prefix
 
 BLOCK = 4
 GARBAGE = -0.5
-"""What a row of uninitialised memory holds here: nothing about it looks wrong."""
+"""The content of uninitialised rows: it looks like a score."""
+
+
+class Sent(NamedTuple):
+    """A request as the engine receives it."""
+
+    tokens: Prefix
+    parameters: Mapping[str, Any]
 
 
 @dataclass
@@ -33,7 +41,7 @@ class FakeCompletion:
 
 
 @dataclass
-class FakeAnswer:
+class FakeOutput:
     num_cached_tokens: int | None = 0
     prompt_logprobs: FakeRows | None = None
     prompt_token_id_logprobs: npt.NDArray[np.float32] | None = None
@@ -41,7 +49,7 @@ class FakeAnswer:
 
 
 def score(before: Sequence[int], token: int) -> float:
-    """Any number below zero that depends on all tokens."""
+    """A negative number that depends on all tokens."""
     return -1.0 - sum((i + 1) * t for i, t in enumerate([*before, token])) % 97 / 97
 
 
@@ -51,21 +59,22 @@ def total(prompt: Sequence[int], action: Sequence[int]) -> float:
 
 @dataclass
 class FakeEngine:
-    """`shortened` leaves the rows of cached tokens out, as vLLM's second runner does; the first leaves garbage."""
+    """With `shortened`, rows of cached tokens are left out, as by vLLM's V2 runner; else they are garbage, as by V1."""
 
     shortened: bool = False
-    sent: list[Request] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
     blocks: set[tuple[int, ...]] = field(default_factory=set)
 
-    def __call__(self, requests: Sequence[Request]) -> list[FakeAnswer]:
+    def __call__(self, prompts: Sequence[Prefix], parameters: Sequence[Mapping[str, Any]]) -> list[FakeOutput]:
+        requests = [Sent(*each) for each in zip(prompts, parameters, strict=True)]
         self.sent += requests
-        return [self.answer(request) for request in requests]
+        return [self._output(request) for request in requests]
 
-    def answer(self, request: Request) -> FakeAnswer:
-        tokens, parameters = request.tokens, request.parameters
+    def _output(self, request: Sent) -> FakeOutput:
+        tokens, parameters = request
         cached = 0 if parameters["skip_reading_prefix_cache"] else self._cached(tokens)
         self.blocks |= {tokens[:end] for end in range(BLOCK, len(tokens) + 1, BLOCK)}
-        found = FakeAnswer(cached)
+        found = FakeOutput(cached)
         if "prompt_logprobs" in parameters:
             found.prompt_logprobs = self._rows(tokens, cached)
         if "prompt_logprob_token_ids" in parameters:

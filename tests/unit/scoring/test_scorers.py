@@ -1,4 +1,4 @@
-"""The scorers' side of the bargain: one float32 log policy for each query, over its own actions."""
+"""What every scorer returns: one float32 log policy for each query, over its own actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_uniform_scorer_gives_every_action_the_same() -> None:
     assert UniformScorer().version == 0
 
 
-def test_the_uniform_scorer_answers_no_question_with_nothing() -> None:
+def test_the_uniform_scorer_takes_no_queries() -> None:
     assert UniformScorer().log_policy([]) == []
 
 
@@ -73,12 +73,12 @@ def test_the_packed_scorer_keeps_order_and_drops_padding(batch_size: int, sizes:
     assert lm.sizes == sizes
 
 
-def test_the_packed_scorer_reads_the_version_anew() -> None:
+def test_the_packed_scorer_reports_the_current_version() -> None:
     scorer = _packed_scorer(FakeLM(), 4)
     assert [scorer.version, scorer.version] == [5, 6]
 
 
-def test_the_packed_scorer_answers_no_question_with_nothing() -> None:
+def test_the_packed_scorer_takes_no_queries() -> None:
     lm = FakeLM()
     assert _packed_scorer(lm, 4).log_policy([]) == []
     assert lm.sizes == []

@@ -1,4 +1,4 @@
-"""What is settled before vLLM starts, and without it."""
+"""What is checked before vLLM starts, and without it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("kind", "message"), [("t5", "expected engines.type auto or packed"), ("nonsense", "cannot be loaded")]
 )
-def test_a_model_that_is_no_decoder_is_refused_before_vllm_is_asked(tmp_path: Path, kind: str, message: str) -> None:
+def test_a_model_that_is_no_decoder_is_refused_before_vllm_starts(tmp_path: Path, kind: str, message: str) -> None:
     (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     config = _config(tmp_path)
     with pytest.raises(ModelError, match=message):
         serves_vllm(config.model_copy(update={"engines": config.engines.model_copy(update={"type": "vllm"})}))
 
 
-def test_the_engine_is_told_the_layers_that_adapters_change_and_never_the_output_layer() -> None:
+def test_adapted_layers_are_those_of_the_settings_and_never_the_output_layer() -> None:
     settings = ModelConfig()
     config = load_text(settings).config
     every = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
