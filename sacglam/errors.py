@@ -1,4 +1,4 @@
-"""Errors that are meant for the user: each says what was expected, what came and what to do."""
+"""Errors that are meant for the user: each says what was expected, what was found and what to do."""
 
 
 class SacglamError(Exception):
@@ -26,28 +26,28 @@ class CheckpointError(SacglamError):
 
 
 class RunDirectoryError(SacglamError):
-    """A run directory already holds a run, or holds none where one is needed."""
+    """A run directory already contains a run, or contains none where one is needed."""
 
 
 class EngineError(SacglamError):
-    """A scoring engine cannot start, died or hung more often than it may, or gives no usable score."""
+    """A scoring engine cannot start, died or hung too often, or gives no usable score."""
 
 
 class EngineBroken(EngineError):
-    """An engine failed in a way that a new one in its place may not."""
+    """An engine failed in a way that a replacement may not."""
 
 
 class LearnerError(SacglamError):
-    """A learner rank died; the last checkpoint is whole."""
+    """A learner rank died; the last checkpoint is intact."""
 
 
 class ProfileError(SacglamError):
-    """A profile was interrupted, or is asked of what cannot be profiled."""
+    """A profile was interrupted, or its configuration cannot be profiled."""
 
 
 class ParityError(SacglamError):
-    """An engine's policy is not the learner's."""
+    """An engine's policy differs from the learner's."""
 
 
 class TrackingError(SacglamError):
-    """Aim is not installed, or its repository is locked, full or broken; the run's own files are whole."""
+    """Aim is not installed, or its repository is locked, full or broken; the run's own files are intact."""

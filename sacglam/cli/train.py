@@ -178,9 +178,9 @@ def pretrain(
     cpu.prepare(threads)
     with directory.explained(folder):
         folder.mkdir(parents=True)
-    recipe, defaults = RECIPES[architecture]
-    settings = replace(defaults, seed=seed, **({} if steps is None else {"steps": steps}))
+    recipe = RECIPES[architecture]
+    settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
     with RichDisplay(console) as display:
         display.stage("pre-training", settings.steps)
-        loss = run(folder, settings, lambda step, _: display.advance(step), recipe)
+        loss = run(folder, replace(recipe, settings=settings), lambda step, _: display.advance(step))
     console.print(f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")
