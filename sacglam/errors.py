@@ -26,11 +26,11 @@ class CheckpointError(SacglamError):
 
 
 class RunDirectoryError(SacglamError):
-    """A run directory already holds a run, or holds none where one is needed."""
+    """A run directory already contains a run, or contains none where one is needed."""
 
 
 class EngineError(SacglamError):
-    """A scoring engine cannot start, dies or hangs more often than it may, or returns no usable score."""
+    """A scoring engine cannot start, died or hung too often, or gives no usable score."""
 
 
 class EngineBroken(EngineError):
@@ -38,11 +38,11 @@ class EngineBroken(EngineError):
 
 
 class LearnerError(SacglamError):
-    """A learner rank died; the last checkpoint is whole."""
+    """A learner rank died; the last checkpoint is intact."""
 
 
 class ProfileError(SacglamError):
-    """A profile was interrupted, or cannot be made of what was named."""
+    """A profile was interrupted, or its configuration cannot be profiled."""
 
 
 class ParityError(SacglamError):
@@ -50,4 +50,4 @@ class ParityError(SacglamError):
 
 
 class TrackingError(SacglamError):
-    """Aim is not installed, or its repository is locked, full or broken; the run's own files are whole."""
+    """Aim is not installed, or its repository is locked, full or broken; the run's own files are intact."""

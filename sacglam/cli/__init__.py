@@ -7,15 +7,15 @@ import sys
 
 import typer
 
-from sacglam.cli import about, agents, aim, train
-from sacglam.cli.common import errors
+from sacglam.cli import agents, tools, train
+from sacglam.cli.display import errors, print_plain
 from sacglam.errors import SacglamError, TrackingError
 from sacglam.tools.experiments import commands as experiments
 
 app = typer.Typer(
     name="sacglam",
     help="Reinforcement learning of LLM agents that choose among candidate actions (SAC-GLAM).\n\n"
-    "Start with [bold]sacglam train[/bold]: it trains the built-in model on Playground-Text and tells what to do next.",
+    "Start with [bold]sacglam train[/bold]: it trains the built-in model on Playground-Text and says what to do next.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -27,14 +27,21 @@ for command in (
     experiments.compare,
     experiments.ablate,
     train.profile,
-    aim.ui,
-    aim.aim_import,
-    about.envs,
-    about.doctor,
+    tools.ui,
+    tools.aim_import,
+    tools.envs,
+    tools.doctor,
     agents.export,
     train.pretrain,
 ):
     app.command()(command)
+
+_OUT_OF_MEMORY = (
+    "the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size), recompute activations "
+    "(model.gradient_checkpointing=true), or store the base model in fewer bits (model.dtype=bfloat16, "
+    "model.quantize=nf4). `sacglam train --dry-run` predicts the memory of each part. A run with a checkpoint also "
+    "resumes elsewhere: sacglam train --resume RUN --gpus N"
+)
 
 
 def main() -> None:
@@ -42,22 +49,17 @@ def main() -> None:
     try:
         app()
     except SacglamError as error:
-        _say(str(error))
+        _fail(str(error))
         if isinstance(error, TrackingError):
-            os._exit(1)  # Aim's own ending waits for ever where it cannot write
+            os._exit(1)  # Aim's exit handlers hang if it cannot write
         sys.exit(1)
     except Exception as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, by its name, since torch may not be imported
             raise
-        _say(
-            f"the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size), recompute"
-            " activations (model.gradient_checkpointing=true), or hold the base in fewer bits (model.dtype=bfloat16, "
-            "model.quantize=nf4). `sacglam train --dry-run` tells the memory of each part beforehand. A run that has a "
-            "checkpoint also goes on elsewhere: sacglam train --resume RUN --gpus N"
-        )
+        _fail(_OUT_OF_MEMORY.format(error=error))
         sys.exit(1)
 
 
-def _say(message: str) -> None:
+def _fail(message: str) -> None:
     errors.print("[bold red]error:[/bold red]", end=" ")
-    errors.print(message, markup=False, highlight=False, soft_wrap=True)
+    print_plain(errors, message)

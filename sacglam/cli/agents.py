@@ -1,35 +1,45 @@
-"""Commands that ask a trained agent."""
+"""Commands that use a trained agent."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from sacglam.cli.common import DeviceOption, RunArgument, SeedOption, console, errors
+from sacglam.cli.display import JsonOption, RichDisplay, console, errors
+
+RunArgument = Annotated[Path, typer.Argument(help="A run directory, as written by `sacglam train`.", metavar="RUN")]
+DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
+SampleOption = Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")]
 
 
 def evaluate(
     run: RunArgument,
-    goals: Annotated[Literal["train", "heldout"], typer.Option(help="Which goals.")] = "train",
-    episodes: Annotated[int, typer.Option(help="Fresh episodes.", min=1)] = 500,
+    goals: Annotated[Literal["train", "heldout"], typer.Option(help="Goals to evaluate on.")] = "train",
+    episodes: Annotated[int, typer.Option(help="Number of fresh episodes.", min=1)] = 500,
     seed: SeedOption = 1_000_000,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")] = False,
+    sample: SampleOption = False,
     device: DeviceOption = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure a run's success on fresh episodes, by goal type.
 
-    SPL is success weighted by optimal over taken length.
+    SPL is success weighted by path length: the optimal number of steps over the number taken.
+
+    \b
+    Example:
+      sacglam evaluate runs/my-run --goals heldout
     """
     import numpy as np
 
     from sacglam.agent import load_agent
     from sacglam.build import build_env
-    from sacglam.cli.display import RichDisplay
     from sacglam.evaluate import evaluate as measure
     from sacglam.policy import SamplingPolicy, greedy
 
@@ -58,22 +68,60 @@ def evaluate(
 
 def play(
     run: RunArgument,
-    goal: Annotated[str | None, typer.Option(help="A goal; none: one at random.", show_default=False)] = None,
+    goal: Annotated[str | None, typer.Option(help="Goal to play (default: a random one).")] = None,
     seed: SeedOption = 0,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")] = False,
+    sample: SampleOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Watch one episode: each observation, and every action with its probability and Q value."""
+    """Watch one episode: each observation, and every action with its probability and Q value.
+
+    \b
+    Example:
+      sacglam play runs/my-run --goal "Grow any cat"
+    """
     import numpy as np
 
     from sacglam.agent import load_agent
-    from sacglam.cli.display import play_episode
+    from sacglam.build import build_env
+    from sacglam.rollout import RandomStarts
 
-    play_episode(console, load_agent(run, device), goal, seed, np.random.default_rng(seed) if sample else None)
+    agent = load_agent(run, device)
+    env = build_env(agent.config)
+    rng = np.random.default_rng(seed) if sample else None
+    if goal is None:
+        goal = next(RandomStarts(env.goals("train"), np.random.default_rng(seed))).goal
+    observation = env.reset(goal, seed)
+    console.print(f"[bold]Goal: {escape(goal)}")
+    for t in itertools.count(1):
+        state = (observation.text, goal, observation.actions)
+        probabilities = agent.probabilities(*state)
+        values = agent.q_values(*state) if agent.has_q else None
+        chosen = agent.act(*state, rng)
+        title = f"step {t}, V {agent.value(*state):+.3f}"
+        table = Table("action", "probability", *(["Q"] if values else []), title=title, title_justify="left")
+        for action in observation.actions:
+            cells = [f"{probabilities[action]:.3f}", *([f"{values[action]:+.3f}"] if values else [])]
+            table.add_row(escape(action), *cells, style="bold green" if action == chosen else "")
+        console.print(escape(observation.text))
+        console.print(table)
+        step = env.step(observation.actions.index(chosen))
+        if step.achieved:
+            console.print(f"achieved: {escape(', '.join(step.achieved[:6]))}{' ...' if len(step.achieved) > 6 else ''}")
+        if step.terminated or step.truncated:
+            console.print("[bold green]success" if goal in step.achieved else "[bold red]no success")
+            return
+        observation = step.observation
 
 
-def export(run: RunArgument, folder: Annotated[Path, typer.Argument(help="Where to write.", metavar="DIR")]) -> None:
-    """Write a run's agent as a peft adapter, and its critic as safetensors beside it."""
+def export(
+    run: RunArgument, folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")]
+) -> None:
+    """Write a run's agent as a peft adapter, and its critic as safetensors.
+
+    \b
+    Example:
+      sacglam export runs/my-run my-adapter
+    """
     from sacglam.agent import load_agent
 
     agent = load_agent(run, "cpu")

@@ -9,104 +9,89 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sacglam import config as configuration
-from sacglam.cli.common import console, errors
+from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_plain, print_summary
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
-PLACEMENT = "Where it runs"
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override one value, e.g. --set algo.gamma=0.95. Repeatable.", metavar="KEY=VALUE"),
+]
+_WHERE_IT_RUNS = "Where it runs"
 
 
 def _placement(help: str, least: int | None = None) -> Any:
     """A placement option of `train`."""
-    return typer.Option(help=help, show_default=False, rich_help_panel=PLACEMENT, min=least)
+    return typer.Option(help=help, rich_help_panel=_WHERE_IT_RUNS, min=least)
 
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML configuration; none: the quickstart.", show_default=False)
+        Path | None, typer.Argument(help="YAML configuration (default: the quickstart).", metavar="CONFIG")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The new run's folder; none: one under runs/.", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Overrides the configuration's seed.", min=0)] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Overrides one value, e.g. --set algo.gamma=0.95; may be repeated.", metavar="KEY=VALUE"
-        ),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the new run (default: a new one in runs/).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Override the configuration's seed.", min=0)] = None,
+    set_: SetOption = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(help="Go on with this run; takes placement options only.", show_default=False, metavar="RUN"),
+        Path | None, typer.Option(help="Resume this run; only placement options apply.", metavar="RUN")
     ] = None,
     gpus: Annotated[int | None, _placement("GPUs to use, split over engines and learner ranks.", 0)] = None,
-    engines: Annotated[int | None, _placement("Engines, vLLM or packed, that score; 0: the learner does.", 0)] = None,
-    learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver does.", 0)] = None,
-    tensor_parallel: Annotated[int | None, _placement("GPUs that one engine is spread over.", 1)] = None,
+    engines: Annotated[int | None, _placement("Engines that score (vLLM or packed); 0: the learner scores.", 0)] = None,
+    learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver learns.", 0)] = None,
+    tensor_parallel: Annotated[int | None, _placement("GPUs per engine.", 1)] = None,
     device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,
-    address: Annotated[str | None, _placement("A running Ray cluster to join, or auto.")] = None,
+    address: Annotated[str | None, _placement("Address of a running Ray cluster to join, or auto.")] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Say what would run where, load it, predict memory and time from a minute's trial, and stop.",
-            rich_help_panel=PLACEMENT,
+            help="Show what would run where, try it for a minute, predict memory and time, and stop.",
+            rich_help_panel=_WHERE_IT_RUNS,
         ),
     ] = False,
 ) -> None:
     """Train an agent.
 
+    \b
     Examples:
-
       sacglam train
-
       sacglam train configs/paper/sac_her_flan_t5_base.yaml --seed 1 --set steps=50000
-
       sacglam train --resume runs/my-run
-
       sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 8
-
       sacglam train --device cpu --engines 1 --learners 2
 
-    Ctrl-C writes a checkpoint and ends cleanly; --resume goes on from it.
+    Ctrl-C writes a checkpoint and stops; --resume continues from it.
     """
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None and (config is not None or out is not None or overrides):
-        raise typer.BadParameter(
-            "--resume goes on with a run as it was configured; leave out all but the placement options"
-        )
+        raise typer.BadParameter("--resume keeps a run's configuration; leave out all but the placement options")
     where = placement.overrides(gpus, engines, learners, tensor_parallel, device, address)
-    settings = None if resume else configuration.load(config, [*overrides, *where])
+    if resume is None:
+        settings = configuration.load(config, [*overrides, *where])
+    else:
+        settings = configuration.override(directory.RunDirectory.open(resume).config(), where)
     if dry_run:
-        _dry_run(settings or configuration.override(_config_of(resume), where))
+        _dry_run(settings)
         return
 
     from sacglam import training
-    from sacglam.cli.display import RichDisplay, print_summary
 
     with RichDisplay(console) as display:
-        if settings is None:
-            assert resume is not None
-            folder, summary = resume, training.resume(resume, display, where)
-        else:
+        if resume is None:
             folder = out or directory.fresh(settings.seed)
             summary = training.train(settings, folder, display)
+        else:
+            folder, summary = resume, training.resume(resume, display, where)
     print_summary(console, folder, summary)
 
 
-def _config_of(run: Path | None) -> configuration.Config:
-    assert run is not None
-    return directory.RunDirectory.open(run).config()
-
-
 def _dry_run(settings: configuration.Config) -> None:
-    """Placement at once, the rest after a trial; ends with 1 if the training could not start here."""
-    from sacglam.cli.display import RichDisplay
+    """Print the placement at once and the rest after a trial; exit with 1 if the run could not start here."""
     from sacglam.tools.dry_run import report
     from sacglam.tools.dry_run.forecast import forecast, placed
 
     settled, where = placed(settings)
-    console.print(where.describe(), markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, where.describe())
     with RichDisplay(errors) as display:
         found = forecast(settled, where, display)
     report.show(console, found)
@@ -117,39 +102,28 @@ def profile(
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="YAML configurations and run folders, to be shown side by side; none: the quickstart.",
+            help="YAML configurations and run directories to compare (default: the quickstart).",
             metavar="[CONFIG|RUN]...",
-            show_default=False,
         ),
     ] = None,
     intervals: Annotated[int, typer.Option(help="Intervals of the loop to measure.", min=1)] = 10,
-    seconds: Annotated[
-        float | None, typer.Option(help="Measure for so long instead.", min=0.1, show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Overrides one value in each; may be repeated.", metavar="KEY=VALUE"),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A new folder; none: one under profiles/.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to measure, instead of --intervals.", min=0.1)] = None,
+    set_: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="New folder to write to (default: one in profiles/).")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show where a training's time goes: seconds by phase, tokens and FLOP per second, share of the floor.
+    """Show where training time goes: seconds by phase, tokens and FLOP per second, share of the floor.
 
-    Runs the loop that `sacglam train` runs, without evaluations and checkpoints, and leaves the first intervals out.
-    A RUN goes on from its newest checkpoint, and nothing in its folder changes. Writes profile.json, profile.png
-    (stacked bars) and trace.json, which opens at https://ui.perfetto.dev.
+    Runs the same loop as `sacglam train`, without evaluations and checkpoints, and skips the first intervals. A RUN
+    continues from its newest checkpoint; its folder is left unchanged. Writes profile.json, profile.png (stacked bars)
+    and trace.json, which opens at https://ui.perfetto.dev.
 
+    \b
     Examples:
-
       sacglam profile
-
       sacglam profile configs/quickstart.yaml runs/my-run --intervals 5
-
       sacglam profile --seconds 60 --set device=cpu --out where-it-goes
     """
-    from sacglam.cli.display import RichDisplay
     from sacglam.tools.profile import report
     from sacglam.tools.profile.measure import measure, sources_of
 
@@ -169,40 +143,41 @@ def profile(
 
 
 def pretrain(
-    folder: Annotated[Path, typer.Argument(help="Where to write the model; it must not exist yet.", metavar="DIR")],
-    steps: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1, show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Seeds the corpus and the first weights.", min=0)] = 0,
+    folder: Annotated[Path, typer.Argument(help="New folder to write the model to.", metavar="DIR")],
+    steps: Annotated[int | None, typer.Option(help="Updates (default: 2500); fewer for a trial.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[
-        int, typer.Option(help="CPU threads. `builtin` took 2, `builtin-t5` 1; the last bits depend on it.", min=1)
+        int,
+        typer.Option(
+            help="CPU threads; they change the weights' last bits. `builtin` was made with 2, `builtin-t5` with 1.",
+            min=1,
+        ),
     ] = 2,
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
     ] = "llama",
 ) -> None:
-    """Make a built-in tiny language model anew, from word knowledge and random play.
+    """Make a built-in tiny language model, from word knowledge and random play.
 
-    With its defaults this is how the models that come with sacglam were made. Train with it by
-    --set model.name=DIR.
+    The defaults made the models that come with sacglam. Train on the result with --set model.name=DIR.
 
+    \b
     Examples:
-
       sacglam pretrain my-model
-
       sacglam pretrain my-t5 --architecture t5
     """
     from dataclasses import replace
 
     from sacglam import cpu
-    from sacglam.cli.display import RichDisplay
     from sacglam.tools.pretraining.recipes import RECIPES
     from sacglam.tools.pretraining.train import pretrain as run
 
     cpu.prepare(threads)
     with directory.explained(folder):
         folder.mkdir(parents=True)
-    make, defaults = RECIPES[architecture]
-    settings = replace(defaults, seed=seed, **({} if steps is None else {"steps": steps}))
+    recipe = RECIPES[architecture]
+    settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
     with RichDisplay(console) as display:
         display.stage("pre-training", settings.steps)
-        loss = run(folder, settings, lambda step, _: display.advance(step), make)
+        loss = run(folder, replace(recipe, settings=settings), lambda step, _: display.advance(step))
     console.print(f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")

@@ -1,7 +1,7 @@
-"""Aim while a run trains: a process of its own that reads the run's files, so that nothing in Aim can harm the run.
+"""Aim while a run trains: a separate process reads the run's files, so that no failure of Aim can harm the run.
 
-The run writes files and knows nothing more. The process sees the end of its input when the run ends, however it ends,
-reads the rest and ends as well.
+The run only writes files. When it ends, in whatever way, the process sees the end of its input, copies the rest into
+Aim and exits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from sacglam.runs.display import Display
 
 INSTALL = "pip install 'sacglam[aim]'"
 _PROGRAM = "sacglam.tools.aim.sync"
-_POLL_S = 1.0
-_FINISH_S = 60.0
+_QUIET_S = 1.0
 
 
 def installed() -> bool:
@@ -31,17 +30,21 @@ def installed() -> bool:
 
 
 class AimSidecar:
-    """Shows the run in Aim, by a process of its own."""
+    """The process that copies a run into Aim."""
 
-    def __init__(self, root: Path, repo: Path | None, display: Display) -> None:
-        """`root` is the run's folder, `repo` the one that holds the Aim repository; None: the run is not shown."""
+    def __init__(self, root: Path, repo: Path | None, display: Display, finish_s: float = 60.0) -> None:
+        """`root` is the run's folder, `repo` that of the Aim repository; without it, nothing is started.
+
+        `finish_s` is how long `close` waits for the process.
+        """
         self._root = root
         self._repo = repo
         self._display = display
+        self._finish_s = finish_s
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the process; a session of its own keeps it from the Ctrl-C that ends the training."""
+        """Start the process, in a new session so that Ctrl-C reaches the training alone."""
         if self._repo is None:
             return
         command = [sys.executable, "-m", _PROGRAM, str(self._root), str(self._repo)]
@@ -59,12 +62,12 @@ class AimSidecar:
             self._give_up(f"its process cannot be started: {error}")
 
     def check(self) -> None:
-        """Notice a process that has ended before the training has."""
+        """Report the process if it has ended early."""
         if self._process and self._process.poll() is not None:
             self._collect(self._process)
 
     def close(self) -> None:
-        """Wait for the last lines to be written, a minute at most."""
+        """Wait for the last lines to be written."""
         if not self._process:
             return
         process = self._process
@@ -72,12 +75,12 @@ class AimSidecar:
         process.stdin.close()
         try:
             try:
-                process.wait(_POLL_S)
+                process.wait(_QUIET_S)
             except subprocess.TimeoutExpired:
-                self._display.stage("handing the rest to Aim", 1)
-                process.wait(_FINISH_S)
+                self._display.stage("writing the rest to Aim", 1)
+                process.wait(self._finish_s)
         except subprocess.TimeoutExpired:
-            self._give_up(f"it took more than {_FINISH_S:.0f} s to end")
+            self._give_up(f"it took more than {self._finish_s:g} s to end")
         else:
             self._collect(process)
         finally:
@@ -96,13 +99,13 @@ class AimSidecar:
     def _give_up(self, why: str) -> None:
         self._process = None
         self._display.note(
-            f"Aim does not show this run: {why}. The training does not need it, and the run's files hold everything: "
+            f"Aim does not show this run: {why}. Training is not affected; to add the run later: "
             f"sacglam aim-import {self._root}"
         )
 
 
 def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Display) -> AimSidecar:
-    """What shows the run in `directory`, as `config` asks for.
+    """The sidecar of the run in `directory`, which does nothing if `config` turns Aim off or it is not installed.
 
     Raises:
         TrackingError: `tracking.aim` is true and Aim is not installed.
@@ -114,12 +117,12 @@ def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Displa
 
 
 def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
-    """The folder that holds the Aim repository of a run: by default the one that holds the run's folder."""
+    """The folder of a run's Aim repository: by default the parent of the run's folder."""
     return Path(config.repo) if config.repo else directory.root.resolve().parent
 
 
 def record_hash(directory: RunDirectory, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """`summary` with the run's Aim hash, also in `summary.json`; unchanged if Aim does not know the run."""
+    """Add the run's Aim hash to `summary` and to `summary.json`, if Aim has the run; returns the summary."""
     known = directory.aim()
     if known is None or not summary:
         return dict(summary)

@@ -32,7 +32,7 @@ def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 def imported(run: Path) -> str:
-    """Import a run beside it; its hash."""
+    """Import a run into the repository next to it; its hash."""
     done = call(sacglam("aim-import", run))
     assert done.returncode == 0, done.stderr
     return str(json.loads((run / "aim.json").read_text())["hash"])
@@ -218,7 +218,7 @@ def test_a_training_shows_itself_while_it_goes_on_and_an_import_adds_nothing(tmp
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_in_the_same_run(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_in_the_same_aim_run(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "killed"
     process = start(tiny_train(run, *LIVE, "steps=1280"))
     deadline = time.monotonic() + 120

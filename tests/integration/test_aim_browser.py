@@ -117,7 +117,7 @@ def test_without_a_repository_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert "sacglam aim-import" in done.stderr
 
 
-def test_a_taken_port_is_told_with_a_free_one(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_with_a_free_one(tmp_path: Path) -> None:
     (tmp_path / ".aim").mkdir()
     (tmp_path / ".aim" / "VERSION").touch()
     with socket.socket() as taken:

@@ -99,7 +99,7 @@ def test_bad_input_gets_a_message_and_no_traceback(command: list[str], said: str
     assert not (tmp_path / "run").exists(), "a run that never began must not occupy its folder"
 
 
-def test_too_little_memory_is_told_with_what_helps(
+def test_too_little_memory_is_reported_with_what_helps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full() -> None:

@@ -1,1 +1,1 @@
-"""Runs in Aim, filled from the files that every run leaves."""
+"""Aim, the run explorer: filled from the files that every run writes, and served on loopback."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _TIMEOUT_S = 30.0
-_STD_DEV, _MEAN = 2, 0  # numbers by which Aim's explorer knows them
-_POINTS = 50  # of a curve, the explorer's lowest density: with many runs the default of 500 takes several times as long
+_STD_DEV, _MEAN = 2, 0  # Aim's numbers for them
+_POINTS = 50  # per curve, the explorer's lowest density: the default of 500 takes several times as long with many runs
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """A bookmark of the metrics explorer; `over` names the metric on the x axis, None environment steps."""
+    """A bookmark of the metrics explorer; `over` is the metric on the x axis (None: environment steps)."""
 
     name: str
     description: str
@@ -24,7 +24,7 @@ class Exploration:
     over: str | None = None
 
     def state(self) -> dict[str, Any]:
-        """The explorer's settings; what is left out keeps Aim's default."""
+        """The explorer's settings; the others keep Aim's defaults."""
         alignment = {"type": "custom", "metric": self.over} if self.over else {"type": "step", "metric": ""}
         return {
             "select": {"options": [], "query": "", "advancedMode": True, "advancedQuery": self.query},
@@ -70,9 +70,9 @@ EXPLORATIONS = (
 
 
 def prepare(address: str) -> dict[str, str]:
-    """Make sure that the explorer at `address` (http://host:port) has each exploration once; their pages by name.
+    """Create or update the explorations at `address` (http://host:port), and return their pages by name.
 
-    One that is there under its name is brought up to date, and what a user has bookmarked is left alone.
+    The user's own bookmarks are left alone.
 
     Raises:
         OSError: the explorer does not answer.

@@ -1,52 +1,69 @@
-"""`sacglam ui`: Aim's run explorer, on this machine's loopback alone."""
+"""`sacglam ui`: Aim's run explorer, on this machine's loopback only."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from sacglam.errors import TrackingError
 from sacglam.runs import sidecar
 from sacglam.runs.stopping import StopSignal
 from sacglam.tools.aim import repository
 from sacglam.tools.aim.explorations import prepare
-from sacglam.tools.aim.guard import LoopbackOnly
 
 HOST = "127.0.0.1"
 _START_S = 60.0
 _POLL_S = 0.1
+_HOSTS = ("127.0.0.1", "localhost")
+_POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
+_REFUSAL = b"Refused: the run explorer answers its own pages on this machine only.\n"
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], None]) -> None:
     """Serve the explorer of the Aim repository in `folder` until SIGINT (Ctrl-C) or SIGTERM.
 
-    `ready` is given the address and the prepared explorations' pages by name, once they can be opened.
+    `ready` is called once with the address and the prepared explorations' pages by name.
 
     Raises:
         TrackingError: Aim is not installed, there is no repository or it cannot be opened, or the port is taken.
     """
-    check(folder, port)
-    application = LoopbackOnly(repository.explorer(folder))
-    import uvicorn  # comes with Aim
+    if not sidecar.installed():
+        raise TrackingError(f"the run explorer needs Aim, which is not installed; {sidecar.INSTALL}")
+    if not repository.exists(folder):
+        raise TrackingError(
+            f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
+            f"to add a run afterwards: sacglam aim-import RUN --repo {folder}"
+        )
+    with _listen(port) as listening:
+        application = LoopbackOnly(repository.explorer(folder))
+        import uvicorn  # comes with Aim
 
-    server = uvicorn.Server(uvicorn.Config(application, host=HOST, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)  # the main thread is left to the signals
-    with StopSignal() as stop:
-        thread.start()
-        try:
-            _wait(lambda: server.started or stop.requested or not thread.is_alive())
-            if server.started:
-                _announce(f"http://{HOST}:{port}", ready)
-            while thread.is_alive() and not stop.requested:
-                thread.join(_POLL_S)
-        finally:
-            server.should_exit = True
-            thread.join()
-    if not server.started:
-        raise TrackingError(f"Aim's server did not start on {HOST}:{port}; is the port free? Try another --port")
+        server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
+        # In a thread, since uvicorn would take over the signals.
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        with StopSignal() as stop:
+            thread.start()
+            try:
+                deadline = time.monotonic() + _START_S
+                while not (server.started or stop.requested) and thread.is_alive() and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                if not stop.requested:
+                    _announce(f"http://{HOST}:{port}", ready)
+                while thread.is_alive() and not stop.requested:
+                    thread.join(_POLL_S)
+            finally:
+                server.should_exit = True
+                thread.join()
 
 
 def _announce(address: str, ready: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -56,41 +73,52 @@ def _announce(address: str, ready: Callable[[str, Mapping[str, str]], None]) -> 
         raise TrackingError(f"Aim's server at {address} does not answer as expected: {error}") from error
 
 
-def check(folder: Path, port: int) -> None:
-    """Say what keeps the explorer from starting, before anything is loaded.
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        with socket.create_server((HOST, 0)) as free:
+            other = free.getsockname()[1]
+        raise TrackingError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
 
-    Raises:
-        TrackingError: as for `serve`.
+
+class LoopbackOnly:
+    """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
+
+    Aim accepts calls from any site's scripts and evaluates the Python in a query. So a page open in the user's browser
+    could use it, by a request from another origin or by a name that resolves to 127.0.0.1. Both are refused. A content
+    security policy keeps Aim's pages from loading scripts and fonts from the network.
     """
-    if not sidecar.installed():
-        raise TrackingError(f"the run explorer is Aim's, which is not installed; {sidecar.INSTALL}")
-    if not repository.exists(folder):
-        raise TrackingError(
-            f"expected an Aim repository at {folder / '.aim'}, found none. Trainings make one beside their folders "
-            f"where Aim is installed; for a run that is not in it: sacglam aim-import RUN --repo {folder}"
-        )
-    if not _free(port):
-        raise TrackingError(f"port {port} is taken on {HOST}; this one is free: --port {_any_free()}")
+
+    def __init__(self, application: Application) -> None:
+        """`application` receives every request that is not refused."""
+        self._application = application
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "lifespan":
+            return await self._application(scope, receive, send)
+        if not allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+            return await send({"type": "http.response.body", "body": _REFUSAL})
+
+        async def send_with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"content-security-policy", _POLICY)]
+            await send(message)
+
+        return await self._application(scope, receive, send_with_policy)
 
 
-def _free(port: int) -> bool:
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((HOST, port))
-        except OSError:
-            return False
-        return True
+def allowed(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request comes from one of this server's pages or from no page; header names are in lower case.
 
-
-def _any_free() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _START_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+    The port may differ from the server's, as behind `ssh -L`, but the request's headers must agree on it.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if urlsplit(f"//{host}").hostname not in _HOSTS:
+        return False
+    if origin is not None and urlsplit(origin).netloc != host:
+        return False
+    foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+    return not (foreign and path.startswith("/api"))

@@ -1,8 +1,8 @@
-"""What a run's files hold, as points of a run explorer: named values with a context at an environment step."""
+"""The contents of a run's files as points for Aim: named values with a context at an environment step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,39 +10,20 @@ from typing import Any
 from sacglam.config import Config
 
 AXES = ("updates", "seconds")
-"""Counters that are tracked beside every value, in its context, so that an explorer can lay it out over them."""
+"""Counters that are tracked in the context of every value, so that the explorer can use them as its x axis."""
 _SUBSETS = {"success": "train", "eval_success": "eval", "heldout_success": "heldout"}
-_ENDS = {"before": 0, "after": 1}
-_ZERO = 1e-6  # Aim's explorer takes an x of 0 for a missing one, and then draws nothing of that curve
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Values of which the histogram counts."""
-
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Texts to read side by side."""
-
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image file."""
-
-    path: Path
+_ZERO = 1e-6  # Aim's explorer takes an x of 0 for missing, and then does not draw the curve
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value of the sequence given by `name` and `context`; `step` is in environment steps."""
+    """One value of the sequence given by `name` and `context`; `step` is in environment steps.
+
+    The value is a number, the values of a distribution, texts to read side by side, or an image file.
+    """
 
     name: str
-    value: float | Distribution | Texts | Picture
+    value: float | Sequence[float] | Sequence[str] | Path
     step: int
     context: Mapping[str, str]
 
@@ -64,9 +45,9 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
 
 
 def of_summary(summary: Mapping[str, Any]) -> list[Point]:
-    """Success and SPL before and after the training from `summary.json`, as evaluations at its first and last step."""
+    """Success and SPL before and after training from `summary.json`, as evaluations at the first and last step."""
     points = []
-    for when, share in _ENDS.items():
+    for when, share in (("before", 0), ("after", 1)):
         success, spl = summary.get(f"success_{when}") or {}, summary.get(f"spl_{when}")
         step = share * int(summary.get("env_steps", 0))
         found = [Point("success", rate, step, {"subset": "eval", "goal_type": name}) for name, rate in success.items()]
@@ -78,35 +59,33 @@ def of_summary(summary: Mapping[str, Any]) -> list[Point]:
 
 
 def of_samples(line: Mapping[str, Any]) -> list[Point]:
-    """A line of `samples.jsonl`: the episodes as text, and the distributions of what their states offered."""
+    """A line of `samples.jsonl`: the episodes as text, and the distributions over the actions of all their states."""
     step = int(line["env_steps"])
     context = {"subset": "train"}
     steps = [s for episode in line["episodes"] for s in episode["steps"]]
-    probabilities = tuple(p for s in steps for p in s["probabilities"])
-    q = tuple(value for s in steps for value in s["q"])
+    q = [value for s in steps for value in s["q"]]
     points = [
-        Point("episodes", Texts(tuple(as_text(episode) for episode in line["episodes"])), step, context),
-        Point("action_probabilities", Distribution(probabilities), step, context),
+        Point("episodes", [as_text(episode) for episode in line["episodes"]], step, context),
+        Point("action_probabilities", [p for s in steps for p in s["probabilities"]], step, context),
     ]
-    return [*points, Point("q_values", Distribution(q), step, context)] if q else points
+    return [*points, Point("q_values", q, step, context)] if q else points
 
 
 def as_text(episode: Mapping[str, Any]) -> str:
-    """An episode of `samples.jsonl` to read: each state, and its actions by falling probability."""
+    """An episode of `samples.jsonl` as text: each state, and its actions from most to least probable."""
     outcome = "success" if episode["success"] else "no success"
     lines = [f"Goal: {episode['goal']}   ({episode['goal_type']}, {outcome} in {len(episode['steps'])} steps)"]
     for number, step in enumerate(episode["steps"], start=1):
         lines += ["", f"--- step {number} ---", step["observation"]]
-        lines += list(_offered(step))
+        lines += _action_lines(step)
         if step["achieved"]:
             lines.append(f"achieved: {', '.join(step['achieved'])}")
     return "\n".join(lines)
 
 
-def _offered(step: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each action, the taken one marked."""
-    by_probability = sorted(range(len(step["actions"])), key=lambda i: -step["probabilities"][i])
-    for i in by_probability:
+def _action_lines(step: Mapping[str, Any]) -> Iterator[str]:
+    """A line per action; the taken one is marked."""
+    for i in sorted(range(len(step["actions"])), key=lambda i: -step["probabilities"][i]):
         mark = ">" if i == step["taken"] else " "
         q = f"  Q {step['q'][i]:+.3f}" if step["q"] else ""
         yield f"{mark} {step['probabilities'][i]:.3f}{q}  {step['actions'][i]}"
@@ -120,6 +99,6 @@ def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:
 
 
 def algorithm(config: Config) -> str:
-    """The name by which curves are told apart: the algorithm, and whether it has hindsight."""
+    """The name that curves are grouped by: the algorithm, and whether it has hindsight."""
     name = config.algo.type.upper()
     return f"{name}+HER" if config.algo.type == "sac" and config.replay.hindsight else name

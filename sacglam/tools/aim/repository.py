@@ -1,32 +1,35 @@
-"""Aim: the one file that knows it."""
+"""The one file that imports Aim."""
 
 from __future__ import annotations
 
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sacglam.errors import TrackingError
 from sacglam.runs.sidecar import INSTALL
-from sacglam.tools.aim.records import Distribution, Picture, Point, Texts
+from sacglam.tools.aim.records import Point
 
 
 def exists(folder: Path) -> bool:
-    """Whether `folder` holds a whole Aim repository; `VERSION` is what Aim writes last when it makes one."""
+    """Whether `folder` contains a complete Aim repository; `VERSION` is the last file that Aim writes for a new one."""
     return (folder / ".aim" / "VERSION").is_file()
 
 
 class AimRun:
-    """One run in an Aim repository, with this process as its only writer."""
+    """One run in an Aim repository, with this process as its only writer.
+
+    All methods raise `TrackingError` if Aim cannot write.
+    """
 
     def __init__(self, folder: Path, run_hash: str | None) -> None:
-        """Open the repository in `folder`, making it if need be, and in it the run `run_hash`, or a new one.
+        """Open the run `run_hash` of the repository in `folder`, or a new run if the repository does not know it.
 
-        A hash that the repository does not know gives a new run, too.
+        The repository is created if there is none.
 
         Raises:
             TrackingError: Aim is not installed, or the repository or the run in it cannot be opened.
@@ -41,59 +44,51 @@ class AimRun:
             repo = Repo.from_path(str(folder), init=not exists(folder))
             known = run_hash if run_hash and repo.run_exists(run_hash) else None
             self._run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
-
-    @property
-    def hash(self) -> str:
-        """The name of the run in Aim."""
-        run_hash: str = self._run.hash
-        return run_hash
+            self.hash: str = self._run.hash
 
     def describe(self, name: str, experiment: str, tag: str) -> None:
-        """Name the run as the explorer lists it.
-
-        Raises:
-            TrackingError: Aim cannot write.
-        """
+        """Set the name, experiment and tag that the explorer lists."""
         with explained(self._folder):
             self._run.name, self._run.experiment = name, experiment
             if tag not in self._run.tags:
                 self._run.add_tag(tag)
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Set run parameters, which may be nested.
-
-        Raises:
-            TrackingError: Aim cannot write.
-        """
+        """Set run parameters, which may be nested."""
         with explained(self._folder):
             for name, value in params.items():
                 self._run[name] = value
 
     def track(self, points: Iterable[Point]) -> None:
-        """Add points; one that is there already, with its name, context and step, is replaced.
-
-        Raises:
-            TrackingError: Aim cannot write.
-        """
+        """Add points; one with the same name, context and step is replaced."""
         with explained(self._folder):
             for point in points:
                 self._run.track(_as_aim(point.value), name=point.name, step=point.step, context=dict(point.context))
 
     def close(self) -> None:
-        """Mark the run's end and free it for another writer.
-
-        Raises:
-            TrackingError: Aim cannot write.
-        """
+        """Mark the run's end and free it for another writer."""
         with explained(self._folder):
             self._run.close()
 
 
+def _as_aim(value: float | Sequence[float] | Sequence[str] | Path) -> Any:
+    import aim
+
+    match value:
+        case Path():
+            return aim.Image(str(value))
+        case [str(), *_]:
+            return [aim.Text(text) for text in value]
+        case [*_]:
+            return aim.Distribution(list(value))
+    return value
+
+
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn whatever Aim raises into one error that says so.
+    """Turn any error that Aim raises into a `TrackingError`.
 
-    Aim has no base class for its errors: a lock, a full disk and a damaged file each show as another library's.
+    Aim has no base class for its errors: a lock, a full disk and a damaged file each raise another library's.
     """
     try:
         yield
@@ -101,32 +96,13 @@ def explained(folder: Path) -> Iterator[None]:
         raise TrackingError(f"Aim is not installed here ({error}); {INSTALL}") from error
     except Exception as error:
         repo = folder / ".aim"
-        half = f". It is not whole: remove {repo}, and it is made anew" if repo.exists() and not exists(folder) else ""
-        raise TrackingError(
-            f"Aim cannot use the repository {repo}: {type(error).__name__}: {_one_line(error)}{half}"
-        ) from error
-
-
-def _one_line(error: Exception) -> str:
-    """What an error says first; a database's goes on with its statement."""
-    return (str(error).strip().splitlines() or ["no message"])[0][:200]
-
-
-def _as_aim(value: float | Distribution | Texts | Picture) -> Any:
-    import aim
-
-    match value:
-        case Distribution(values):
-            return aim.Distribution(list(values))
-        case Texts(texts):
-            return [aim.Text(text) for text in texts]
-        case Picture(path):
-            return aim.Image(str(path))
-    return value
+        half = f". It is incomplete: remove {repo} to start over" if repo.exists() and not exists(folder) else ""
+        message = (str(error).strip().splitlines() or ["no message"])[0][:200]  # a database's adds its statement
+        raise TrackingError(f"Aim cannot use the repository {repo}: {type(error).__name__}: {message}{half}") from error
 
 
 def explorer(folder: Path) -> Callable[..., Any]:
-    """The run explorer on the repository in `folder`, as an ASGI application; starts Aim's indexing beside it.
+    """The run explorer on the repository in `folder`, as an ASGI application; also starts Aim's indexing.
 
     Raises:
         TrackingError: Aim is not installed, or the repository cannot be opened.

@@ -1,4 +1,4 @@
-"""A run's files into Aim: all at once for `sacglam aim-import`, line by line while the run trains."""
+"""Copies a run's files into Aim: all at once for `sacglam aim-import`, line by line while the run trains."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from sacglam.errors import SacglamError, TrackingError
 from sacglam.runs.directory import RunDirectory
-from sacglam.tools.aim import records as points
+from sacglam.tools.aim import records
 from sacglam.tools.aim.repository import AimRun
 
-_BESIDE = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
+_PARAMS = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
 _POLL_S = 0.2
 _WAIT_S = 1.0
 _NICENESS = 10
@@ -26,10 +26,10 @@ _PATIENCE_S = 30.0  # for the sidecar of a run that was killed a moment ago
 
 
 class Tail:
-    """The whole lines that a growing file has got since it was last read."""
+    """The complete lines added to a growing JSON-lines file since the last iteration."""
 
     def __init__(self, file: Path) -> None:
-        """Begins at the start; the file need not exist yet."""
+        """Starts at the beginning; the file need not exist yet."""
         self._file = file
         self._offset = 0
 
@@ -52,11 +52,11 @@ def fill(
     advance: Callable[[int], None] = lambda lines: None,
     patience_s: float = 5.0,
 ) -> str:
-    """Write the run into the Aim repository in `repo`, under the hash in its `aim.json` if there is one; the hash.
+    """Write the run into the Aim repository in `repo`, and return its hash there: that of its `aim.json`, if any.
 
-    After all lines are read, `wait` returns True when there may be more, and False when there will be none: then comes
-    what is known at the end. Points that are in Aim already are replaced, so it can be done again at any time.
-    `advance` is told the number of lines done. Another writer of the run is given `patience_s` to end.
+    `wait` is called before each reading of the files, and returns whether more lines may follow; after the last one
+    the summary and curves are added. Existing points are replaced, so it is safe to repeat. `advance` is called with
+    the number of lines done. Another writer of the run has `patience_s` to finish.
 
     Raises:
         TrackingError: Aim is not installed, its repository is locked, full or broken, or the run has another writer.
@@ -65,7 +65,7 @@ def fill(
         config, known = directory.config(), directory.aim()
         run = AimRun(repo, known["hash"] if known else None)
         directory.write_aim(run.hash, repo)
-        algorithm = points.algorithm(config)
+        algorithm = records.algorithm(config)
         run.describe(directory.root.resolve().name, config.env.name, algorithm)
         run.set_params({"algorithm": algorithm, "hparams": config.model_dump(mode="json")})
         _follow(run, directory, wait, advance)
@@ -76,9 +76,9 @@ def fill(
 
 @contextmanager
 def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
-    """Hold the run against other writers, by a lock that ends with this process.
+    """Keep other writers from the run, by a lock that ends with this process.
 
-    Aim has a lock of its own, but the filelock of today takes what Aim writes into it for damaged, and breaks it.
+    Aim has a lock of its own, but current versions of filelock take its contents for damaged and break it.
     """
     deadline = time.monotonic() + patience_s
     with directory.config_file.open("r+") as held:
@@ -89,8 +89,8 @@ def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise TrackingError(
-                        f"another process is writing the run at {directory.root} into Aim: its training, or an import. "
-                        "It locks the run until it ends; wait for that"
+                        f"another process is writing the run at {directory.root} into Aim, while it trains or by an "
+                        "import; wait for it to end"
                     ) from None
                 time.sleep(_POLL_S)
         yield
@@ -98,32 +98,31 @@ def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
 
 def _follow(run: AimRun, directory: RunDirectory, wait: Callable[[], bool], advance: Callable[[int], None]) -> None:
     metrics, samples = Tail(directory.metrics_file), Tail(directory.samples_file)
-    done = 0
-    more = True
+    done, more = 0, True
     while more:
-        more = wait()  # asked first, so that what was written before its answer is read
+        more = wait()  # before reading, so that nothing written before the end is missed
         for line in metrics:
-            run.track(points.of_metrics(line))
+            run.track(records.of_metrics(line))
             done += 1
             advance(done)
         for line in samples:
-            run.track(points.of_samples(line))
+            run.track(records.of_samples(line))
 
 
 def _conclude(run: AimRun, directory: RunDirectory) -> None:
-    """What stands in the summary, and the curves."""
+    """Add the summary and the curves."""
     summary: Mapping[str, Any] = directory.summary() or {}
-    run.set_params({"summary": {name: summary[name] for name in _BESIDE if summary.get(name) is not None}})
-    run.track(points.of_summary(summary))
+    run.set_params({"summary": {name: summary[name] for name in _PARAMS if summary.get(name) is not None}})
+    run.track(records.of_summary(summary))
     if directory.curves.exists():
-        run.track([points.Point("curves", points.Picture(directory.curves), int(summary.get("env_steps", 0)), {})])
+        run.track([records.Point("curves", directory.curves, int(summary.get("env_steps", 0)), {})])
 
 
 def main() -> None:
-    """Fill Aim from a run's files until the input ends; a failure is one line on what was the standard output."""
+    """Fill Aim from a run's files until standard input ends; a failure prints one line to standard output."""
     os.nice(_NICENESS)
     reply = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Aim may print, and nobody reads
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever Aim prints
 
     def wait() -> bool:
         ended, _, _ = select.select([sys.stdin], [], [], _WAIT_S)
@@ -132,10 +131,10 @@ def main() -> None:
     root, repo = map(Path, sys.argv[1:])
     try:
         fill(RunDirectory.open(root), repo, wait, patience_s=_PATIENCE_S)
-    except Exception as error:  # the training's user reads one line, whatever it is
+    except Exception as error:  # the run prints one line about it, whatever it is
         reply.write(str(error) if isinstance(error, SacglamError) else f"{type(error).__name__}: {error}")
         reply.flush()
-        os._exit(1)  # Aim's own ending waits for ever where it cannot write
+        os._exit(1)  # Aim's exit handlers hang if it cannot write
 
 
 if __name__ == "__main__":

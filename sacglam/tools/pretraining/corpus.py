@@ -1,19 +1,20 @@
-"""The built-in model's corpus: what any language model knows of these words, and never what to do.
+"""The built-in model's corpus: what any language model knows about these words, but never what to do.
 
 Three kinds of document:
 
-* *transcripts* of a uniformly random policy under a goal drawn apart from it, in the prompt format: the text's form,
-  which actions a state offers, what an action changes. As the actions do not depend on the goal, a model of these
-  documents starts as a policy that does not either.
-* *words*: which names an object answers to (a red door is furniture and a red thing).
-* *reading*: which of the objects in a scene answer to a name.
+* *transcripts* of a uniformly random policy under an independent goal, in the prompt format: the form of the text,
+  the actions of each state and their effects. Since the actions do not depend on the goal, a model trained on them
+  starts as a policy that ignores it.
+* *words*: whether a name fits an object (a red door is furniture and a red thing).
+* *reading*: which objects of a scene a name fits.
 
-No document says what a goal asks for, which supply grows what, or that anything was achieved.
+No document says what a goal requires, which supply grows what, or that anything was achieved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from sacglam.envs import TextEnv, make
@@ -28,22 +29,19 @@ NAMES: tuple[Name, ...] = names(CATEGORIES)
 
 def documents(rng: Random) -> Callable[[], str]:
     """A function that draws the next document."""
-    worlds: list[tuple[TextEnv, float]] = [
-        (make("playground_simple"), 0.3),
-        (make("playground"), 0.1),
-        (make("bitflip", bits=10), 0.05),
+    draws = [
+        partial(transcript, make("playground_simple"), rng),
+        partial(transcript, make("playground"), rng),
+        partial(transcript, make("bitflip", bits=10), rng),
+        partial(words, rng),
+        partial(reading, rng),
     ]
-    kinds: list[tuple[Callable[[], str], float]] = [
-        *((lambda env=env: transcript(env, rng), weight) for env, weight in worlds),
-        (lambda: words(rng), 0.1),
-        (lambda: reading(rng), 0.45),
-    ]
-    draws, weights = zip(*kinds, strict=True)
+    weights = [0.3, 0.1, 0.05, 0.1, 0.45]
     return lambda: rng.choices(draws, weights)[0]()
 
 
 def transcript(env: TextEnv, rng: Random) -> str:
-    """Part of an episode of the uniformly random policy, from a random moment on."""
+    """A few steps of an episode of the uniformly random policy, from a random step."""
     goals = env.goals("train")
     goal = goals[rng.randrange(len(goals))]
     observation = env.reset(goal, rng.randrange(2**31))
@@ -63,7 +61,7 @@ def transcript(env: TextEnv, rng: Random) -> str:
 
 
 def words(rng: Random) -> str:
-    """Whether objects answer to names."""
+    """Whether names fit objects."""
     lines = []
     for _ in range(8):
         thing = draw(rng)
@@ -73,7 +71,7 @@ def words(rng: Random) -> str:
 
 
 def reading(rng: Random) -> str:
-    """A question about a scene, the scene, and the objects that answer it."""
+    """The question which objects fit a name, a scene, and the answer."""
     things = [draw(rng) for _ in range(rng.choice((3, 3, 3, 6)))]
     grown = [rng.random() < 0.5 for _ in things]
     name = _fitting(rng.choice(things), rng)

@@ -1,4 +1,4 @@
-"""The two tiny models that are made from the corpus: what they are, and what they learn from a document."""
+"""The two tiny models that are trained on the corpus: their architectures and losses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ END = "<|end|>"
 SPLIT = re.compile(r"^.*?(?:Action|Answer):|^.*?:", re.DOTALL)
 """A document's beginning: up to its first action or answer, else up to its first colon."""
 CONTINUATION = 32
-"""Tokens of a continuation that are learned: an action and the observation after it."""
+"""Tokens that are learned of a continuation: an action and the observation after it."""
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """The recipe's numbers; the defaults made the decoder-only model that is shipped."""
+    """Sizes and hyperparameters; the defaults made the shipped decoder-only model."""
 
     steps: int = 2500
     batch_size: int = 48
@@ -44,103 +44,107 @@ class PretrainSettings:
     max_positions: int = 1024
 
 
-T5_SETTINGS = PretrainSettings(batch_size=64)
-"""Those of the encoder-decoder: the same widths, as many layers in each half, and rows of one document each."""
+@dataclass(frozen=True)
+class Recipe:
+    """An architecture with the settings of its shipped model.
+
+    `build` gives the untrained model, with weights from torch's global generator; `loss` draws a batch of documents and
+    gives their mean loss per token in nats.
+    """
+
+    settings: PretrainSettings
+    build: Callable[[PreTrainedTokenizerFast, PretrainSettings], PreTrainedModel]
+    loss: Callable[[PreTrainedModel, PreTrainedTokenizerFast, PretrainSettings, Callable[[], str]], Tensor]
 
 
-class Llama:
-    """A decoder-only model that learns documents end to end."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
-        """First weights from torch's global generator."""
-        self._tokenizer = tokenizer
-        self._settings = settings
-        heads = settings.hidden // settings.head_size
-        config = LlamaConfig(
-            vocab_size=settings.vocabulary,
-            hidden_size=settings.hidden,
-            intermediate_size=settings.mlp,
-            num_hidden_layers=settings.layers,
-            num_attention_heads=heads,
-            num_key_value_heads=heads,
-            max_position_embeddings=settings.max_positions,
-            tie_word_embeddings=True,
-            bos_token_id=tokenizer.eos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.eos_token_id,
-        )
-        self.model: PreTrainedModel = LlamaForCausalLM(config)
-
-    def loss(self, draw: Callable[[], str]) -> Tensor:
-        """Mean nats of a token, over a batch of documents that `draw` gives."""
-        ids_BT = self._batch(draw)
-        logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
-        return functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten())
-
-    def _batch(self, draw: Callable[[], str]) -> Tensor:
-        """Documents end to end, cut into rows of equal length, (B, T)."""
-        wanted = self._settings.batch_size * self._settings.context
-        ids: list[int] = []
-        while len(ids) < wanted:
-            texts = [draw() + END for _ in range(64)]
-            for row in self._tokenizer(texts, add_special_tokens=False)["input_ids"]:
-                ids += row
-        return torch.tensor(ids[:wanted]).view(self._settings.batch_size, self._settings.context)
+def build_llama(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> PreTrainedModel:
+    """A decoder-only model."""
+    heads = settings.hidden // settings.head_size
+    config = LlamaConfig(
+        vocab_size=settings.vocabulary,
+        hidden_size=settings.hidden,
+        intermediate_size=settings.mlp,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=settings.max_positions,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id,
+    )
+    return LlamaForCausalLM(config)
 
 
-class T5:
-    """An encoder-decoder that reads a document's beginning and learns how it goes on."""
+def llama_loss(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Callable[[], str]
+) -> Tensor:
+    """Learns documents end to end, cut into rows of equal length."""
+    wanted = settings.batch_size * settings.context
+    ids: list[int] = []
+    while len(ids) < wanted:
+        for row in _encode(tokenizer, [draw() for _ in range(64)]):
+            ids += row
+    ids_BT = torch.tensor(ids[:wanted]).view(settings.batch_size, settings.context)
+    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
+    return functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten())
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
-        """First weights from torch's global generator."""
-        self._tokenizer = tokenizer
-        self._settings = settings
-        config = T5Config(
-            vocab_size=settings.vocabulary,
-            d_model=settings.hidden,
-            d_kv=settings.head_size,
-            d_ff=settings.mlp,
-            num_layers=settings.layers,
-            num_decoder_layers=settings.layers,
-            num_heads=settings.hidden // settings.head_size,
-            feed_forward_proj="gated-gelu",
-            dropout_rate=0.0,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.eos_token_id,
-        )
-        config.update({"decoder_start_token_id": tokenizer.eos_token_id})
-        self.model: PreTrainedModel = T5ForConditionalGeneration(config)
 
-    def loss(self, draw: Callable[[], str]) -> Tensor:
-        """Mean nats of a token of the continuations, over a batch of documents that `draw` gives."""
-        prompts, continuations = zip(*(split(draw()) for _ in range(self._settings.batch_size)), strict=True)
-        prompt_BP = self._padded(prompts, self._settings.context)
-        target_BT = self._padded(continuations, CONTINUATION)
-        start_B1 = torch.full_like(target_BT[:, :1], self._tokenizer.eos_token_id)
-        logits_BTV = self.model(
-            input_ids=prompt_BP.clamp(min=0),
-            attention_mask=(prompt_BP != IGNORED).long(),
-            decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1].clamp(min=0)], dim=1),
-            use_cache=False,
-        ).logits
-        return functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
+def build_t5(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> PreTrainedModel:
+    """An encoder-decoder with as many layers in each half."""
+    config = T5Config(
+        vocab_size=settings.vocabulary,
+        d_model=settings.hidden,
+        d_kv=settings.head_size,
+        d_ff=settings.mlp,
+        num_layers=settings.layers,
+        num_decoder_layers=settings.layers,
+        num_heads=settings.hidden // settings.head_size,
+        feed_forward_proj="gated-gelu",
+        dropout_rate=0.0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id,
+    )
+    config.update({"decoder_start_token_id": tokenizer.eos_token_id})
+    return T5ForConditionalGeneration(config)
 
-    def _padded(self, texts: Sequence[str], longest: int) -> Tensor:
-        """Texts with their end as ids (B, T), cut at `longest` tokens, `IGNORED` on padding."""
-        rows = self._tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
-        tensors = [torch.tensor(row[:longest]) for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=IGNORED)
+
+def t5_loss(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Callable[[], str]
+) -> Tensor:
+    """Reads the beginning of each document and learns its continuation."""
+    prompts, continuations = zip(*(split(draw()) for _ in range(settings.batch_size)), strict=True)
+    prompt_BP = _pad(_encode(tokenizer, prompts), settings.context)
+    target_BT = _pad(_encode(tokenizer, continuations), CONTINUATION)
+    start_B1 = torch.full_like(target_BT[:, :1], tokenizer.eos_token_id)
+    logits_BTV = model(
+        input_ids=prompt_BP.clamp(min=0),
+        attention_mask=(prompt_BP != IGNORED).long(),
+        decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1].clamp(min=0)], dim=1),
+        use_cache=False,
+    ).logits
+    return functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
 
 
 def split(document: str) -> tuple[str, str]:
-    """A document's beginning, as a prompt ends, and how it goes on."""
+    """A document's beginning, which ends as a prompt does, and its continuation."""
     found = SPLIT.match(document)
     assert found, document
     return document[: found.end()], document[found.end() :]
 
 
-RECIPES: dict[str, tuple[type[Llama] | type[T5], PretrainSettings]] = {
-    "llama": (Llama, PretrainSettings()),
-    "t5": (T5, T5_SETTINGS),
+def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
+    ids: list[list[int]] = tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
+    """Rows of ids as (B, T), cut at `longest` tokens, with `IGNORED` as padding."""
+    tensors = [torch.tensor(row[:longest]) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=IGNORED)
+
+
+RECIPES = {
+    "llama": Recipe(PretrainSettings(), build_llama, llama_loss),
+    "t5": Recipe(PretrainSettings(batch_size=64), build_t5, t5_loss),
 }
-"""Architectures by name, with the numbers that made the shipped model of each."""

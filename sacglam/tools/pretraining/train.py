@@ -1,4 +1,4 @@
-"""Training of the built-in models: a tokenizer and a model of two layers, from the corpus."""
+"""Trains the built-in models: a tokenizer and a model of two layers, from the corpus."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from sacglam.tools.pretraining.corpus import documents
-from sacglam.tools.pretraining.recipes import END, Llama, PretrainSettings
+from sacglam.tools.pretraining.recipes import END, PretrainSettings, Recipe
 
 PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
 """What may become one token: a label such as `You see:` with its line break, `Go to`, a word, a number, a sign.
@@ -23,34 +21,21 @@ PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
 Labels as one token make a prompt a third shorter, and the learner that much faster."""
 
 
-class Recipe(Protocol):
-    """A model in the making."""
+def pretrain(folder: Path, recipe: Recipe, progress: Callable[[int, float], None]) -> float:
+    """Train a model, write it to `folder` as transformers files, and return the last 100 steps' mean loss in nats.
 
-    model: PreTrainedModel
-
-    def loss(self, draw: Callable[[], str]) -> Tensor:
-        """Mean nats of a token, over a batch of documents that `draw` gives."""
-
-
-Progress = Callable[[int, float], None]
-MakeRecipe = Callable[[PreTrainedTokenizerFast, PretrainSettings], Recipe]
-
-
-def pretrain(folder: Path, settings: PretrainSettings, progress: Progress, make: MakeRecipe = Llama) -> float:
-    """Make the model and write it to `folder` as transformers files; the mean loss of the last 100 steps, in nats.
-
-    `progress` is called with the step and its loss. The same settings on the same machine give the same files.
+    `progress` is called with each step and its loss. The same recipe on the same machine gives the same files.
     """
+    settings = recipe.settings
     draw = documents(Random(settings.seed))
     tokenizer = train_tokenizer([draw() for _ in range(4000)], settings)
     torch.manual_seed(settings.seed)
-    recipe = make(tokenizer, settings)
-    model = recipe.model
+    model = recipe.build(tokenizer, settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, settings.steps, pct_start=0.05)
     losses = []
     for step in range(settings.steps):
-        loss = recipe.loss(draw)
+        loss = recipe.loss(model, tokenizer, settings, draw)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -65,7 +50,7 @@ def pretrain(folder: Path, settings: PretrainSettings, progress: Progress, make:
 
 
 def train_tokenizer(texts: list[str], settings: PretrainSettings) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: the corpus' words are one token each, and any other text still has tokens."""
+    """Byte-level BPE: each word of the corpus is one token, and any other text can still be encoded."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

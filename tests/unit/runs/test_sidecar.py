@@ -1,4 +1,4 @@
-"""A training is never stopped by what shows it elsewhere. Processes are real; what they run is not Aim."""
+"""Training is never stopped by its sidecar. Processes are real; what they run is not Aim."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sacglam.errors import TrackingError
 from sacglam.runs import sidecar
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.progress import Progress
-from sacglam.tools.aim.explorer import check
+from sacglam.tools.aim.explorer import serve
 
 
 class Notes:
@@ -32,7 +32,7 @@ class Notes:
         self.said.append(text)
 
 
-def test_a_mirror_that_fails_is_told_of_once_with_the_way_to_mend_it(tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
     display = Notes()
     failing = sidecar.AimSidecar(tmp_path / "no-run", tmp_path, display)
     failing.start()
@@ -44,7 +44,7 @@ def test_a_mirror_that_fails_is_told_of_once_with_the_way_to_mend_it(tmp_path: P
     assert f"sacglam aim-import {tmp_path / 'no-run'}" in said
 
 
-def test_a_mirror_that_cannot_be_started_is_told_of_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     display = Notes()
     failing = sidecar.AimSidecar(tmp_path, tmp_path, display)
@@ -55,15 +55,13 @@ def test_a_mirror_that_cannot_be_started_is_told_of_too(tmp_path: Path, monkeypa
     assert "cannot be started" in display.said[0]
 
 
-def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = tmp_path / "python"
     hanging.write_text("#!/bin/sh\nexec sleep 600\n")
     hanging.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(hanging))
-    monkeypatch.setattr(sidecar, "_POLL_S", 0.05)
-    monkeypatch.setattr(sidecar, "_FINISH_S", 0.05)
     display = Notes()
-    hung = sidecar.AimSidecar(tmp_path, tmp_path, display)
+    hung = sidecar.AimSidecar(tmp_path, tmp_path, display, finish_s=0.05)
     hung.start()
     hung.close()
     assert len(display.said) == 1
@@ -84,10 +82,10 @@ def test_where_aim_is_not_installed_it_is_left_out_unless_asked_for(
     with pytest.raises(TrackingError, match="pip install"):
         sidecar.sidecar_for(run, TrackingConfig(aim=True), Notes())
     with pytest.raises(TrackingError, match="pip install"):
-        check(tmp_path, 43800)
+        serve(tmp_path, 43800, lambda address, pages: None)
 
 
-def test_the_repository_is_beside_the_run_unless_the_configuration_names_one(tmp_path: Path) -> None:
+def test_the_repository_is_next_to_the_run_unless_the_configuration_names_one(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "runs" / "one")
     assert sidecar.repo_of(run, TrackingConfig()) == tmp_path / "runs"
     assert sidecar.repo_of(run, TrackingConfig(repo="elsewhere")) == Path("elsewhere")

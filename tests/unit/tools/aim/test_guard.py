@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sacglam.tools.aim.guard import LoopbackOnly, allowed
+from sacglam.tools.aim.explorer import LoopbackOnly, allowed
 
 HOST = {"host": "127.0.0.1:43800"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sacglam.config import parse
-from sacglam.tools.aim.records import Distribution, Point, Texts, algorithm, as_text, of_metrics, of_samples, of_summary
+from sacglam.tools.aim.records import Point, algorithm, as_text, of_metrics, of_samples, of_summary
 
 EPISODE = {
     "goal": "Grasp red tea",
@@ -22,7 +22,7 @@ EPISODE = {
 }
 
 
-def test_success_has_a_context_and_the_rest_has_none_and_each_context_has_the_axes() -> None:
+def test_success_has_a_context_and_each_context_has_the_axes() -> None:
     line = {"env_steps": 320, "updates": 8, "seconds": 1.5, "success": 0.5, "success/grasp": 0.25, "entropy": 1.0}
     overall, grasp = ({"subset": "train", "goal_type": kind} for kind in ("overall", "grasp"))
     expected = [
@@ -34,7 +34,7 @@ def test_success_has_a_context_and_the_rest_has_none_and_each_context_has_the_ax
     assert of_metrics(line) == expected
 
 
-def test_evaluations_are_told_from_training_and_held_out_goals_from_both() -> None:
+def test_training_evaluation_and_held_out_goals_are_separate_subsets() -> None:
     line = {"env_steps": 1, "updates": 1, "seconds": 1.0, "eval_success/overall": 0.5, "heldout_success/grow": 0.25}
     found = {(p.context["subset"], p.context["goal_type"]): p.value for p in of_metrics(line) if p.name == "success"}
     assert found == {("eval", "overall"): 0.5, ("heldout", "grow"): 0.25}
@@ -61,7 +61,7 @@ def test_the_summary_gives_the_evaluations_before_and_after() -> None:
     assert [p.value for p in found if p.name == "seconds" and p.step == 64] == [3.0]
 
 
-def test_a_summary_of_a_run_that_was_just_begun_gives_nothing() -> None:
+def test_a_summary_of_a_run_that_has_just_started_gives_nothing() -> None:
     assert of_summary({}) == []
     assert {p.step for p in of_summary({"success_before": {"overall": 0.1}, "success_after": None})} == {0}
 
@@ -69,9 +69,9 @@ def test_a_summary_of_a_run_that_was_just_begun_gives_nothing() -> None:
 def test_samples_give_texts_and_distributions_over_all_states() -> None:
     context = {"subset": "train"}
     assert of_samples({"env_steps": 32, "episodes": [EPISODE, EPISODE]}) == [
-        Point("episodes", Texts((as_text(EPISODE),) * 2), 32, context),
-        Point("action_probabilities", Distribution((0.25, 0.75, 0.25, 0.75)), 32, context),
-        Point("q_values", Distribution((-0.5, 0.125, -0.5, 0.125)), 32, context),
+        Point("episodes", [as_text(EPISODE)] * 2, 32, context),
+        Point("action_probabilities", [0.25, 0.75, 0.25, 0.75], 32, context),
+        Point("q_values", [-0.5, 0.125, -0.5, 0.125], 32, context),
     ]
 
 

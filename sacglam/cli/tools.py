@@ -1,0 +1,108 @@
+"""Commands around training: environments, what this machine can run, and the run explorer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_plain
+
+
+def envs(as_json: JsonOption = False) -> None:
+    """List the environments and their number of goals by type, to train on and held out."""
+    from sacglam.envs import describe
+
+    found = [asdict(description) for description in describe()]
+    if as_json:
+        print(json.dumps(found))
+        return
+    for entry in found:
+        table = Table("goal type", "train", "held out", title=entry["name"], title_justify="left")
+        for kind in entry["goals"] | entry["heldout"]:
+            table.add_row(kind, f"{entry['goals'].get(kind, 0):,}", f"{entry['heldout'].get(kind, 0):,}")
+        table.add_row("[bold]all", f"{sum(entry['goals'].values()):,}", f"{sum(entry['heldout'].values()):,}")
+        console.print(table)
+    console.print("Your own: register a factory, or name it as package.module:factory (docs/environments.md).")
+
+
+def doctor(
+    as_json: JsonOption = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Read versions only; import nothing.")] = False,
+) -> None:
+    """Check what this machine can run, and how to fix what it cannot.
+
+    Tries each package in a process of its own, which takes up to half a minute. The exit code is 0 if training in one
+    process works.
+    """
+    from sacglam.tools.doctor.collect import collect
+    from sacglam.tools.doctor.report import diagnose, print_report
+
+    with errors.status("checking this machine") as status:
+        diagnosis = diagnose(collect(quick, lambda name: status.update(f"importing {name}")))
+    if as_json:
+        print(json.dumps(diagnosis.to_json()))
+    else:
+        print_report(console, diagnosis)
+    raise typer.Exit(0 if diagnosis.trains else 1)
+
+
+def aim_import(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN...")],
+    repo: Annotated[
+        Path | None, typer.Option(help="Folder of the Aim repository (default: the run's tracking.repo).")
+    ] = None,
+) -> None:
+    """Fill Aim from the files of runs: metrics, success by goal type, sample episodes, curves, settings.
+
+    For runs that were trained without Aim, or while its repository was locked, full or broken. Safe to repeat: a run
+    that is already in Aim is updated. Then open the explorer with sacglam ui.
+
+    \b
+    Example:
+      sacglam aim-import runs/my-run runs/another
+    """
+    from sacglam.runs.directory import RunDirectory
+    from sacglam.runs.sidecar import record_hash, repo_of
+    from sacglam.tools.aim.sync import fill
+
+    with RichDisplay(errors) as display:
+        for each in runs:
+            run = RunDirectory.open(each)
+            folder = (repo or repo_of(run, run.config().tracking)).resolve()
+            display.stage(f"importing {each}", len(run.metrics()))
+            run_hash = fill(run, folder, advance=display.advance)
+            record_hash(run, run.summary() or {})
+            print_plain(console, f"{each} is {run_hash} in {folder / '.aim'}")
+
+
+def ui(
+    repo: Annotated[
+        Path, typer.Argument(help="Folder of the Aim repository: the one that contains the runs.", metavar="DIR")
+    ] = Path("runs"),
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 43800,
+) -> None:
+    """Open Aim's run explorer, on this machine only, with prepared explorations.
+
+    They show success over steps and over seconds, by algorithm, and success by goal type. Ctrl-C stops it.
+
+    \b
+    From another machine:
+      ssh -L 43800:127.0.0.1:43800 HOST
+    """
+    from sacglam.tools.aim.explorer import serve
+
+    def show(address: str, pages: Mapping[str, str]) -> None:
+        status.stop()
+        console.print(f"{address}/runs: all runs")
+        for name, page in pages.items():
+            console.print(f"{page}: {name}", highlight=False, soft_wrap=True)
+        console.print("Ctrl-C stops it.")
+
+    with errors.status("starting Aim's run explorer") as status:
+        serve(repo, port, show)

