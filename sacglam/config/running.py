@@ -13,7 +13,7 @@ class EvalConfig(Section):
     """Evaluation on fresh episodes, outside the training clock."""
 
     episodes: Positive = 500
-    """Fresh episodes before and after the training."""
+    """Fresh episodes before and after the training, and after it on held-out goals where the environment has some."""
     every_steps: NonNegative = 0
     """Environment steps between evaluations during the training; 0: none."""
     every_episodes: Positive = 200

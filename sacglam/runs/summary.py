@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
+from sacglam import cpu
 from sacglam.assembly import Parts
 from sacglam.config import Config
+from sacglam.envs.base import Split
 from sacglam.evaluate import Evaluation
 from sacglam.runs.progress import Progress
 
@@ -45,14 +48,18 @@ def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
     }
 
 
-def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Evaluation | None) -> dict[str, Any]:
-    """What is known after the last step; without `after` the run has not come to its end."""
+def summary_of_end(
+    config: Config, parts: Parts, progress: Progress, after: Mapping[Split, Evaluation]
+) -> dict[str, Any]:
+    """What is known after the last step; without `after` the run is not finished."""
+    trained, heldout = after.get("train"), after.get("heldout")
     phases = parts.clock.seconds
     training = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
     return {
-        "finished": after is not None,
-        "success_after": after.success if after else None,
-        "spl_after": after.spl if after else None,
+        "finished": trained is not None,
+        "success_after": trained.success if trained else None,
+        "success_heldout": heldout.success if heldout else None,
+        "spl_after": trained.spl if trained else None,
         "env_steps": progress.env_steps,
         "episodes": progress.episodes,
         "updates": progress.updates,
@@ -66,6 +73,7 @@ def summary_of_end(config: Config, parts: Parts, progress: Progress, after: Eval
         "threads": config.threads,
         "device": config.device,
         "platform": f"{sys.platform} {platform.machine()}",
+        "machine": {"cpu": cpu.model(), "cores": cpu.cores()},
         "versions": versions(),
     }
 

@@ -56,12 +56,12 @@ def rows_of(config: Config, phase: str) -> int:
 
 
 def states_beside(config: Config, episode_steps: float) -> float:
-    """States scored outside of the rollout: evaluations, before and after among them, and samples.
+    """States scored outside of the rollout: evaluations (before, after, held-out goals, interim) and samples.
 
     Those of a sample are asked for Q values besides.
     """
     evaluation, tracking = config.evaluation, config.tracking
-    episodes = 2 * evaluation.episodes
+    episodes = 3 * evaluation.episodes
     if evaluation.every_steps:
         episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * (1 + evaluation.heldout)
     if tracking.samples_every_steps:
