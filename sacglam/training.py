@@ -29,7 +29,7 @@ from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Evaluation
 
 # Streams of evaluation episodes: before and after a run play the same ones, and training none of them.
-_FINAL, _INTERIM, _SAMPLES = 0xF17A1, 0x17E21, 0x5A3B1
+_FINAL, _HELDOUT, _INTERIM, _SAMPLES = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1
 
 
 def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Run:
                 after = self._evaluate_end(stop)
             except Stopped:
                 self._checkpoint()
-                return self._summarise(self._directory.summary() or {}, None)
+                return self._summarise(self._directory.summary() or {}, {})
             return self._summarise(start, after)
 
     def _train(self, stop: StopSignal) -> None:
@@ -164,13 +164,16 @@ class Run:
             self._directory.write_summary(start)
         return start
 
-    def _evaluate_end(self, stop: StopSignal) -> Evaluation | None:
-        """The trained policy, if the budget is spent."""
+    def _evaluate_end(self, stop: StopSignal) -> dict[Split, Evaluation]:
+        """The trained policy on the goals of training and on those held out, if the budget is spent."""
         if self._loop.progress.env_steps < self._config.steps:
-            return None
-        return self._evaluate("evaluating after", self._parts.scorer, greedy, stop)
+            return {}
+        after: dict[Split, Evaluation] = {"train": self._evaluate("evaluating after", self._parts.scorer, greedy, stop)}
+        if build_env(self._config).goals("heldout"):
+            after["heldout"] = self._evaluate("evaluating held-out goals", self._parts.scorer, greedy, stop, "heldout")
+        return after
 
-    def _summarise(self, start: Mapping[str, Any], after: Evaluation | None) -> dict[str, Any]:
+    def _summarise(self, start: Mapping[str, Any], after: Mapping[Split, Evaluation]) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
         parts = self._parts
         end = summary_of_end(self._config, self._loop.progress, parts.clock.seconds, self._processes(), after)
@@ -225,7 +228,9 @@ class Run:
                 np.random.default_rng([self._config.seed, _SAMPLES, self._loop.progress.env_steps]),
             )
 
-    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, stop: StopSignal) -> Evaluation:
+    def _evaluate(
+        self, stage: str, scorer: Scorer, policy: Policy, stop: StopSignal, split: Split = "train"
+    ) -> Evaluation:
         episodes = self._config.evaluation.episodes
         self._display.stage(stage, episodes)
 
@@ -238,7 +243,8 @@ class Run:
             lambda: build_env(self._config),
             scorer,
             policy,
+            split=split,
             episodes=episodes,
-            rng=np.random.default_rng([self._config.seed, _FINAL]),
+            rng=np.random.default_rng([self._config.seed, _FINAL if split == "train" else _HELDOUT]),
             progress=progress,
         )

@@ -124,10 +124,13 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
             soft_wrap=True,
         )
         return
-    table = Table("success", "random policy", "before (greedy)", "after (greedy)")
-    for name, after in summary["success_after"].items():
-        random, before = summary["success_random"].get(name), summary["success_before"].get(name)
-        table.add_row(name, *("" if rate is None else f"{rate:.3f}" for rate in (random, before, after)))
+    columns = {"random": "random policy", "before": "before (greedy)", "after": "after (greedy)"}
+    if summary["success_heldout"]:
+        columns["heldout"] = "held-out goals (greedy)"
+    table = Table("success", *columns.values())
+    for name in summary["success_after"]:
+        rates = [summary[f"success_{when}"].get(name) for when in columns]
+        table.add_row(name, *("" if rate is None else f"{rate:.3f}" for rate in rates))
     console.print(table)
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "

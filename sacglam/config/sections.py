@@ -215,7 +215,7 @@ class EvalConfig(Section):
     """Evaluation on fresh episodes, outside the training clock."""
 
     episodes: Positive = 500
-    """Fresh episodes before and after training."""
+    """Fresh episodes before and after training; after it also on held-out goals, where the environment has some."""
     every_steps: NonNegative = 0
     """Environment steps between evaluations during training; 0: none."""
     every_episodes: Positive = 200

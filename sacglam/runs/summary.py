@@ -9,7 +9,9 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
+from sacglam import cpu
 from sacglam.config import Config
+from sacglam.envs.base import Split
 from sacglam.runs.progress import Progress
 from sacglam.types import Evaluation
 
@@ -50,14 +52,16 @@ def summary_of_end(
     progress: Progress,
     phases: Mapping[str, float],
     processes: Mapping[str, Any],
-    after: Evaluation | None,
+    after: Mapping[Split, Evaluation],
 ) -> dict[str, Any]:
     """What is known after the last step, with seconds by phase; without `after` the run is not finished."""
+    trained, heldout = after.get("train"), after.get("heldout")
     training = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
     return {
-        "finished": after is not None,
-        "success_after": after.success if after else None,
-        "spl_after": after.spl if after else None,
+        "finished": trained is not None,
+        "success_after": trained.success if trained else None,
+        "success_heldout": heldout.success if heldout else None,
+        "spl_after": trained.spl if trained else None,
         "env_steps": progress.env_steps,
         "episodes": progress.episodes,
         "updates": progress.updates,
@@ -71,5 +75,6 @@ def summary_of_end(
         "threads": config.threads,
         "device": config.device,
         "platform": f"{sys.platform} {platform.machine()}",
+        "machine": {"cpu": cpu.model(), "cores": cpu.cores()},
         "versions": versions(),
     }

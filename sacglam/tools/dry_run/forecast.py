@@ -128,7 +128,7 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
     The states of a sample are scored twice: for Q values, too.
     """
     evaluation, tracking = config.evaluation, config.tracking
-    episodes = 2 * evaluation.episodes
+    episodes = 3 * evaluation.episodes  # before, after, and held-out goals
     if evaluation.every_steps:
         episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * (1 + evaluation.heldout)
     if tracking.samples_every_steps:

@@ -1,4 +1,4 @@
-"""Many trainings and what they say together: comparisons of configurations, and the paper's ablations.
+"""Many runs and one report: comparisons of configurations, and the paper's ablations.
 
-Trainings run in processes of their own, by the same command as a person's. Nothing here loads torch.
+Each run is a process of its own, started by the same command that a user would give. Nothing here loads torch.
 """

@@ -1,8 +1,8 @@
-"""The paper's ablations as files: which settings vary, and which variants are read side by side."""
+"""The paper's ablations as YAML files: which settings vary, and which variants are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -11,85 +11,82 @@ from pydantic import ValidationError
 
 from sacglam import config as configuration
 from sacglam.config import Section
+from sacglam.envs import describe
 from sacglam.errors import ConfigError
+from sacglam.runs.directory import explained
 from sacglam.tools.experiments.plan import Axis, Experiment, Group, Variant
 
 FOLDER = Path(__file__).parent / "configs"
+GOALS = "goals"
+ABOUT_GOALS = "Proportion of each goal type in Playground-Text (Figure 4); no training"
 _BASE = "base"
 
 
-class Based(Section):
-    """A variant of another base than the family's."""
+class OtherBase(Section):
+    """A variant of another configuration than the ablation's `base`: `set` holds the overrides."""
 
     base: str
-    """A configuration beside the family's file."""
     set: tuple[str, ...] = ()
-    """Overrides of it."""
 
 
-class FamilyGroup(Section):
-    """Variants that share a panel and a table."""
+class AblationGroup(Section):
+    """Variants that share a table, and a panel for each of `axes`: overrides of the base by label.
+
+    Overrides that change nothing may be written out. `metric` is a name in metrics.jsonl; None is greedy success.
+    """
 
     title: str
-    """Above the panel."""
-    variants: dict[str, tuple[str, ...] | Based]
-    """Overrides of the base by label; those that change nothing may be written out."""
+    variants: dict[str, tuple[str, ...] | OtherBase]
     axes: tuple[Axis, ...] = ("steps",)
-    """What the curves are drawn over, a panel for each."""
     metric: str | None = None
-    """A name in metrics.jsonl to draw; None: greedy success."""
 
 
-class Family(Section):
-    """One ablation."""
+class Ablation(Section):
+    """An ablation's file: its place in the paper, the paper's finding, and what varies.
+
+    Every `base` is a configuration in the folder of this file.
+    """
 
     title: str
-    """Of the report and the figure."""
     paper: str
-    """Where the paper has it."""
     finding: str
-    """What the paper found."""
-    base: str = "base.yaml"
-    """The configuration that varies, beside the family's file."""
-    groups: tuple[FamilyGroup, ...]
-    """Panels and tables."""
+    base: str = f"{_BASE}.yaml"
+    groups: tuple[AblationGroup, ...]
 
 
 def shipped() -> list[str]:
-    """The names of the families that come with sacglam."""
+    """The names of the ablations that come with sacglam, as files."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml") if "groups" in (yaml.safe_load(file.read_text()) or {}))
 
 
-def load(name: str, also: Sequence[str] = ()) -> Experiment:
-    """The experiment of a shipped family, or of the file at `name`; `also` are names to suggest beside the shipped.
+def load(name: str) -> Experiment:
+    """The experiment of a shipped ablation, or of the file at `name`.
 
     Raises:
         ConfigError: there is none, or its file is not right.
     """
     file = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    known = [*shipped(), *also]
+    known = [*shipped(), GOALS]
     if file.parent == FOLDER and name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"unknown ablation {name!r}; {hint}Known: {', '.join(known)}; or give the path of a family's YAML file"
-        )
-    family = _read(file)
+        hint = "".join(f"did you mean {near!r}? " for near in get_close_matches(name, known, n=1))
+        raise ConfigError(f"unknown ablation {name!r}; {hint}Known: {', '.join(known)}; or give a YAML file's path")
+    ablation = _read(file)
     groups = tuple(
         Group(
             group.title,
-            {label: _variant(given, family.base, file.parent) for label, given in group.variants.items()},
+            {label: _variant(given, ablation.base, file.parent) for label, given in group.variants.items()},
             group.axes,
             group.metric,
         )
-        for group in family.groups
+        for group in ablation.groups
     )
-    return Experiment(file.stem, f"{family.title} ({family.paper})", f"The paper: {family.finding}", groups)
+    title, about = f"{ablation.title} ({ablation.paper})", f"The paper: {ablation.finding}"
+    return Experiment(file.stem, title, about, groups, files=file.stem, figure=f"{file.stem}.png")
 
 
-def _read(file: Path) -> Family:
+def _read(file: Path) -> Ablation:
     try:
-        return Family.model_validate(yaml.safe_load(file.read_text()))
+        return Ablation.model_validate(yaml.safe_load(file.read_text()))
     except OSError as error:
         raise ConfigError(f"cannot read the ablation {file}: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -99,9 +96,9 @@ def _read(file: Path) -> Family:
         raise ConfigError(f"{file} is no ablation; see docs/comparing.md. " + "; ".join(faults)) from error
 
 
-def _variant(given: tuple[str, ...] | Based, base: str, folder: Path) -> Variant:
-    """The variant under the one name of what it runs: overrides without effect are dropped, the others sorted."""
-    if isinstance(given, Based):
+def _variant(given: tuple[str, ...] | OtherBase, base: str, folder: Path) -> Variant:
+    """The variant under one name for what it runs: overrides without effect are dropped, the others sorted."""
+    if isinstance(given, OtherBase):
         base, given = given.base, given.set
     file = folder / base
     plain = configuration.load(file)
@@ -110,3 +107,23 @@ def _variant(given: tuple[str, ...] | Based, base: str, folder: Path) -> Variant
     if file.stem == _BASE:
         return Variant(varied or _BASE, file, overrides)
     return Variant(f"{file.stem}+{varied}" if varied else file.stem, file, overrides)
+
+
+def report_goals(out: Path) -> list[Path]:
+    """Write figure, text and values of the paper's Figure 4, the proportions of the goal types, to `out`; the files."""
+    from sacglam.tools.experiments.figure import draw_bars
+
+    environment = next(each for each in describe() if each.name == "playground")
+    counts = environment.goals
+    total = sum(counts.values())
+    shares = {kind: count / total for kind, count in counts.items()}
+    rows = [f"| {kind} | {counts[kind]:,} | {share:.1%} |" for kind, share in shares.items()]
+    text = [f"# {ABOUT_GOALS}", "", f"![goals]({GOALS}.png)", "", "| type | goals | share |", "|---|---|---|", *rows]
+    values = {"environment": environment.name, "goals": counts, "shares": shares}
+    files = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
+    with explained(out):
+        out.mkdir(parents=True, exist_ok=True)
+        draw_bars(shares, f"{total:,} goals of {environment.name}", "share of the goals", files[0])
+        files[1].write_text("\n".join(text) + "\n")
+        files[2].write_text(json.dumps(values, indent=2) + "\n")
+    return files

@@ -1,55 +1,56 @@
-"""The commands `sacglam compare` and `sacglam ablate`: what they take, and their help."""
+"""The commands `sacglam compare` and `sacglam ablate`."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from sacglam import cpu
-from sacglam.tools.experiments import plan
-
-if TYPE_CHECKING:
-    from sacglam.tools.experiments.run import Request
+from sacglam.errors import ConfigError
+from sacglam.runs.directory import explained
+from sacglam.runs.stopping import Stopped
+from sacglam.tools.experiments import ablations, plan, results
+from sacglam.tools.experiments.plan import Experiment, Run
 
 console = Console()
 
-SeedsOption = Annotated[int, typer.Option(help="Runs each with the seeds 0 to N-1.", min=1, metavar="N")]
+SeedsOption = Annotated[int, typer.Option(help="Seeds per configuration (0 to N-1).", min=1, metavar="N")]
 JobsOption = Annotated[
-    int, typer.Option(help="Runs at a time. More than 1 makes seconds less comparable: runs share the machine.", min=1)
+    int, typer.Option(help="Runs at a time. They share the machine, so with more than 1 seconds compare less.", min=1)
 ]
 ThreadsOption = Annotated[
-    int | None,
-    typer.Option(help="CPU threads of each run; none: cores / jobs, 4 at most.", min=1, show_default=False),
+    int | None, typer.Option(help="CPU threads per run; none: cores / jobs, at most 4.", min=1, show_default=False)
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Overrides one value in all runs; may be repeated.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="Override one value in all runs; may be repeated.", metavar="KEY=VALUE"),
 ]
 ThresholdOption = Annotated[
-    float, typer.Option(help="Success to whose first evaluation steps and seconds are counted.", min=0, max=1)
+    float, typer.Option(help="Success for which the report counts steps and seconds.", min=0, max=1)
 ]
-ReportOnlyOption = Annotated[
-    bool, typer.Option("--report-only", help="Run nothing; report on the runs that are finished.")
-]
+ReportOnlyOption = Annotated[bool, typer.Option("--report-only", help="Report on the finished runs; run nothing.")]
 
 
 def compare(
-    configs: Annotated[list[Path], typer.Argument(help="YAML files; each goes by its name.", metavar="CONFIG...")],
+    configs: Annotated[list[Path], typer.Argument(help="YAML files, labelled by their names.", metavar="CONFIG...")],
     seeds: SeedsOption = 3,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/compare"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/compare"),
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
     set_: SetOption = None,
     threshold: ThresholdOption = 0.8,
     report_only: ReportOnlyOption = False,
 ) -> None:
-    """Train configurations side by side, and report on them.
+    """Train several configurations with several seeds, and report on them.
 
     Examples:
 
@@ -58,35 +59,12 @@ def compare(
       sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine --report-only
 
     Seeds alternate between the configurations, all with the same threads and evaluated at the same steps. Ctrl-C writes
-    checkpoints; the same command goes on: finished runs are skipped, begun ones resumed, and a run that was made with
-    other settings is refused. Success on held-out goals is measured after each training.
+    checkpoints; the same command resumes: it skips finished runs, resumes unfinished ones, and refuses runs that were
+    made with other settings.
 
-    Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if a run failed or is left to do.
+    Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if a run failed or is not finished.
     """
-    from sacglam.tools.experiments.run import Files, run
-
-    request = _request(out, seeds, jobs, threads, set_, threshold, report_only)
-    files = Files(out / "figure2.png", out / "report.md", out / "report.json")
-    raise typer.Exit(0 if run(plan.comparison(configs), request, files, console) else 1)
-
-
-def _request(
-    out: Path, seeds: int, jobs: int, threads: int | None, set_: list[str] | None, threshold: float, report_only: bool
-) -> Request:
-    from sacglam.tools.experiments.run import Request, check_overrides
-
-    overrides = tuple(set_ or ())
-    check_overrides(overrides)
-    return Request(
-        root=out,
-        seeds=seeds,
-        jobs=jobs,
-        threads=threads or cpu.default_threads(jobs),
-        overrides=overrides,
-        threshold=threshold,
-        report_only=report_only,
-        command=shlex.join(["sacglam", *sys.argv[1:]]),
-    )
+    _run_and_report(plan.comparison(configs), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
 
 def ablate(
@@ -95,7 +73,7 @@ def ablate(
         typer.Argument(help="An ablation, or a YAML file of one; none: list them.", metavar="NAME", show_default=False),
     ] = None,
     seeds: SeedsOption = 2,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the reports.")] = Path("runs/ablations"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the reports.")] = Path("runs/ablations"),
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
     set_: SetOption = None,
@@ -113,30 +91,21 @@ def ablate(
 
       sacglam ablate n_step --jobs 4 --threads 1 --out runs/ablations
 
-    Ablations that share a variant share its run if they share the folder. Ctrl-C writes checkpoints, and the same
-    command goes on. Writes NAME.md, NAME.json and NAME.png to the folder. The exit code is 1 if a run failed or is left
-    to do.
+    Ablations in one folder share the runs of the variants they share. Ctrl-C writes checkpoints, and the same command
+    resumes. Writes NAME.md, NAME.json and NAME.png to the folder. The exit code is 1 if a run failed or is not
+    finished.
     """
-    from sacglam.tools.experiments import ablations, goals
-    from sacglam.tools.experiments.run import Files, run
-
     if name is None or list_:
         _list_ablations()
-        return
-    if name == goals.NAME:
-        console.print("written: " + ", ".join(map(str, goals.report_goals(out))), soft_wrap=True, highlight=False)
-        return
-    experiment = ablations.load(name, also=[goals.NAME])
-    request = _request(out, seeds, jobs, threads, set_, threshold, report_only)
-    files = Files(*(out / f"{experiment.name}.{ending}" for ending in ("png", "md", "json")))
-    raise typer.Exit(0 if run(experiment, request, files, console) else 1)
+    elif name == ablations.GOALS:
+        _say("written: " + ", ".join(map(str, ablations.report_goals(out))))
+    else:
+        _run_and_report(ablations.load(name), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
 
 def _list_ablations() -> None:
-    from sacglam.tools.experiments import ablations, goals
-
-    table = Table("ablation", "asks for", "variants", "steps a seed", "updates")
-    table.add_row(goals.NAME, goals.ABOUT, "-", "-", "-")
+    table = Table("ablation", "varies", "variants", "steps per seed", "updates")
+    table.add_row(ablations.GOALS, ablations.ABOUT_GOALS, "-", "-", "-")
     for name in ablations.shipped():
         experiment = ablations.load(name)
         configs = [variant.config() for variant in experiment.variants]
@@ -149,3 +118,68 @@ def _list_ablations() -> None:
     console.print(
         "An update of the built-in model takes 0.1 to 0.3 s on a CPU. Variants that ablations share run once."
     )
+
+
+def _run_and_report(
+    experiment: Experiment,
+    out: Path,
+    seeds: int,
+    jobs: int,
+    threads: int | None,
+    overrides: list[str],
+    threshold: float,
+    report_only: bool,
+) -> None:
+    """Run what is not finished, and write the report; exits with 1 if a run failed or is not finished."""
+    from sacglam.tools.experiments import runner  # not on Windows
+
+    settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
+    runs = plan.runs(experiment, seeds, settings, out)
+    succeeded = True
+    if not report_only:
+        results.check_same(runs)
+        try:
+            with runner.sole_user(out) as lock, runner.RunsDisplay(console, runs) as display:
+                succeeded = runner.run_all(runs, jobs, lock, display)
+        except Stopped:
+            _say("stopped; the same command resumes, and --report-only reports on what is finished")
+            raise typer.Exit(1) from None
+    if not _write_report(experiment, runs, out, threshold) or not succeeded:
+        raise typer.Exit(1)
+
+
+def _settings(experiment: Experiment, overrides: list[str], threads: int, report_only: bool) -> list[str]:
+    """The overrides of all runs, with one number of threads and one evaluation grid."""
+    for key, option in (("threads", "--threads N"), ("seed", "--seeds N")):
+        if any(override.partition("=")[0] == key for override in overrides):
+            raise ConfigError(f"expected {key} to be given by {option}, which is the same for all; got --set {key}=...")
+    settings = [*overrides, f"threads={threads}"]
+    grid = plan.evaluation_grid([variant.config(settings) for variant in experiment.variants])
+    if grid is None:
+        return settings
+    if not report_only:
+        _say(f"all runs are evaluated every {grid:,} environment steps (evaluation.every_steps)")
+    return [*settings, f"evaluation.every_steps={grid}"]
+
+
+def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, threshold: float) -> bool:
+    """Write figure, text and values; False if no run is finished yet."""
+    from sacglam.tools.experiments.figure import draw_report
+    from sacglam.tools.experiments.markdown import markdown
+    from sacglam.tools.experiments.report import report
+
+    values = report(experiment, runs, threshold, shlex.join(["sacglam", *sys.argv[1:]]))
+    if not values["runs"]["finished"]:
+        _say(f"no run under {out} is finished, so there is nothing to report on")
+        return False
+    figure, text, data = out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
+    with explained(out):
+        draw_report(values, figure)
+        text.write_text(markdown(values, figure.name))
+        data.write_text(json.dumps(values, indent=2, default=asdict) + "\n")
+    _say(f"report of {values['runs']['finished']} of {values['runs']['planned']} runs: {text}, {figure}, {data}")
+    return True
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The figure of a report, from the values of `report.json`."""
+"""Figures: the curves of a report, and shares as bars."""
 
 from __future__ import annotations
 
@@ -7,47 +7,87 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from sacglam.tools.experiments.panels import Line, Panel, draw
-from sacglam.tools.experiments.results import OVERALL
+from sacglam.tools.experiments.results import OVERALL, Curve
 from sacglam.tools.experiments.statistics import band
 
+# Okabe and Ito: distinct with any common form of colour blindness; the markers, without any colour.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_MARKERS = "osD^vP*X"
 _X = {"steps": "environment steps", "seconds": "seconds of training, without evaluation"}
-_SECONDS_GRID, _MOST_MARKS = 200, 16
+_COLUMNS, _SECONDS_GRID, _MOST_MARKS, _DPI = 2, 200, 16, 120
+
+Values = Mapping[str, Any]
 
 
-def draw_report(report: Mapping[str, Any], file: Path) -> None:
-    """Draw one panel for each group and axis.
-
-    Raises:
-        RunDirectoryError: the file cannot be written.
-    """
-    panels = [_panel(group, axis) for group in report["groups"] for axis in group["axes"]]
-    seeds = max((len(m["seeds"]) for group in report["groups"] for m in group["members"]), default=0)
+def draw_report(report: Values, file: Path) -> None:
+    """Draw a panel for each group and axis, from the values of `report.json`: two in a row, one colour for a label."""
+    panels = [(group, axis) for group in report["groups"] for axis in group["axes"]]
+    drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
+    labels = list(dict.fromkeys(member["label"] for member in drawn))
+    seeds = max((len(member["seeds"]) for member in drawn), default=0)
+    columns = min(_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(5.6 * columns, 4.1 * rows + 0.3), layout="constrained")
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    draw(panels, f"{report['title']}: {spread}", file)
+    figure.suptitle(f"{report['title']}: {spread}")
+    all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, (group, axis) in zip(all_axes, panels, strict=False):
+        _draw_panel(axes, group, axis, labels)
+    for axes in all_axes[len(panels) :]:
+        axes.set_visible(False)
+    figure.savefig(file, dpi=_DPI)
 
 
-def _panel(group: Mapping[str, Any], axis: str) -> Panel:
-    members = [member for member in group["members"] if member["curves"]]
-    metric = group["metric"]
-    random = [member["random"][OVERALL]["mean"] for member in members if metric is None]
-    return Panel(
-        title=group["title"],
-        x=_X[axis],
-        y="success (greedy, fresh episodes)" if metric is None else metric.replace("_", " "),
-        lines=[_line(member, metric or OVERALL, axis) for member in members],
-        levels={"random policy": float(np.mean(random))} if random else {},
-        unit_range=metric is None or "share" in metric,
-    )
+def _draw_panel(axes: Axes, group: Values, axis: str, labels: list[str]) -> None:
+    members, metric = [member for member in group["members"] if member["curves"]], group["metric"]
+    for member in members:
+        seeds = [curves[metric or OVERALL] for curves in member["curves"].values()]
+        _draw_seeds(axes, seeds, axis, member["label"], labels.index(member["label"]))
+    if members and metric is None:
+        level = float(np.mean([member["random"][OVERALL].mean for member in members]))
+        axes.axhline(level, color="dimgrey", linestyle=":", linewidth=1.4, label="random policy")
+    axes.set_title(group["title"], fontsize="medium")
+    axes.set_xlabel(_X[axis])
+    axes.set_ylabel("success (greedy, fresh episodes)" if metric is None else metric.replace("_", " "))
+    axes.set_xlim(left=0)
+    if metric is None or "share" in metric:
+        axes.set_ylim(-0.02, 1.02)
+    axes.grid(alpha=0.25)
+    if members:
+        axes.legend(fontsize="small", loc="best")
 
 
-def _line(member: Mapping[str, Any], name: str, axis: str) -> Line:
-    """Over steps the seeds were measured at the same points; over seconds each has its own, up to its own end."""
-    seeds = [(curves[name][axis], curves[name]["values"]) for curves in member["curves"].values()]
+def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: int) -> None:
+    """The mean as a line, the standard deviation as a band, and each seed as a thin line.
+
+    Over steps the seeds were evaluated at the same points; over seconds each has its own, up to its own end.
+    """
+    seeds = [(curve[axis], curve["values"]) for curve in curves]
     if axis == "steps":
         grid = sorted(set.intersection(*(set(x) for x, _ in seeds)))
     else:
         grid = np.linspace(0.0, min(x[-1] for x, _ in seeds), _SECONDS_GRID).tolist()
     mean, std = band(seeds, grid)
-    return Line(member["label"], seeds, (grid, mean), std, min(_MOST_MARKS, len(seeds[0][0])))
+    colour, marker = _COLOURS[style % len(_COLOURS)], _MARKERS[style % len(_MARKERS)]
+    if len(seeds) > 1:
+        for x, y in seeds:
+            axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.35)
+        axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.16, linewidth=0)
+    every = max(1, len(grid) // min(_MOST_MARKS, len(seeds[0][0])))
+    axes.plot(grid, mean, color=colour, marker=marker, markersize=4.5, markevery=every, linewidth=2, label=label)
+
+
+def draw_bars(shares: Mapping[str, float], title: str, y: str, file: Path) -> None:
+    """Draw one bar for each name, with its percentage above it."""
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.bar([name.replace("_", " ") for name in shares], list(shares.values()), color=_COLOURS[0])
+    axes.bar_label(bars, labels=[f"{share:.1%}" for share in shares.values()])
+    axes.set_title(title)
+    axes.set_ylabel(y)
+    axes.set_ylim(0, 1)
+    axes.grid(axis="y", alpha=0.25)
+    figure.savefig(file, dpi=_DPI)

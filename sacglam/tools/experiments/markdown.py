@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sacglam.clock import duration
-from sacglam.tools.experiments.report import OUTSIDE_TRAINING
 from sacglam.tools.experiments.results import OVERALL
+from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = Mapping[str, Any]
+_OUTSIDE_TRAINING = ("evaluation", "checkpoint")
 _UNTRAINED = ("random", "before")  # often the same for all members
 
 
 def markdown(report: Values, figure: str) -> str:
-    """The report as a person reads it; `figure` is the picture's file name."""
+    """The report as text; `figure` is the picture's file name."""
     parts = [
         f"# {report['title']}\n\n{report['about']}\n\n![{report['title']}]({figure})",
         *(part for group in report["groups"] for part in _group(group, report["threshold"])),
         _setting(report),
-        _reading(report["threshold"]),
+        _HOW_TO_READ.format(threshold=report["threshold"]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -27,7 +28,7 @@ def markdown(report: Values, figure: str) -> str:
 def _group(group: Values, threshold: float) -> Iterator[str]:
     yield f"## {group['title']}"
     members = [member for member in group["members"] if member["seeds"]]
-    missing = [f"{m['label']}: {_listed(m['unfinished_seeds'])}" for m in group["members"] if m["unfinished_seeds"]]
+    missing = [f"{m['label']}: {_join(m['unfinished_seeds'])}" for m in group["members"] if m["unfinished_seeds"]]
     if missing:
         yield f"**Not finished, and left out**: seeds of {'; '.join(missing)}."
     if not members:
@@ -36,7 +37,7 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
         yield _metric(members, group["metric"])
         return
     yield _overview(members, group["budget_steps"], threshold)
-    yield "Success by goal type, goals of training: mean ± standard deviation over seeds.\n\n" + _types(
+    yield "Success by goal type, training goals: mean ± standard deviation over seeds.\n\n" + _types(
         members, {"random": "random policy", "before": "before", "after": "after"}
     )
     if any(member["heldout_after"] for member in members):
@@ -48,57 +49,55 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
 
 
 def _overview(members: Sequence[Values], budget: int, threshold: float) -> str:
-    rows = []
-    for member in members:
-        to = member["to_threshold"]
-        rows.append(
-            [
-                member["label"],
-                str(len(member["seeds"])),
-                _interval(member["after"][OVERALL]),
-                _interval(member["area"]),
-                _crossing(to["steps"], lambda x: f"{x:,.0f}"),
-                _crossing(to["seconds"], lambda x: f"{x:,.0f} s"),
-                f"{member['steps_per_second']['mean']:.1f}",
-            ]
-        )
-    head = ["", "seeds", "success after", f"area to {budget:,} steps", f"steps to {threshold:g}"]
-    return _table([*head, f"seconds to {threshold:g}", "steps/s"], rows)
+    return _table(
+        {
+            "": member["label"],
+            "seeds": str(len(member["seeds"])),
+            "success after": _interval(member["after"][OVERALL]),
+            f"area to {budget:,} steps": _interval(member["area"]),
+            f"steps to {threshold:g}": _crossing(member["to_threshold"]["steps"], "{:,.0f}".format),
+            f"seconds to {threshold:g}": _crossing(member["to_threshold"]["seconds"], "{:,.0f} s".format),
+            "steps/s": f"{member['steps_per_second'].mean:.1f}",
+        }
+        for member in members
+    )
 
 
 def _types(members: Sequence[Values], columns: Mapping[str, str]) -> str:
-    types = list(dict.fromkeys(name for m in members for key in columns for name in m[key]))
+    types = dict.fromkeys(name for member in members for key in columns for name in member[key])
     rows = []
     for key, shown in columns.items():
-        cells = {m["label"]: [_spread(m[key].get(name)) for name in types] for m in members if m[key]}
-        if key in _UNTRAINED and len({tuple(each) for each in cells.values()}) == 1:
-            cells = {"all": next(iter(cells.values()))}
-        rows += [[f"{label}, {shown}", *each] for label, each in cells.items()]
-    return _table(["", *types], rows)
+        cells = {m["label"]: {name: _spread(m[key].get(name)) for name in types} for m in members if m[key]}
+        first = next(iter(cells.values()))
+        if key in _UNTRAINED and all(each == first for each in cells.values()):
+            cells = {"all": first}
+        rows += [{"": f"{label}, {shown}", **each} for label, each in cells.items()]
+    return _table(rows)
 
 
 def _ratios(ratios: Sequence[Values], threshold: float) -> str:
-    rows = []
-    for each in ratios:
-        cells = []
-        for axis in ("steps", "seconds"):
-            found = each[axis]
-            cells.append("-" if found is None else f"{_interval(found, '.2f')}, {found['n']} of {each['seeds']} seeds")
-        rows.append([f"{each['of']} / {each['to']}", *cells])
-    told = f"Steps and seconds to {threshold:g} of one over the other's, geometric mean of the ratios seed by seed."
-    return f"{told} Below 1 the first is faster; -: no seed in which both came there.\n\n" + _table(
-        ["", "steps", "seconds"], rows
+    def cell(found: Estimate | None, seeds: int) -> str:
+        return "-" if found is None else f"{_interval(found, '.2f')}, {found.n} of {seeds} seeds"
+
+    rows = [
+        {"": f"{each['of']} / {each['to']}", **{axis: cell(each[axis], each["seeds"]) for axis in ("steps", "seconds")}}
+        for each in ratios
+    ]
+    return (
+        f"Ratios of steps and of seconds to {threshold:g}, geometric mean over seeds. Below 1 the first is faster; "
+        "-: no seed in which both reached it.\n\n" + _table(rows)
     )
 
 
 def _phases(members: Sequence[Values]) -> str:
-    names = list(dict.fromkeys(name for member in members for name in member["seconds_by_phase"]))
-    training = [name for name in names if name not in OUTSIDE_TRAINING]
-    outside = [name for name in names if name in OUTSIDE_TRAINING]
-    rows = [[name, *(f"{m['seconds_by_phase'].get(name, 0.0):.1f}" for m in members)] for name in training]
-    rows.append(["**training**", *(f"**{m['train_seconds']['mean']:.1f}**" for m in members)])
-    rows += [[f"{name} (apart)", *(f"{m['seconds_by_phase'].get(name, 0.0):.1f}" for m in members)] for name in outside]
-    return "Seconds by phase, mean over seeds.\n\n" + _table(["", *(m["label"] for m in members)], rows)
+    def row(name: str, title: str) -> dict[str, str]:
+        return {"": title} | {m["label"]: f"{m['seconds_by_phase'].get(name, 0.0):.1f}" for m in members}
+
+    names = dict.fromkeys(name for member in members for name in member["seconds_by_phase"])
+    total = {"": "**training**"} | {m["label"]: f"**{m['train_seconds'].mean:.1f}**" for m in members}
+    during = [row(name, name) for name in names if name not in _OUTSIDE_TRAINING]
+    outside = [row(name, f"{name} (apart)") for name in names if name in _OUTSIDE_TRAINING]
+    return "Seconds by phase, mean over seeds.\n\n" + _table([*during, total, *outside])
 
 
 def _metric(members: Sequence[Values], metric: str) -> str:
@@ -106,31 +105,31 @@ def _metric(members: Sequence[Values], metric: str) -> str:
     for member in members:
         ends = [curves[metric]["values"] for curves in member["curves"].values()]
         first, last = (sum(values[i] for values in ends) / len(ends) for i in (0, -1))
-        rows.append([member["label"], str(len(ends)), f"{first:.3f}", f"{last:.3f}"])
-    return f"`{metric}` of metrics.jsonl.\n\n" + _table(["", "seeds", "first line", "last line"], rows)
+        rows.append(
+            {"": member["label"], "seeds": str(len(ends)), "first line": f"{first:.3f}", "last line": f"{last:.3f}"}
+        )
+    return f"`{metric}` of metrics.jsonl.\n\n" + _table(rows)
 
 
 def _setting(report: Values) -> str:
-    setting = report["setting"]
-    minutes = duration(60 * setting["training_minutes"])
-    steps = [
-        f"{m['variant']} {m['steps']:,} steps, {_listed(m['updates'])} updates"
-        for group in report["groups"]
-        for m in group["members"]
-        if "steps" in m
-    ]
-    unnoted = setting["runs_without_a_note_of_the_machine"]
-    machine = f"{_listed(setting['cpus'])}, {_listed(setting['cores'])} cores" if setting["cpus"] else "not noted"
+    setting, count = report["setting"], report["runs"]
+    text = {key: _join(values) for key, values in setting.items() if isinstance(values, list)}
+    members = [member for group in report["groups"] for member in group["members"] if "steps" in member]
+    budgets = [f"{m['variant']} {m['steps']:,} steps, {_join(m['updates'])} updates" for m in members]
+    machine = f"{text['cpus']}, {text['cores']} cores" if setting["cpus"] else "unknown"
+    unknown = setting["runs_without_a_note_of_the_machine"]
+    versions = [", ".join(f"{name} {version}" for name, version in each.items()) for each in setting["versions"]]
     lines = [
-        f"runs: {report['runs']['finished']} of {report['runs']['planned']} finished, {minutes} of training in all",
-        f"environment: {_listed(setting['environments'])}; model: {_listed(setting['models'])}",
-        f"each: {'; '.join(dict.fromkeys(steps))}",
-        f"machine: {machine}; {_listed(setting['platforms'])}, device {_listed(setting['devices'])}; "
-        f"threads of a run: {_listed(setting['threads'])}; runs at a time: {_listed(setting['jobs']) or 'not noted'}"
-        + (f" ({unnoted} runs were made otherwise, and have no note of it)" if unnoted else ""),
-        f"episodes: {_listed(setting['evaluation_episodes'])} before and after, "
-        f"{_listed(setting['interim_episodes'])} on the way, every {_listed(setting['interim_steps'])} steps",
-        "versions: " + " or ".join(_versions(v) for v in setting["versions"]),
+        f"runs: {count['finished']} of {count['planned']} finished, "
+        f"{duration(60 * setting['training_minutes'])} of training in all",
+        f"environment: {text['environments']}; model: {text['models']}",
+        f"each: {'; '.join(dict.fromkeys(budgets))}",
+        f"machine: {machine}; {text['platforms']}, device {text['devices']}; threads of a run: {text['threads']}; "
+        f"runs at a time: {text['jobs'] or 'unknown'}"
+        + (f" (not all of this is known of {unknown} runs, which another command made)" if unknown else ""),
+        f"episodes: {text['evaluation_episodes']} before and after, {text['interim_episodes']} in interim evaluations, "
+        f"every {text['interim_steps']} steps",
+        f"versions: {' or '.join(versions)}",
         f"command: `{report['command']}`",
     ]
     if setting["other_settings"]:
@@ -138,55 +137,49 @@ def _setting(report: Values) -> str:
     return "## What ran\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
-def _reading(threshold: float) -> str:
-    return f"""## How to read it
+_HOW_TO_READ = """## How to read it
 
-- Success is greedy, on fresh episodes. A curve begins with the untrained policy (*before*). Evaluations of one seed
-  play the same episodes. The random policy is measured on those of *before* and *after*.
-- Brackets are 95 % confidence intervals of the mean over seeds: Student's t, n - 1 degrees of freedom. They speak of
-  seeds, not of the episodes within one evaluation. Spread is the standard deviation with n - 1.
+- Success is greedy, on fresh episodes. A curve starts with the untrained policy (*before*). Evaluations of one seed
+  play the same episodes. The random policy plays those of *before* and *after*.
+- Brackets are 95 % confidence intervals of the mean over seeds: Student's t, n - 1 degrees of freedom. They cover the
+  variation between seeds, not between the episodes of one evaluation. Spread is the standard deviation with n - 1.
 - *Area* is mean success from step 0 to the shortest budget, by trapezoids between evaluations.
 - *Steps* and *seconds to {threshold:g}* are those of the first evaluation at or above it, so they are no finer than the
-  evaluations. A run that never came there counts as longer than all others in the median, and there is no mean then.
-- Seconds are those of training: evaluations and checkpoints are not in them. A mean over seconds ends with its fastest
-  seed."""
+  evaluations. A run that never reached it counts as longer than all others in the median, and there is no mean.
+- Seconds are those of training, without evaluations and checkpoints. A mean over seconds ends with its fastest seed."""
 
 
-def _interval(found: Values | None, form: str = ".3f") -> str:
+def _interval(found: Estimate | None, form: str = ".3f") -> str:
     if found is None:
         return "-"
-    mean = f"{found['mean']:{form}}"
-    return mean if found["low"] is None else f"{mean} [{found['low']:{form}}, {found['high']:{form}}]"
+    return f"{found.mean:{form}}" + ("" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]")
 
 
-def _spread(found: Values | None) -> str:
+def _spread(found: Estimate | None) -> str:
     if found is None:
         return "-"
-    return f"{found['mean']:.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")
+    return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
 
 
-def _crossing(found: Values, shown: Any) -> str:
-    total = len(found["values"])
-    reached = f"{found['reached']} of {total} reached"
-    if found["median"] is None:
+def _crossing(found: Crossing, shown: Callable[[float], str]) -> str:
+    reached, mean = f"{found.reached} of {len(found.values)} reached", found.estimate
+    if found.median is None:
         return reached
-    if found["estimate"] is None:
-        return f"median {shown(found['median'])}; {reached}"
-    estimate = found["estimate"]
-    if estimate["low"] is None:
-        return f"{shown(estimate['mean'])}; {reached}"
-    interval = f"[{shown(estimate['low'])}, {shown(estimate['high'])}]"
-    return f"median {shown(found['median'])}, mean {shown(estimate['mean'])} {interval}; {reached}"
+    if mean is None:
+        return f"median {shown(found.median)}; {reached}"
+    if mean.low is None or mean.high is None:
+        return f"{shown(mean.mean)}; {reached}"
+    interval = f"[{shown(mean.low)}, {shown(mean.high)}]"
+    return f"median {shown(found.median)}, mean {shown(mean.mean)} {interval}; {reached}"
 
 
-def _versions(versions: Values) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _listed(values: Sequence[Any]) -> str:
+def _join(values: Sequence[Any]) -> str:
     return " and ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in values)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def _table(rows: Iterable[Mapping[str, str]]) -> str:
+    """A table whose head is the keys of its rows, of which there is at least one."""
+    listed = list(rows)
+    head = list(listed[0])
+    lines = [head, ["---"] * len(head), *(row.values() for row in listed)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -1,4 +1,4 @@
-"""What an experiment runs: variants of configurations, seeds, and the order in which the runs take turns."""
+"""What an experiment runs: configurations with overrides, seeds, and the order of the runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Literal
 from sacglam import config as configuration
 from sacglam.config import Config
 from sacglam.errors import ConfigError
+from sacglam.runs.directory import RunDirectory
 
 Axis = Literal["steps", "seconds"]
 _EVALUATIONS = 20
@@ -27,17 +28,13 @@ class Variant:
     overrides: tuple[str, ...] = ()
 
     def config(self, extra: Sequence[str] = ()) -> Config:
-        """The configuration it stands for, with `extra` overrides.
-
-        Raises:
-            ConfigError: as for `sacglam.config.load`.
-        """
+        """The configuration with its overrides and `extra` ones."""
         return configuration.load(self.file, [*self.overrides, *extra])
 
 
 @dataclass(frozen=True)
 class Group:
-    """Variants that are read side by side: one table, and one panel of the figure for each of `axes`.
+    """Variants to compare: one table, and one panel of the figure for each of `axes`.
 
     `metric` is a name in `metrics.jsonl`; None is greedy success.
     """
@@ -50,12 +47,17 @@ class Group:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is asked (`title`, `about`) and the groups of variants that answer."""
+    """A question (`title`, `about`) and the groups of variants that answer it.
+
+    The report is `FILES.md` and `FILES.json` with the picture `figure`.
+    """
 
     name: str
     title: str
     about: str
     groups: tuple[Group, ...]
+    files: str
+    figure: str
 
     @property
     def variants(self) -> list[Variant]:
@@ -65,7 +67,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a variant with a seed, and where it goes."""
+    """A variant with a seed, and where its files go."""
 
     variant: Variant
     seed: int
@@ -74,48 +76,41 @@ class Run:
 
     @property
     def title(self) -> str:
-        """How it is called in messages."""
+        """Its name in messages."""
         return f"{self.variant.name} seed {self.seed}"
 
     @property
-    def folder(self) -> Path:
-        """Its run directory."""
-        return self.root / "runs" / self.variant.name / f"seed{self.seed}"
+    def directory(self) -> RunDirectory:
+        """Where it trains."""
+        return RunDirectory(self.root / "runs" / self.variant.name / f"seed{self.seed}")
 
     @property
     def log(self) -> Path:
-        """What its processes print; apart from the folder, which belongs to the training."""
+        """The output of its processes; outside the run directory, which `sacglam train` claims."""
         return self.root / "logs" / f"{self.variant.name}-seed{self.seed}.txt"
 
     @cached_property
     def config(self) -> Config:
-        """What it would run now.
-
-        Raises:
-            ConfigError: as for `sacglam.config.load`.
-        """
+        """The configuration that this command gives it."""
         return self.variant.config([*self.overrides, f"seed={self.seed}"])
 
-    def train_command(self) -> list[str]:
-        """The command that begins it."""
+    @property
+    def begun(self) -> bool:
+        """Whether its folder holds a run, finished or not."""
+        return self.directory.config_file.is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has used up its budget and been evaluated."""
+        return self.begun and bool((self.directory.summary() or {}).get("finished"))
+
+    def command(self) -> list[str]:
+        """The command that starts it, or resumes it if it has begun."""
+        train = [sys.executable, "-m", "sacglam", "train"]
+        if self.begun:
+            return [*train, "--resume", str(self.directory.root)]
         settings = [word for o in (*self.variant.overrides, *self.overrides) for word in ("--set", o)]
-        return _sacglam("train", self.variant.file, "--seed", self.seed, "--out", self.folder, *settings)
-
-    def resume_command(self) -> list[str]:
-        """The command that goes on with it."""
-        return _sacglam("train", "--resume", self.folder)
-
-    def heldout_command(self) -> list[str]:
-        """The command that measures it on held-out goals, with as many episodes as on those of training."""
-        config = self.config
-        episodes, device = config.evaluation.episodes, config.device
-        return _sacglam(
-            "evaluate", self.folder, "--goals", "heldout", "--episodes", episodes, "--device", device, "--json"
-        )
-
-
-def _sacglam(*words: object) -> list[str]:
-    return [sys.executable, "-m", "sacglam", *map(str, words)]
+        return [*train, str(self.variant.file), f"--seed={self.seed}", f"--out={self.directory.root}", *settings]
 
 
 def runs(experiment: Experiment, seeds: int, overrides: Sequence[str], root: Path) -> list[Run]:
@@ -124,19 +119,18 @@ def runs(experiment: Experiment, seeds: int, overrides: Sequence[str], root: Pat
     So no variant has the quiet hours of the machine to itself, or always runs after the same other one.
     """
     variants = experiment.variants
-    found = []
-    for seed in range(seeds):
-        first = seed % len(variants)
-        for variant in variants[first:] + variants[:first]:
-            found.append(Run(variant, seed, tuple(overrides), root))
-    return found
+    return [
+        Run(variants[(seed + i) % len(variants)], seed, tuple(overrides), root)
+        for seed in range(seeds)
+        for i in range(len(variants))
+    ]
 
 
 def comparison(files: Sequence[Path]) -> Experiment:
-    """Configurations side by side, over environment steps and over seconds, as in the paper's Figure 2.
+    """Configurations over environment steps and over seconds, as in the paper's Figure 2.
 
     Raises:
-        ConfigError: two files of one name, which would share a folder.
+        ConfigError: two files have one name and would share a folder.
     """
     members: dict[str, Variant] = {}
     for file in files:
@@ -146,14 +140,15 @@ def comparison(files: Sequence[Path]) -> Experiment:
             )
         members[file.stem] = Variant(file.stem, file)
     about = "Greedy success on fresh episodes, over environment steps and over seconds of training."
-    return Experiment("compare", "Comparison", about, (Group("Success", members, ("steps", "seconds")),))
+    group = Group("Success", members, ("steps", "seconds"))
+    return Experiment("compare", "Comparison", about, (group,), files="report", figure="figure2.png")
 
 
 def evaluation_grid(configs: Sequence[Config]) -> int | None:
     """Environment steps between evaluations for all, where the configurations do not already agree; else None.
 
-    If all that evaluate on the way do it as often, the others follow. Otherwise about 20 evaluations in the shortest
-    budget, at a multiple of every update interval, so that all are measured at the same steps.
+    If all that have interim evaluations agree, the others follow. Otherwise about 20 evaluations in the shortest
+    budget, at a multiple of every update interval, so that all are evaluated at the same steps.
     """
     every = {config.evaluation.every_steps for config in configs}
     if len(every) == 1 and 0 not in every:

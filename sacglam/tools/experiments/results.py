@@ -1,47 +1,49 @@
-"""What finished runs left behind, as plain data."""
+"""What runs leave in their folders: whether it is the run that is asked for, and the results of a finished one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sacglam.config import Config
-from sacglam.runs.directory import RunDirectory
+from sacglam.errors import RunDirectoryError
 from sacglam.tools.experiments.plan import Run
-from sacglam.tools.experiments.state import State, heldout_file, sessions, state
 
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Values measured during a run, at environment steps and at seconds of training."""
-
-    steps: tuple[float, ...]
-    seconds: tuple[float, ...]
-    values: tuple[float, ...]
-
-    def axis(self, name: str) -> tuple[float, ...]:
-        """`steps` or `seconds`."""
-        return self.seconds if name == "seconds" else self.steps
+Curve = dict[str, tuple[float, ...]]
+"""`steps` of the environment, `seconds` of training, and the `values` measured there."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run."""
+    """A finished run. `sessions` holds the `--jobs` of each command that worked on it."""
 
     run: Run
     config: Config
     summary: dict[str, Any]
     lines: list[dict[str, Any]]
-    heldout: dict[str, Any] | None
     sessions: list[dict[str, Any]]
 
+    @property
+    def heldout(self) -> dict[str, float] | None:
+        """Success on held-out goals by type, if there are any; older runs have it in `heldout.json`."""
+        older = _read_json(self.run.directory.root / "heldout.json", {})
+        found: dict[str, float] | None = self.summary.get("success_heldout", older.get("success"))
+        return found
+
+    @property
+    def machines(self) -> list[dict[str, Any]]:
+        """`cpu` and `cores` of where it ran; older runs have them in `sessions.json`, if anywhere."""
+        return [self.summary["machine"]] if "machine" in self.summary else [s for s in self.sessions if "cpu" in s]
+
     def success(self, goal_type: str = OVERALL) -> Curve:
-        """Greedy success: before, on the way, and after, which takes the place of an evaluation at the same step."""
+        """Greedy success before, during and after training; the last replaces an evaluation at the same step."""
         end = (self.summary["env_steps"], self.summary["train_seconds"])
         points = [(0.0, 0.0, self.summary["success_before"].get(goal_type))]
         points += [
@@ -58,22 +60,80 @@ class Result:
 
 
 def _curve(points: Iterable[tuple[float, float, float | None]]) -> Curve:
-    known = [(steps, seconds, value) for steps, seconds, value in points if value is not None]
-    columns = [tuple(float(row[i]) for row in known) for i in range(3)]
-    return Curve(*columns)
+    known = [(float(steps), float(seconds), float(value)) for steps, seconds, value in points if value is not None]
+    return {name: tuple(point[i] for point in known) for i, name in enumerate(("steps", "seconds", "values"))}
+
+
+def progress(run: Run) -> tuple[int, float | None]:
+    """Environment steps of an unfinished run by its last line of metrics, and success at its last evaluation."""
+    lines = run.directory.metrics()
+    evaluated = [line[_EVALUATION + OVERALL] for line in lines if _EVALUATION + OVERALL in line]
+    return (lines[-1]["env_steps"] if lines else 0), (evaluated[-1] if evaluated else None)
 
 
 def read(run: Run) -> Result | None:
-    """A run's results, or None if it has not come to its end.
+    """A run's results, or None if it is not finished.
 
     Raises:
         ConfigError: its configuration does not fit this version of sacglam.
     """
-    if state(run) is not State.FINISHED:
+    if not run.finished:
         return None
-    directory = RunDirectory(run.folder)
+    directory = run.directory
+    return Result(run, directory.config(), directory.summary() or {}, directory.metrics(), _sessions(run))
+
+
+def note_session(run: Run, jobs: int) -> None:
+    """Add to the run's `sessions.json` that it was one of `jobs` runs at a time."""
+    if run.begun:
+        sessions = [*_sessions(run), {"jobs": jobs}]
+        (run.directory.root / "sessions.json").write_text(json.dumps(sessions, indent=2) + "\n")
+
+
+def _sessions(run: Run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _read_json(run.directory.root / "sessions.json", [])
+    return found
+
+
+def _read_json(file: Path, default: Any) -> Any:
     try:
-        heldout = json.loads(heldout_file(run).read_text())
+        return json.loads(file.read_text())
     except (OSError, ValueError):
-        heldout = None
-    return Result(run, directory.config(), directory.summary() or {}, directory.metrics(), heldout, sessions(run))
+        return default
+
+
+def check_same(runs: Sequence[Run]) -> None:
+    """Refuse to mix runs of other settings with those of now.
+
+    Raises:
+        RunDirectoryError: a folder holds a run with another configuration; names the keys that differ.
+    """
+    conflicts: dict[str, list[str]] = {}
+    for run in runs:
+        if run.begun and (found := differences(run.directory.config(), run.config)):
+            conflicts.setdefault("\n  ".join(found), []).append(str(run.directory.root))
+    if conflicts:
+        listed = [f"{', '.join(folders)}:\n  {lines}" for lines, folders in conflicts.items()]
+        raise RunDirectoryError(
+            "these runs were made with settings other than those of this command; give the same settings (--set, "
+            "--threads), choose another --out, or remove the folders.\n" + "\n".join(listed)
+        )
+
+
+def differences(there: Config, now: Config) -> list[str]:
+    """The settings that differ, as `key: value there, value now`. A device left open now agrees with any."""
+    before, after = there.model_dump(mode="json"), now.model_dump(mode="json")
+    if Path(now.model.name).is_dir():  # a run records the absolute path
+        after["model"]["name"] = str(Path(now.model.name).resolve())
+    if now.device == "auto":
+        before["device"] = "auto"
+    return list(_differing(before, after))
+
+
+def _differing(there: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in dict.fromkeys([*there, *now]):
+        before, after = there.get(key), now.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differing(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}: {before!r} there, {after!r} now"

@@ -1,56 +1,39 @@
-"""Runs trainings in processes of their own, a few at a time, and picks up where an earlier call left off."""
+"""Runs `sacglam train` in processes, a few at a time, and picks up where an earlier command left off."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from rich import progress as rich_progress
+from rich.console import Console
+
+from sacglam.clock import duration
 from sacglam.errors import RunDirectoryError
 from sacglam.runs.directory import explained
-from sacglam.runs.stopping import StopSignal
+from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.tools.experiments.plan import Run
-from sacglam.tools.experiments.progress import Watcher, glimpse
-from sacglam.tools.experiments.state import State, add_session, heldout_file, needs_heldout, state
+from sacglam.tools.experiments.results import note_session, progress
 
-_TRAINING, _HELDOUT = "training", "held-out goals"
 _POLL_S = 0.25
-_LOOK_EVERY_S = 1.0
+_SHOW_EVERY_S = 1.0
 _LOG_LINES = 12
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that did not come to its end, and the last lines that it printed."""
-
-    run: Run
-    stage: str
-    last_lines: tuple[str, ...]
-    log: Path
-
-
-@dataclass
-class Outcome:
-    """What became of a set of runs."""
-
-    stopped: bool = False
-    failures: list[Failure] = field(default_factory=list)
+_LINES_PER_RUN = 4
+_PACE_S = 1800.0  # the time left is predicted from the pace of so many seconds
 
 
 @contextmanager
 def sole_user(root: Path) -> Iterator[int]:
-    """Hold the lock of an experiment's folder, and give its descriptor.
+    """Hold the lock of an experiment's folder; yields its file descriptor.
 
-    Trainings inherit the descriptor. So a training that outlives a killed caller keeps the folder locked, and no other
-    process can start to write into the same run.
+    Runs inherit the descriptor. So a run that outlives a killed command keeps the folder locked, and no other process
+    can start to write into the same run.
 
     Raises:
         RunDirectoryError: another process works there.
@@ -64,164 +47,152 @@ def sole_user(root: Path) -> Iterator[int]:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunDirectoryError(
-                f"another sacglam, or a training that it started, is at work in {root}; "
-                "wait for it, or choose another --out"
+                f"another sacglam, or a run that it started, is at work in {root}; wait for it, or choose another --out"
             ) from None
         yield opened.fileno()
 
 
-class Runner:
-    """Works through runs, `jobs` at a time, in the order given."""
+def run_all(runs: Sequence[Run], jobs: int, lock: int, display: RunsDisplay) -> bool:
+    """Run what is not finished, `jobs` at a time in the given order; whether none failed, which stops no other.
 
-    def __init__(self, jobs: int, session: Mapping[str, Any], watcher: Watcher) -> None:
-        """`session` is noted beside each run; nothing is started yet."""
-        self._jobs = jobs
-        self._session = session
-        self._watcher = watcher
+    The first SIGINT or SIGTERM is passed on to the runs, which write a checkpoint, and no other is started. A second
+    one ends them at once. `lock` is the descriptor that they inherit.
 
-    def run(self, runs: Sequence[Run], lock: int) -> Outcome:
-        """Train what is not finished and measure what was not measured; failures do not stop the others.
-
-        The first SIGINT or SIGTERM is passed on to the trainings, which write a checkpoint, and no other is started.
-        A second one ends them at once. `lock` is the descriptor that the processes inherit.
-        """
-        unfinished = [run for run in runs if state(run) is not State.FINISHED or needs_heldout(run)]
-        self._watcher.begin(len(runs), len(runs) - len(unfinished))
-        waiting, active, outcome = deque(unfinished), list[_Job](), Outcome()
-        with StopSignal() as stop:
-            try:
-                while waiting or active:
-                    if stop.requested and not outcome.stopped:
-                        outcome.stopped = True
-                        waiting.clear()
-                        self._interrupt(active)
-                    while waiting and len(active) < self._jobs:
-                        active.append(_Job(waiting.popleft(), lock, self._session, self._watcher))
-                    time.sleep(_POLL_S)
-                    active = [job for job in active if not job.step(outcome)]
-                    self._watcher.left(_seconds_left(active, len(waiting), self._jobs))
-            finally:
-                for job in active:
-                    job.kill()
-        return outcome
-
-    def _interrupt(self, active: Sequence[_Job]) -> None:
-        if active:
-            self._watcher.note("stopping: the trainings finish their interval and write a checkpoint")
-        for job in active:
-            job.interrupt()
+    Raises:
+        Stopped: by such a signal.
+    """
+    waiting, active = deque(run for run in runs if not run.finished), list[_Job]()
+    stopping, succeeded = False, True
+    with StopSignal() as stop:
+        try:
+            while waiting or active:
+                if stop.requested and not stopping:
+                    stopping = True
+                    waiting.clear()
+                    display.note("stopping: the runs finish their interval and write a checkpoint")
+                    for job in active:
+                        job.process.send_signal(signal.SIGINT)
+                while waiting and len(active) < jobs:
+                    active.append(_Job(waiting.popleft(), jobs, lock, display))
+                time.sleep(_POLL_S)
+                for job in [job for job in active if job.ended()]:
+                    active.remove(job)
+                    succeeded &= job.conclude(stopping)
+        finally:
+            for job in active:
+                job.process.kill()
+                job.process.wait()
+    if stopping:
+        raise Stopped
+    return succeeded
 
 
 class _Job:
-    """A run under way: its training, and then its evaluation on held-out goals."""
+    """The process of a run."""
 
-    def __init__(self, run: Run, lock: int, session: Mapping[str, Any], watcher: Watcher) -> None:
-        self.run = run
-        self._lock, self._session, self._watcher = lock, session, watcher
-        self._steps = run.config.steps
-        self._looked_at = 0.0
-        self.seconds_left: float | None = None
-        self.seconds_whole: float | None = None
-        self._begin_stage(_HELDOUT if state(run) is State.FINISHED else _TRAINING)
-
-    def _begin_stage(self, stage: str) -> None:
-        run, self._stage, self._begun = self.run, stage, time.monotonic()
-        if stage == _TRAINING:
-            command = run.train_command() if state(run) is State.NEW else run.resume_command()
-            self._process = self._spawn(command, None)
-        else:
-            self.seconds_left = 0.0
-            self._process = self._spawn(run.heldout_command(), _unfinished(heldout_file(run)))
-        self._watcher.started(run, stage)
-
-    def _spawn(self, command: Sequence[str], output: Path | None) -> subprocess.Popen[bytes]:
-        """Start a process out of reach of the terminal's Ctrl-C, which is passed on once, by the runner."""
-        with explained(self.run.log):
-            self.run.log.parent.mkdir(parents=True, exist_ok=True)
-            with self.run.log.open("ab") as log, (output or self.run.log).open("ab" if output is None else "wb") as out:
-                return subprocess.Popen(
-                    command,
+    def __init__(self, run: Run, jobs: int, lock: int, display: RunsDisplay) -> None:
+        self._run, self._jobs, self._display, self._shown_at = run, jobs, display, 0.0
+        with explained(run.log):
+            run.log.parent.mkdir(parents=True, exist_ok=True)
+            with run.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    run.command(),
                     stdin=subprocess.DEVNULL,
-                    stdout=out,
+                    stdout=log,
                     stderr=log,
-                    start_new_session=True,
-                    pass_fds=[self._lock],
+                    start_new_session=True,  # out of reach of the terminal's Ctrl-C, which `run_all` passes on once
+                    pass_fds=[lock],
                 )
+        display.started(run)
 
-    def step(self, outcome: Outcome) -> bool:
-        """Look at the process; whether the run is over."""
-        code = self._process.poll()
-        if code is None:
-            self._look()
-            return False
-        if self._stage == _TRAINING:
-            seconds = round(time.monotonic() - self._begun, 1)
-            add_session(self.run, {**self._session, "seconds": seconds})
-        if self._succeeded(code):
-            if self._stage == _TRAINING and not outcome.stopped and needs_heldout(self.run):
-                self._begin_stage(_HELDOUT)
-                return False
-            self._watcher.finished(self.run, _result(self.run))
-        elif outcome.stopped:
-            self._watcher.finished(self.run, "stopped; the same command goes on with it")
+    def ended(self) -> bool:
+        """Whether the process is over; if not, shows how far the run is."""
+        if self.process.poll() is not None:
+            return True
+        if time.monotonic() - self._shown_at >= _SHOW_EVERY_S:
+            self._shown_at = time.monotonic()
+            self._display.update(self._run)
+        return False
+
+    def conclude(self, stopping: bool) -> bool:
+        """Show the outcome; False is a failure."""
+        run = self._run
+        note_session(run, self._jobs)
+        if self.process.returncode == 0 and run.finished:
+            summary = run.directory.summary() or {}
+            success, seconds = summary["success_after"]["overall"], summary["train_seconds"]
+            self._display.ended(run, f"success {success:.3f} after {seconds:.0f} s of training")
+        elif stopping:
+            self._display.ended(run, "stopped; the same command resumes it")
         else:
-            outcome.failures.append(Failure(self.run, self._stage, _tail(self.run.log), self.run.log))
-            self._watcher.finished(self.run, f"FAILED ({self._stage}); see {self.run.log}")
+            end = [line for line in run.log.read_text(errors="replace").splitlines() if line.strip()][-_LOG_LINES:]
+            self._display.ended(run, "\n  ".join([f"FAILED. The end of {run.log}:", *end]))
+            return False
         return True
 
-    def _succeeded(self, code: int) -> bool:
-        if self._stage == _TRAINING:
-            return code == 0 and state(self.run) is State.FINISHED
-        writing = _unfinished(heldout_file(self.run))
-        try:
-            json.loads(writing.read_text())
-        except (OSError, ValueError):
-            return False
-        if code == 0:
-            writing.replace(heldout_file(self.run))
-        return code == 0
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        if self._stage != _TRAINING or now - self._looked_at < _LOOK_EVERY_S:
-            return
-        self._looked_at = now
-        found = glimpse(self.run)
-        self.seconds_left = found.seconds_left(self._steps)
-        self.seconds_whole = None if self.seconds_left is None else found.seconds + self.seconds_left
-        self._watcher.progress(self.run, found)
+class RunsDisplay:
+    """Shows runs in a terminal, or in a file; a context manager."""
 
-    def interrupt(self) -> None:
-        """Ask a training to end with a checkpoint; an evaluation is made anew next time."""
-        self._process.send_signal(signal.SIGINT)
+    def __init__(self, console: Console, runs: Sequence[Run]) -> None:
+        """Shows nothing until entered."""
+        self._console = console
+        self._bars = rich_progress.Progress(
+            rich_progress.SpinnerColumn(),
+            rich_progress.TextColumn("{task.description}", markup=False),
+            rich_progress.BarColumn(bar_width=24),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[figures]}", markup=False),
+            rich_progress.TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            speed_estimate_period=_PACE_S,
+        )
+        self._steps = {run: run.config.steps if run.finished else progress(run)[0] for run in runs}
+        self._ended = sum(run.finished for run in runs)
+        self._all = self._bars.add_task("all runs", total=sum(run.config.steps for run in runs), figures="")
+        self._tasks: dict[Run, rich_progress.TaskID] = {}
 
-    def kill(self) -> None:
-        """End the process at once, if it still runs."""
-        self._process.kill()
-        self._process.wait()
+    def __enter__(self) -> RunsDisplay:
+        total = len(self._steps)
+        self.note(f"{total} runs, {self._ended} of them finished before; Ctrl-C stops, the same command resumes")
+        self._update_all()
+        self._bars.start()
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
 
-def _unfinished(file: Path) -> Path:
-    return file.with_suffix(".writing")
+    def started(self, run: Run) -> None:
+        """Add a bar for the run."""
+        self._tasks[run] = self._bars.add_task(run.title, total=run.config.steps, figures="starting")
+        if not self._console.is_terminal:
+            self.note(f"{run.title}: training")
 
+    def update(self, run: Run) -> None:
+        """Show how far the run is."""
+        steps, (env_steps, success) = run.config.steps, progress(run)
+        before, self._steps[run] = self._steps[run], env_steps
+        figures = "" if success is None else f"  success {success:.2f}"
+        self._bars.update(self._tasks[run], completed=env_steps, figures=figures)
+        self._update_all()
+        if not self._console.is_terminal and _LINES_PER_RUN * env_steps // steps > _LINES_PER_RUN * before // steps:
+            left = next(task.time_remaining for task in self._bars.tasks if task.id == self._tasks[run])
+            end = "" if left is None else f"  {duration(left)} left"
+            self.note(f"{run.title}: {env_steps:,} of {steps:,} steps{figures}{end}")
 
-def _seconds_left(active: Sequence[_Job], waiting: int, jobs: int) -> float | None:
-    """From the pace of what runs now: what is left of it, and as long for each that waits."""
-    left = [job.seconds_left for job in active if job.seconds_left is not None]
-    whole = [job.seconds_whole for job in active if job.seconds_whole is not None]
-    if not left or (waiting and not whole):
-        return None
-    return max(left) + (waiting * sum(whole) / len(whole) / jobs if waiting else 0.0)
+    def ended(self, run: Run, outcome: str) -> None:
+        """A line in place of the run's bar."""
+        self._bars.remove_task(self._tasks.pop(run))
+        self._ended += 1
+        self._steps[run] = run.config.steps
+        self._update_all()
+        self.note(f"{run.title}: {outcome}")
 
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-def _result(run: Run) -> str:
-    summary = json.loads((run.folder / "summary.json").read_text())
-    return f"success {summary['success_after']['overall']:.3f} after {summary['train_seconds']:.0f} s of training"
-
-
-def _tail(log: Path) -> tuple[str, ...]:
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ()
-    return tuple(line for line in lines if line.strip())[-_LOG_LINES:]
+    def _update_all(self) -> None:
+        figures = f"{self._ended} of {len(self._steps)} runs"
+        self._bars.update(self._all, completed=sum(self._steps.values()), figures=figures)

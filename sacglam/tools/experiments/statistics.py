@@ -9,15 +9,14 @@ from math import exp, inf, log, sqrt
 from statistics import fmean, median, stdev
 
 import numpy as np
+import numpy.typing as npt
 
 # Student's t at 0.975, two-sided 95 %, by degrees of freedom.
 _T_975 = {
     **dict(enumerate([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228], start=1)),
     **dict(enumerate([2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086], start=11)),
     **dict(enumerate([2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042], start=21)),
-    40: 2.021,
-    60: 2.000,
-    120: 1.980,
+    **{40: 2.021, 60: 2.000, 120: 1.980},
 }
 
 
@@ -25,7 +24,7 @@ _T_975 = {
 class Estimate:
     """A mean over seeds, the standard deviation between them, and the 95 % confidence interval of the mean.
 
-    The interval is Student's t with n - 1 degrees of freedom. Of one seed there is neither spread nor interval.
+    The interval is Student's t with n - 1 degrees of freedom. One seed has neither spread nor interval.
     """
 
     mean: float
@@ -39,7 +38,7 @@ class Estimate:
 class Crossing:
     """Steps or seconds to a threshold over seeds; None among `values` is a run that never reached it.
 
-    Such a run counts as longer than all others in `median`, which is None if that says no more than "never". The mean
+    Such a run counts as longer than all others in `median`, which is None if the middle run never reached it. The mean
     exists only where all runs reached the threshold.
     """
 
@@ -70,8 +69,7 @@ def ratio(numerators: Sequence[float | None], denominators: Sequence[float | Non
 
     The interval is Student's t on the logarithms, so that A / B and B / A say the same; `std` is left out.
     """
-    pairs = zip(numerators, denominators, strict=True)
-    logs = [log(a / b) for a, b in pairs if a is not None and b is not None and a > 0 and b > 0]
+    logs = [log(a / b) for a, b in zip(numerators, denominators, strict=True) if a and b]
     if not logs:
         return None
     found = estimate(logs)
@@ -80,7 +78,7 @@ def ratio(numerators: Sequence[float | None], denominators: Sequence[float | Non
 
 
 def crossing(values: Sequence[float | None]) -> Crossing:
-    """What runs say together of which some may never have reached the threshold."""
+    """Steps or seconds to a threshold, which some runs may never have reached."""
     known = [value for value in values if value is not None]
     middle = median(inf if value is None else value for value in values)
     return Crossing(
@@ -98,14 +96,15 @@ def first_at(axis: Sequence[float], values: Sequence[float], threshold: float) -
 
 def area(axis: Sequence[float], values: Sequence[float], end: float) -> float:
     """Mean of a curve from its first point to `end`: trapezoids, with a straight line to a point at `end`."""
-    inside = [(x, y) for x, y in zip(axis, values, strict=True) if x < end]
-    points = [*inside, (end, float(np.interp(end, axis, values)))]
-    x, y = np.array(points).T
-    return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(points) > 1 else float(y[0])
+    x = np.array([*(at for at in axis if at < end), end])
+    y = np.interp(x, axis, values)
+    return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 else float(y[0])
 
 
-def band(curves: Sequence[tuple[Sequence[float], Sequence[float]]], at: Sequence[float]) -> tuple[list[float], ...]:
+def band(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]], at: Sequence[float]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Mean and standard deviation (n - 1; 0 of one) over `curves` at `at`, by straight lines between their points."""
     values_SN = np.array([np.interp(at, axis, values) for axis, values in curves])
     spread_N = values_SN.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(at))
-    return values_SN.mean(axis=0).tolist(), spread_N.tolist()
+    return values_SN.mean(axis=0), spread_N

@@ -67,8 +67,8 @@ def test_engines_share_states_and_ranks_rows() -> None:
 
 
 def test_states_outside_the_rollout() -> None:
-    """Before and after 5 each; 4 times 10, and as many held out; 8 times 3 samples, scored and asked for Q."""
+    """Before, after and held out 5 each; 4 times 10, and as many held out; 8 times 3 samples, scored and asked for Q."""
     settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10, heldout: true}"]
     settings += ["tracking.samples_every_steps=125", "tracking.samples_episodes=3"]
     config = configuration.override(configuration.Config(), settings)
-    assert states_of_evaluations(config, 7) == (10 + 2 * 4 * 10 + 2 * 8 * 3) * 7
+    assert states_of_evaluations(config, 7) == (15 + 2 * 4 * 10 + 2 * 8 * 3) * 7

@@ -13,8 +13,8 @@ from sacglam.tools.experiments import ablations, plan
 CONFIGS = Path(__file__).parents[4] / "configs"
 
 
-def names(family: str) -> list[str]:
-    return [variant.name for variant in ablations.load(family).variants]
+def names(ablation: str) -> list[str]:
+    return [variant.name for variant in ablations.load(ablation).variants]
 
 
 def test_the_papers_figures_are_there() -> None:
@@ -95,7 +95,7 @@ groups:
     experiment = ablations.load(str(tmp_path / "mine.yaml"))
     assert [v.name for v in experiment.variants] == ["base", "other", "other+algo.gamma=0.5,steps=640"]
     run = plan.runs(experiment, 1, [], tmp_path)[2]
-    assert run.folder == tmp_path / "runs/other+algo.gamma=0.5,steps=640/seed0"
+    assert run.directory.root == tmp_path / "runs/other+algo.gamma=0.5,steps=640/seed0"
     assert (run.config.steps, run.config.algo.gamma) == (640, 0.5)
 
 

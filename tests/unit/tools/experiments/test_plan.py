@@ -29,12 +29,14 @@ def test_seeds_alternate_and_the_first_place_goes_round(tmp_path: Path) -> None:
 def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
     run = plan.runs(experiment, 2, ["steps=640", "threads=2"], tmp_path / "out")[1]
-    assert run.folder == tmp_path / "out/runs/a/seed1"
-    command = [str(word) for word in run.train_command()]
-    expected = ["train", str(tmp_path / "a.yaml"), "--seed", "1", "--out", str(run.folder)]
-    assert command[1:] == ["-m", "sacglam", *expected, "--set", "steps=640", "--set", "threads=2"]
+    folder = tmp_path / "out/runs/a/seed1"
+    assert run.directory.root == folder
+    expected = ["train", str(tmp_path / "a.yaml"), "--seed=1", f"--out={folder}"]
+    assert run.command()[1:] == ["-m", "sacglam", *expected, "--set", "steps=640", "--set", "threads=2"]
     assert (run.config.seed, run.config.steps, run.config.threads) == (1, 640, 2)
-    assert run.resume_command()[3:] == ["train", "--resume", str(run.folder)]
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(run.config.to_yaml())
+    assert run.command()[3:] == ["train", "--resume", str(folder)]
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:

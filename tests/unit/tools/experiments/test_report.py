@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sacglam import cpu
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.figure import draw_report
 from sacglam.tools.experiments.markdown import markdown
 from sacglam.tools.experiments.report import report
-from tests.unit.tools.experiments.made_up import finish
+from tests.unit.tools.experiments.conftest import Finish
 from tests.unit.tools.experiments.test_plan import files
 
 OVERRIDES = ("steps=400", "evaluation.every_steps=100", "threads=1")
 
 
 @pytest.fixture
-def values(tmp_path: Path) -> dict[str, Any]:
+def values(tmp_path: Path, finish: Finish) -> dict[str, Any]:
     """`fast` with three seeds; `slow` with one that reaches 0.8, one that does not, and one unfinished."""
     experiment = plan.comparison(files(tmp_path, "fast", "slow"))
     runs = {(run.variant.name, run.seed): run for run in plan.runs(experiment, 3, OVERRIDES, tmp_path)}
@@ -37,26 +39,26 @@ def members(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_success_area_and_threshold(values: dict[str, Any]) -> None:
     fast, slow = members(values)["fast"], members(values)["slow"]
-    assert fast["after"]["overall"]["mean"] == pytest.approx(0.9)
-    assert fast["before"]["overall"]["mean"] == pytest.approx(0.1)
-    assert fast["random"]["grasp"]["mean"] == pytest.approx(0.3)
-    assert fast["heldout_after"]["overall"]["mean"] == pytest.approx(0.7)
+    assert fast["after"]["overall"].mean == pytest.approx(0.9)
+    assert fast["before"]["overall"].mean == pytest.approx(0.1)
+    assert fast["random"]["grasp"].mean == pytest.approx(0.3)
+    assert fast["heldout_after"]["overall"].mean == pytest.approx(0.7)
     # 0.1 0.2 0.4 0.6 0.8 and 0.1 0.2 0.4 0.6 0.7: trapezoids of width 1/4
-    assert slow["area"]["mean"] == pytest.approx((0.4125 + 0.4) / 2)
-    assert fast["to_threshold"]["steps"]["values"] == (200, 100, 200)
-    assert fast["to_threshold"]["seconds"]["values"] == (200, 100, 200)
-    assert slow["to_threshold"]["steps"]["values"] == (400, None)
-    assert slow["to_threshold"]["seconds"]["values"] == (800, None)
-    assert slow["to_threshold"]["steps"]["reached"] == 1
-    assert slow["to_threshold"]["steps"]["estimate"] is None
+    assert slow["area"].mean == pytest.approx((0.4125 + 0.4) / 2)
+    assert fast["to_threshold"]["steps"].values == (200, 100, 200)
+    assert fast["to_threshold"]["seconds"].values == (200, 100, 200)
+    assert slow["to_threshold"]["steps"].values == (400, None)
+    assert slow["to_threshold"]["seconds"].values == (800, None)
+    assert slow["to_threshold"]["steps"].reached == 1
+    assert slow["to_threshold"]["steps"].estimate is None
     assert slow["unfinished_seeds"] == [2]
 
 
 def test_ratio_is_by_seeds_that_both_have(values: dict[str, Any]) -> None:
     (found,) = values["groups"][0]["ratios"]
     assert (found["of"], found["to"], found["seeds"]) == ("fast", "slow", 2)
-    assert (found["steps"]["mean"], found["steps"]["n"]) == (pytest.approx(0.5), 1)
-    assert found["seconds"]["mean"] == pytest.approx(0.25)
+    assert (found["steps"].mean, found["steps"].n) == (pytest.approx(0.5), 1)
+    assert found["seconds"].mean == pytest.approx(0.25)
 
 
 def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict[str, Any]) -> None:
@@ -67,16 +69,17 @@ def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict
 
 
 def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
-    assert json.loads(json.dumps(values))["runs"] == {"finished": 5, "planned": 6}
+    assert json.loads(json.dumps(values, default=asdict))["runs"] == {"finished": 5, "planned": 6}
     assert values["setting"]["threads"] == [1]
     assert values["setting"]["other_settings"] == []
     assert values["setting"]["environments"] == ["playground_simple"]
-    assert values["setting"]["runs_without_a_note_of_the_machine"] == 5
+    assert values["setting"]["cores"] == [cpu.cores()]
+    assert values["setting"]["runs_without_a_note_of_the_machine"] == 5  # nor of the runs beside them
     # 3 runs of 400 s and 2 of 800 s
     assert values["setting"]["training_minutes"] == round(2800 / 60, 1)
 
 
-def test_a_run_of_other_settings_is_told_of(tmp_path: Path) -> None:
+def test_a_run_of_other_settings_is_reported(tmp_path: Path, finish: Finish) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
     finish(plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.5"], tmp_path)[0], [0.5])
     values = report(experiment, plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.9"], tmp_path), 0.8, "")
@@ -110,10 +113,10 @@ def test_the_figure_shows_every_member_in_its_colour(values: dict[str, Any], tmp
             assert (abs(half[..., :3] - rgb).max(axis=-1) < 0.01).sum() > 300
 
 
-def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path) -> None:
+def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Finish) -> None:
     members = plan.comparison(files(tmp_path, "a")).groups[0].members
     group = plan.Group("relabelled", members, metric="buffer_hindsight_share")
-    experiment = plan.Experiment("sampling", "Sampling", "", (group,))
+    experiment = plan.Experiment("sampling", "Sampling", "", (group,), "sampling", "sampling.png")
     runs = plan.runs(experiment, 2, OVERRIDES, tmp_path)
     for run in runs:
         finish(run, [0.1, 0.2, 0.3, 0.4])
@@ -121,3 +124,20 @@ def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path) -> None:
     assert "| a | 2 | 0.100 | 0.400 |" in markdown(values, "x.png")
     draw_report(values, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_runs_made_before_summaries_had_heldout_goals_and_the_machine(tmp_path: Path, finish: Finish) -> None:
+    experiment = plan.comparison(files(tmp_path, "a"))
+    runs = plan.runs(experiment, 1, OVERRIDES, tmp_path)
+    folder = finish(runs[0], [0.5])
+    summary = json.loads((folder / "summary.json").read_text())
+    for key in ("success_heldout", "machine"):
+        del summary[key]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "heldout.json").write_text(json.dumps({"success": {"overall": 0.4}, "episodes": 10, "spl": None}))
+    (folder / "sessions.json").write_text(json.dumps([{"cpu": "Z80", "cores": 1, "jobs": 2, "threads": 1}]))
+    values = report(experiment, runs, 0.8, "")
+    assert members(values)["a"]["heldout_after"]["overall"].mean == 0.4
+    text = markdown(values, "x.png")
+    assert "machine: Z80, 1 cores" in text
+    assert "runs at a time: 2\n" in text

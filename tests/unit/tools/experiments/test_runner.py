@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,49 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError
-from sacglam.tools.experiments import plan
-from sacglam.tools.experiments.progress import Glimpse, glimpse
-from sacglam.tools.experiments.runner import Runner, sole_user
-from tests.unit.tools.experiments.made_up import finish
+from sacglam.tools.experiments import plan, runner
+from sacglam.tools.experiments.runner import RunsDisplay, sole_user
+from tests.unit.tools.experiments.conftest import Finish
 
 DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 
 
-class Noted:
-    """Keeps what a watcher is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def begin(self, total: int, done: int) -> None:
-        self.told.append(f"{done} of {total}")
-
-    def started(self, run: plan.Run, stage: str) -> None:
-        self.told.append(f"{run.title}: {stage}")
-
-    def progress(self, run: plan.Run, now: Glimpse) -> None:
-        pass
-
-    def finished(self, run: plan.Run, outcome: str) -> None:
-        self.told.append(f"{run.title}: {outcome}")
-
-    def left(self, seconds: float | None) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self.told.append(text)
-
-
 @dataclass(frozen=True)
 class Scripted(plan.Run):
-    """A run whose training is a Python program of the test's own."""
+    """A run whose process is a Python program of the test's own."""
 
     program: str = ""
 
-    def train_command(self) -> list[str]:
+    def command(self) -> list[str]:
         return [sys.executable, "-c", self.program]
 
 
@@ -76,19 +52,33 @@ def test_a_process_that_outlives_its_caller_keeps_the_folder(tmp_path: Path) -> 
         pass
 
 
-def test_failures_are_told_with_their_last_words_and_the_next_run_begins(tmp_path: Path) -> None:
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def run_all(runs: list[Scripted], shown: Console, root: Path) -> bool:
+    with sole_user(root) as lock, RunsDisplay(shown, runs) as display:
+        return runner.run_all(runs, 1, lock, display)
+
+
+def output(shown: Console) -> str:
+    assert isinstance(shown.file, io.StringIO)
+    return shown.file.getvalue()
+
+
+def test_failures_end_with_the_log_and_the_next_run_begins(tmp_path: Path) -> None:
     runs = [
         scripted(tmp_path, "print('one'); raise SystemExit('no memory')"),
-        scripted(tmp_path, "print('came to no end')", seed=1),
+        scripted(tmp_path, "print('exit code 0, but no summary')", seed=1),
     ]
-    watcher = Noted()
-    with sole_user(tmp_path) as lock:
-        outcome = Runner(1, {}, watcher).run(runs, lock)
-    assert [failure.run.seed for failure in outcome.failures] == [0, 1]
-    assert outcome.failures[0].last_lines[-1] == "no memory"
-    assert outcome.failures[1].last_lines == ("came to no end",)  # exit code 0, but no summary
-    assert not outcome.stopped
-    assert watcher.told[0] == "0 of 2"
+    shown = console()
+    assert not run_all(runs, shown, tmp_path)
+    said = output(shown)
+    assert said.startswith("2 runs, 0 of them finished before")
+    assert "quickstart seed 0: FAILED" in said
+    assert "  no memory\n" in said
+    assert "quickstart seed 1: FAILED" in said
+    assert "  exit code 0, but no summary\n" in said
 
 
 def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
@@ -104,20 +94,23 @@ def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt_twice)
-    watcher = Noted()
     thread.start()
-    with sole_user(tmp_path) as lock, pytest.raises(KeyboardInterrupt):
-        Runner(1, {}, watcher).run([run], lock)
+    with pytest.raises(KeyboardInterrupt):
+        run_all([run], shown := console(), tmp_path)
     thread.join()
-    assert any(told.startswith("stopping") for told in watcher.told)
+    assert "stopping: the runs finish their interval" in output(shown)
     with sole_user(tmp_path):  # so nothing lives that holds it
         pass
 
 
-def test_a_glimpse_tells_pace_and_last_success(tmp_path: Path) -> None:
+def test_a_run_shows_its_steps_and_last_success(tmp_path: Path, finish: Finish) -> None:
     run = scripted(tmp_path, "")
-    assert glimpse(run) == Glimpse()
-    assert glimpse(run).seconds_left(400) is None
-    finish(run, [0.5, 0.75], seconds=2.0)
-    assert glimpse(run) == Glimpse(200, 400.0, 0.75)
-    assert glimpse(run).seconds_left(300) == 200
+    with RunsDisplay(shown := console(), [run]) as display:
+        display.started(run)
+        finish(run, [0.5] * 15 + [0.75])
+        display.update(run)
+        display.update(run)  # another line comes with the next quarter
+    assert output(shown).splitlines()[1:] == [
+        "quickstart seed 0: training",
+        "quickstart seed 0: 1,600 of 3,200 steps  success 0.75",
+    ]

@@ -1,14 +1,15 @@
-"""Pictures hold what they are given."""
+"""Pictures show what they are given."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.image import imread
 
-from sacglam.tools.experiments.bars import draw_bars
-from sacglam.tools.experiments.panels import Line, Panel, draw
+from sacglam.tools.experiments.figure import draw_bars, draw_report
+from sacglam.tools.experiments.statistics import estimate
 
 BLUE = (0x00 / 255, 0x72 / 255, 0xB2 / 255)
 
@@ -18,26 +19,32 @@ def painted(file: Path, colour: tuple[float, float, float]) -> int:
     return int((np.abs(imread(file)[..., :3] - colour).max(axis=-1) < 0.01).sum())
 
 
-def panel(title: str, *labels: str) -> Panel:
-    lines = []
-    for index, label in enumerate(labels):
-        ends = [1 - index / 2, 0.8 - index / 2]
-        seeds = [([0, 1], [0, end]) for end in ends]
-        lines.append(Line(label, seeds, ([0, 1], [0, sum(ends) / 2]), [0, 0.1], 2))
-    return Panel(title, "steps", "success", lines, {"random policy": 0.3})
+def group(title: str, *labels: str) -> dict[str, Any]:
+    ends = {label: [1 - i / 2, 0.8 - i / 2] for i, label in enumerate(labels)}
+    curves = {
+        label: {str(seed): {"overall": {"steps": (0, 1), "values": (0, end)}} for seed, end in enumerate(both)}
+        for label, both in ends.items()
+    }
+    random = {"overall": estimate([0.3])}
+    members = [{"label": label, "seeds": [0, 1], "curves": curves[label], "random": random} for label in labels]
+    return {"title": title, "metric": None, "axes": ["steps"], "members": members}
+
+
+def draw(file: Path, *groups: dict[str, Any]) -> None:
+    draw_report({"title": "title", "groups": groups}, file)
 
 
 def test_three_panels_take_two_rows(tmp_path: Path) -> None:
     one, three = tmp_path / "one.png", tmp_path / "three.png"
-    draw([panel("a", "x")], "title", one)
-    draw([panel(name, "x", "y") for name in "abc"], "title", three)
+    draw(one, group("a", "x"))
+    draw(three, *(group(name, "x", "y") for name in "abc"))
     assert imread(three).shape[0] > 1.8 * imread(one).shape[0]
     assert imread(three).shape[1] == 2 * imread(one).shape[1]
     assert painted(three, BLUE) > 2.5 * painted(one, BLUE)
 
 
 def test_a_label_keeps_its_colour_where_another_comes_first(tmp_path: Path) -> None:
-    draw([panel("a", "x", "y"), panel("b", "y")], "title", tmp_path / "both.png")
+    draw(tmp_path / "both.png", group("a", "x", "y"), group("b", "y"))
     width = imread(tmp_path / "both.png").shape[1]
     right = imread(tmp_path / "both.png")[:, width // 2 :, :3]
     assert (np.abs(right - BLUE).max(axis=-1) < 0.01).sum() == 0

@@ -1,0 +1,71 @@
+"""What a run's folder says: how far it is, and whether it is the run that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sacglam import config as configuration
+from sacglam.errors import RunDirectoryError
+from sacglam.tools.experiments import plan
+from sacglam.tools.experiments.results import check_same, differences, note_session, progress, read
+from tests.unit.tools.experiments.conftest import Finish
+
+
+def run(tmp_path: Path, *overrides: str) -> plan.Run:
+    experiment = plan.comparison([configuration.quickstart_path()])
+    return plan.runs(experiment, 1, overrides, tmp_path)[0]
+
+
+def test_new_begun_finished(tmp_path: Path, finish: Finish) -> None:
+    one = run(tmp_path)
+    assert not one.begun
+    assert progress(one) == (0, None)
+    finish(one, [0.5, 0.75])
+    assert one.finished
+    assert progress(one) == (200, 0.75)
+    for unfinished in ('{"finished": false}', "cut sho"):
+        one.directory.summary_file.write_text(unfinished)
+        assert (one.begun, one.finished) == (True, False)
+
+
+def test_the_same_settings_pass_wherever_auto_came_to(tmp_path: Path, finish: Finish) -> None:
+    one = run(tmp_path)
+    finish(one, [0.5])
+    check_same([one])
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path, finish: Finish) -> None:
+    finish(run(tmp_path, "algo.gamma=0.9", "steps=960"), [0.5])
+    with pytest.raises(RunDirectoryError) as refused:
+        check_same([run(tmp_path, "algo.gamma=0.5", "steps=640")])
+    said = str(refused.value)
+    assert "steps: 960 there, 640 now" in said
+    assert "algo.gamma: 0.9 there, 0.5 now" in said
+    assert "seed0" in said
+    assert "algo.tau" not in said
+
+
+def test_a_device_asked_for_is_compared() -> None:
+    there, now = (configuration.load(None, [f"device={device}"]) for device in ("cpu", "cuda"))
+    assert differences(there, now) == ["device: 'cpu' there, 'cuda' now"]
+
+
+def test_a_models_folder_is_compared_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    there = configuration.load(None, [f"model.name={tmp_path}/model"])
+    assert differences(there, configuration.load(None, ["model.name=model"])) == []
+
+
+def test_sessions_add_up(tmp_path: Path, finish: Finish) -> None:
+    one = run(tmp_path)
+    note_session(one, jobs=1)
+    assert not one.directory.root.exists()  # it never began
+    finish(one, [0.5])
+    note_session(one, jobs=1)
+    note_session(one, jobs=2)
+    found = read(one)
+    assert found is not None
+    assert found.sessions == [{"jobs": 1}, {"jobs": 2}]
