@@ -3,7 +3,7 @@
 python docs/draw_architecture.py            writes docs/images/layers.svg and docs/images/data.svg
 python docs/draw_architecture.py --check    fails if the committed pictures are not what it would write
 
-The layers are those of import-linter's contract in pyproject.toml, each module with the first sentence of its docstring.
+The layers are those of import-linter's contract in pyproject.toml, with the first sentence of each module's docstring.
 The data flow is the table below, whose names are real objects: tests/unit/test_architecture.py looks each of them up.
 """
 

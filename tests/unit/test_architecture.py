@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def drawing() -> ModuleType:
     spec = importlib.util.spec_from_file_location("draw_architecture", ROOT / "docs" / "draw_architecture.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for the module of their annotations
     spec.loader.exec_module(module)
