@@ -29,6 +29,8 @@ INK, FAINT, PAPER = "#1f2933", "#66727f", "#ffffff"
 BLUE, GREEN, ORANGE = "#2b6cb0", "#2f855a", "#c05621"
 TINTS = {BLUE: "#eef4fb", GREEN: "#eef8f1", ORANGE: "#fdf3ec"}
 MONO = "DejaVu Sans Mono"
+MONO_BOLD = {"family": MONO, "weight": "bold"}
+WIDTH, HEIGHT = 1.78, 0.84  # of a part's box, in inches
 # Text stays text, so that it can be read, searched and checked; salt and no date make the files deterministic.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "sacglam", "font.family": "DejaVu Sans"}
 
@@ -38,7 +40,7 @@ class Part:
     """A box of the data flow."""
 
     name: str
-    """`module:attribute`."""
+    """`module:attribute`, below sacglam."""
     other: str
     """What takes its place with PPO or in a single process, as `module:attribute`; empty where nothing does."""
     column: int
@@ -61,57 +63,30 @@ class Arrow:
 
 
 PARTS = {
-    "env": Part("sacglam.envs.base:TextEnv", "", 0, 1, "a text world with a goal"),
-    "rollout": Part("sacglam.rollout:Rollout", "", 1, 1, "environments in lockstep"),
-    "replay": Part(
-        "sacglam.replay.experience:HindsightReplay",
-        "sacglam.replay.experience:OnPolicy",
-        2,
-        1,
-        "relabels, stores, draws",
-    ),
-    "learner": Part("sacglam.learner.learner:Learner", "", 3, 1, "gradient steps", GREEN),
-    "algorithm": Part("sacglam.algos.sac:Sac", "sacglam.algos.ppo:Ppo", 4, 1, "targets and losses", GREEN),
-    "engines": Part(
-        "sacglam.runtime.engines:EngineGroup",
-        "sacglam.scoring.packed:PackedScorer",
-        1,
-        0,
-        "scores candidate actions",
-        ORANGE,
-    ),
-    "handoff": Part(
-        "sacglam.runtime.handoff:EngineHandoff",
-        "sacglam.runtime.handoff:SharedWeights",
-        3,
-        0,
-        "loads it, checks parity",
-        ORANGE,
-    ),
-    "model": Part(
-        "sacglam.models.actor_critic:ActorCritic",
-        "sacglam.models.actor_value:ActorValue",
-        4,
-        0,
-        "policy and Q in one pass",
-        GREEN,
-    ),
+    "env": Part("envs.base:TextEnv", "", 0, 1, "a text world with a goal"),
+    "rollout": Part("rollout:Rollout", "", 1, 1, "environments in lockstep"),
+    "replay": Part("replay.experience:HindsightReplay", "replay.experience:OnPolicy", 2, 1, "relabels, stores, draws"),
+    "learner": Part("learner.learner:Learner", "", 3, 1, "gradient steps", GREEN),
+    "algorithm": Part("algos.sac:Sac", "algos.ppo:Ppo", 4, 1, "targets and losses", GREEN),
+    "engines": Part("runtime.engines:EngineGroup", "scoring.packed:PackedScorer", 1, 0, "scores the actions", ORANGE),
+    "handoff": Part("runtime.handoff:EngineHandoff", "runtime.handoff:SharedWeights", 3, 0, "loads, compares", ORANGE),
+    "model": Part("models.actor_critic:ActorCritic", "models.actor_value:ActorValue", 4, 0, "policy and Q", GREEN),
 }
 ARROWS = [
     Arrow("rollout", "env", "action", twin=True),
-    Arrow("env", "rollout", "sacglam.types:Step", twin=True),
-    Arrow("rollout", "engines", "sacglam.types:Query", twin=True),
-    Arrow("engines", "rollout", "sacglam.scoring.base:LogPolicy", ORANGE, twin=True),
-    Arrow("rollout", "replay", "sacglam.types:RolloutBatch"),
-    Arrow("replay", "learner", "sacglam.types:Transition"),
+    Arrow("env", "rollout", "types:Step", twin=True),
+    Arrow("rollout", "engines", "types:Query", twin=True),
+    Arrow("engines", "rollout", "scoring.base:LogPolicy", ORANGE, twin=True),
+    Arrow("rollout", "replay", "types:RolloutBatch"),
+    Arrow("replay", "learner", "types:Transition"),
     Arrow("learner", "algorithm", "rows", GREEN, twin=True),
     Arrow("algorithm", "learner", "loss", GREEN, twin=True),
     Arrow("algorithm", "model", "packed batch", GREEN, twin=True),
-    Arrow("model", "algorithm", "sacglam.models.actor_critic:PolicyValues", GREEN, twin=True),
-    Arrow("learner", "handoff", "sacglam.scoring.base:Published", ORANGE),
-    Arrow("handoff", "engines", "sacglam.types:Adapter", ORANGE),
+    Arrow("model", "algorithm", "models.actor_critic:PolicyValues", GREEN, twin=True),
+    Arrow("learner", "handoff", "scoring.base:Published", ORANGE),
+    Arrow("handoff", "engines", "types:Adapter", ORANGE),
 ]
-_STAGES = [("collect", 0.14, 3.72, BLUE), ("learn", 8.48, 3.72, GREEN), ("hand over", 6.15, 0.45, ORANGE)]
+STAGES = [("collect", 0.14, 3.72, BLUE), ("learn", 8.48, 3.72, GREEN), ("hand over", 6.15, 0.45, ORANGE)]
 
 
 def layers() -> list[list[str]]:
@@ -130,10 +105,10 @@ def purpose(module: str) -> str:
 
 
 def names() -> list[str]:
-    """Every `module:attribute` in the picture of the data flow."""
+    """Every `module:attribute` in the picture of the data flow, in full."""
     parts = PARTS.values()
     found = (*(p.name for p in parts), *(p.other for p in parts), *(a.carries for a in ARROWS))
-    return [name for name in found if ":" in name]
+    return [f"sacglam.{name}" for name in found if ":" in name]
 
 
 def draw_layers() -> str:
@@ -148,7 +123,7 @@ def draw_layers() -> str:
         axes.add_patch(_box(0.55, y - band, 8.8, band, TINTS[BLUE], "#bcd3ea"))
         for index, module in enumerate(layer):
             line = y - 0.02 - 0.27 * (index + 0.5)
-            axes.text(0.72, line, module.removeprefix("sacglam."), va="center", size=9.5, color=BLUE, **_MONO_BOLD)
+            axes.text(0.72, line, module.removeprefix("sacglam."), va="center", size=9.5, color=BLUE, **MONO_BOLD)
             axes.text(2.15, line, purpose(module), va="center", size=8.5, color=INK)
         y -= band + 0.08
     axes.add_patch(_arrow((0.3, height - 0.1), (0.3, 0.1), FAINT))
@@ -163,16 +138,16 @@ def draw_data() -> str:
         _draw_part(axes, part)
     for arrow in ARROWS:
         _draw_arrow(axes, arrow)
-    for text, x, y, color in _STAGES:
+    for text, x, y, color in STAGES:
         axes.text(x, y, text, size=10, weight="bold", color=color, va="center")
     return _svg(figure)
 
 
 def _draw_part(axes: Axes, part: Part) -> None:
     x, y = _centre(part)
-    axes.add_patch(_box(x - _WIDTH / 2, y - _HEIGHT / 2, _WIDTH, _HEIGHT, TINTS[part.color], part.color, 1.4))
+    axes.add_patch(_box(x - WIDTH / 2, y - HEIGHT / 2, WIDTH, HEIGHT, TINTS[part.color], part.color, 1.4))
     lift = 0.12 if part.other else 0.02
-    axes.text(x, y + lift + 0.1, _short(part.name), ha="center", va="center", size=9.5, color=part.color, **_MONO_BOLD)
+    axes.text(x, y + lift + 0.1, _short(part.name), ha="center", va="center", size=9.5, color=part.color, **MONO_BOLD)
     axes.text(x, y + lift - 0.13, part.does, ha="center", va="center", size=8, color=INK)
     if part.other:
         axes.text(x, y - 0.25, f"or {_short(part.other)}", ha="center", va="center", size=7.5, color=FAINT, family=MONO)
@@ -184,19 +159,15 @@ def _draw_arrow(axes: Axes, arrow: Arrow) -> None:
     way, aside = (1 if x1 + y1 > x0 + y0 else -1), 0.11 if arrow.twin else 0.0
     if y0 == y1:
         y = y0 - way * aside
-        start, end = (x0 + way * _WIDTH / 2, y), (x1 - way * _WIDTH / 2, y)
+        start, end = (x0 + way * WIDTH / 2, y), (x1 - way * WIDTH / 2, y)
         label, align = ((start[0] + end[0]) / 2, y - 0.13 * way if arrow.twin else y + 0.13), "center"
     else:
         x = x0 + way * aside
-        start, end = (x, y0 + way * _HEIGHT / 2), (x, y1 - way * _HEIGHT / 2)
+        start, end = (x, y0 + way * HEIGHT / 2), (x, y1 - way * HEIGHT / 2)
         label, align = (x + 0.09 * way, (y0 + y1) / 2), "left" if way > 0 else "right"
     axes.add_patch(_arrow(start, end, arrow.color))
     font = {"family": MONO} if ":" in arrow.carries else {"style": "italic"}
     axes.text(*label, _short(arrow.carries), ha=align, va="center", size=8, color=arrow.color, **font)
-
-
-_WIDTH, _HEIGHT = 1.78, 0.84
-_MONO_BOLD = {"family": MONO, "weight": "bold"}
 
 
 def _centre(part: Part) -> tuple[float, float]:
