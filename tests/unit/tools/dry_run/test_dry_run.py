@@ -105,7 +105,7 @@ def test_a_full_buffer_is_what_is_reckoned_with() -> None:
 
 
 def test_work_grows_as_long_as_the_next_is_expected_to_fit_in_time() -> None:
-    """At 20 ms a row, 1 + 2 + 4 + 8 rows take 0.3 s, and 16 more would pass a limit of 0.5; a busy machine stops sooner."""
+    """At 20 ms a row, 1 + 2 + 4 + 8 rows take 0.3 s, and 16 more would pass 0.5; a busy machine stops sooner."""
     clock, sizes = PhaseClock(), []
 
     def run(size: int) -> None:

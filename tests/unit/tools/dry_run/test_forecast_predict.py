@@ -67,7 +67,7 @@ def test_engines_share_states_and_ranks_rows() -> None:
 
 
 def test_states_outside_the_rollout() -> None:
-    """Before, after and held out 5 each; 4 times 10, and as many held out; 8 times 3 samples, scored and asked for Q."""
+    """Before, after and held out 5 each; 4 times 10, and as many held out; 8 times 3 samples, also for Q."""
     settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10, heldout: true}"]
     settings += ["tracking.samples_every_steps=125", "tracking.samples_episodes=3"]
     config = configuration.override(configuration.Config(), settings)
