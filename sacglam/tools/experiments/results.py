@@ -15,7 +15,6 @@ from sacglam.tools.experiments.plan import Run
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
-
 Curve = dict[str, tuple[float, ...]]
 """`steps` of the environment, `seconds` of training, and the `values` measured there."""
 
