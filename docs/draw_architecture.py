@@ -69,21 +69,21 @@ PARTS = {
     "learner": Part("learner.learner:Learner", "", 3, 1, "gradient steps", GREEN),
     "algorithm": Part("algos.sac:Sac", "algos.ppo:Ppo", 4, 1, "targets and losses", GREEN),
     "engines": Part("runtime.engines:EngineGroup", "scoring.packed:PackedScorer", 1, 0, "scores the actions", ORANGE),
-    "handoff": Part("runtime.handoff:EngineHandoff", "runtime.handoff:SharedWeights", 3, 0, "loads, compares", ORANGE),
-    "model": Part("models.actor_critic:ActorCritic", "models.actor_value:ActorValue", 4, 0, "policy and Q", GREEN),
+    "handoff": Part("runtime.handoff:EngineHandoff", "runtime.handoff:Handoff", 3, 0, "loads, compares", ORANGE),
+    "model": Part("models.actor_critic:ActorCritic", "models.actor_critic:ActorValue", 4, 0, "policy and Q", GREEN),
 }
 ARROWS = [
     Arrow("rollout", "env", "action", twin=True),
     Arrow("env", "rollout", "types:Step", twin=True),
     Arrow("rollout", "engines", "types:Query", twin=True),
-    Arrow("engines", "rollout", "scoring.base:LogPolicy", ORANGE, twin=True),
+    Arrow("engines", "rollout", "types:LogPolicy", ORANGE, twin=True),
     Arrow("rollout", "replay", "types:RolloutBatch"),
     Arrow("replay", "learner", "types:Transition"),
     Arrow("learner", "algorithm", "rows", GREEN, twin=True),
     Arrow("algorithm", "learner", "loss", GREEN, twin=True),
     Arrow("algorithm", "model", "packed batch", GREEN, twin=True),
     Arrow("model", "algorithm", "models.actor_critic:PolicyValues", GREEN, twin=True),
-    Arrow("learner", "handoff", "scoring.base:Published", ORANGE),
+    Arrow("learner", "handoff", "types:Published", ORANGE),
     Arrow("handoff", "engines", "types:Adapter", ORANGE),
 ]
 STAGES = [("collect", 0.14, 3.72, BLUE), ("learn", 8.48, 3.72, GREEN), ("hand over", 6.15, 0.45, ORANGE)]
