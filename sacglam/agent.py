@@ -1,7 +1,5 @@
 """A trained agent: its policy and Q function."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

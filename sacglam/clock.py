@@ -1,7 +1,5 @@
 """Where the time goes: seconds by phase."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The CPU: its name, the cores that this process may use, and settings that make small tensor programs fast."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Success on fresh episodes."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 

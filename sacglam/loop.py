@@ -1,7 +1,5 @@
 """The loop on one page: collect, learn, hand over, one interval after another; and its whole state."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """From log-probabilities to decisions."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The only place where an observation and a goal become a prompt."""
 
-from __future__ import annotations
-
 from sacglam.types import Observation, Query
 
 

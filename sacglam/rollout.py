@@ -1,7 +1,5 @@
 """Environments in lockstep: one scoring pass serves all of them, and episodes come out as they end."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

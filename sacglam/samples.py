@@ -1,7 +1,5 @@
 """Episodes of the policy as it acts in training, with the probability and Q value of every action."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run from start to end: evaluate, train, evaluate, and leave the results in its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path

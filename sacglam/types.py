@@ -1,7 +1,5 @@
 """The values that pass between the parts of sacglam: frozen, of plain Python and numpy, free of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ Shapes: B rows, A actions, C critics, T steps. A padded action has log pi = -inf
 log pi is taken as 0, which is the limit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

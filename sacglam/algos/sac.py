@@ -1,7 +1,5 @@
 """SAC-GLAM: discrete soft actor-critic on a language model's candidate actions (paper, Section 2)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

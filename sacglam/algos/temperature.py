@@ -1,7 +1,5 @@
 """The entropy coefficient alpha as an object that learns."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

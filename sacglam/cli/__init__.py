@@ -1,7 +1,5 @@
 """The command line. Imports torch only inside the commands that need it."""
 
-from __future__ import annotations
-
 import os
 import sys
 

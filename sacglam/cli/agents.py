@@ -1,7 +1,5 @@
 """Commands that use a trained agent."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands around training: environments, what this machine can run, and the run explorer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Commands that train: an agent, the built-in model, and for a moment, to see where the time goes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """From YAML and dotted overrides to a configuration, with errors that name the nearest key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The protocol of an environment, and the registry that makes one by name."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 from collections import Counter

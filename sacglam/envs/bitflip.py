@@ -3,8 +3,6 @@
 An action names the bit as it will be, so it is right if and only if the goal contains that name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """What differs between learning in one process and on several ranks, and the implementation for one process."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Learning on several ranks with DeepSpeed's ZeRO. The only file that knows DeepSpeed."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

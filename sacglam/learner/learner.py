@@ -1,7 +1,5 @@
 """The learner: experience in, better adapter and critic out."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The models of SAC and PPO: a policy and Q functions, or a state value, on one language model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """A policy and a critic on one language model: the common part of SAC's and PPO's models."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

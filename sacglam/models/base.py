@@ -1,7 +1,5 @@
 """What the algorithms need of a language model, independent of its architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Decoder-only language models behind the packed forward."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

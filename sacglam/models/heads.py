@@ -1,7 +1,5 @@
 """Critic heads: small float32 MLPs on the language model's hidden states."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal

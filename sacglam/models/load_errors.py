@@ -1,7 +1,5 @@
 """Why a model cannot be loaded: which files are missing, where they were expected, and what to do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loading a language model by name, decoder-only or encoder-decoder."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

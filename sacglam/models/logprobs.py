@@ -1,7 +1,5 @@
 """Log-probabilities of chosen tokens through a frozen output layer, without holding all logits at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A frozen language model with LoRA adapters: the common part of decoder-only and encoder-decoder models."""
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The only file that knows bitsandbytes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

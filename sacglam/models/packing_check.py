@@ -1,7 +1,5 @@
 """The check that a language model can be packed: it must score a small query as separate sequences do."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From the log-probabilities of actions to a policy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -6,8 +6,6 @@ decoded as if it were alone, without any change to the model, and each layer pro
 values once for all actions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text to token ids: prompt and actions are tokenised separately and joined as ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

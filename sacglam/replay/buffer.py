@@ -1,7 +1,5 @@
 """The replay buffer: a ring of transitions, three sampling strategies, and its form on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """What an algorithm keeps of its rollouts, and the batches it learns from."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

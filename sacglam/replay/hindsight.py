@@ -1,7 +1,5 @@
 """From an episode and a goal to transitions: the same function for the real goal and every hindsight goal."""
 
-from __future__ import annotations
-
 from sacglam.types import Episode, Transition
 
 

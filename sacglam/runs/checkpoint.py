@@ -1,7 +1,5 @@
 """Checkpoints on disk: written aside and renamed, verified by checksum, never pickled."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`curves.png`: a run on one page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run reports while it goes; how it is shown is up to the caller."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from sacglam.runs.progress import Progress

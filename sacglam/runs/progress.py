@@ -1,7 +1,5 @@
 """How far a run is, and the means of its metrics since the last line of metrics.jsonl."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The run only writes files. When it ends, in whatever way, the process sees the e
 Aim and exits.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The results of a run: `summary.json`."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a configuration leaves to the machine: device, threads, GPUs and cores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

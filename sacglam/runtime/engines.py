@@ -1,7 +1,5 @@
 """The scoring engines as one scorer, which survives the loss of any of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

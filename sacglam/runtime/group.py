@@ -1,7 +1,5 @@
 """Calls to objects in this process or in others (`sacglam.runtime.ray`), with one interface."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ separate program, without Ray and the rest of this package. It records Ray's pro
 driver is alive, and kills those still running some seconds after its end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

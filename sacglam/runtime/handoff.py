@@ -1,7 +1,5 @@
 """Brings adapters from the learner to the engines, and compares their policies (the parity gate)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

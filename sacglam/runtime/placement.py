@@ -1,7 +1,5 @@
 """Which process runs where: a plan with its reasons, made before anything starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sacglam.config import Config

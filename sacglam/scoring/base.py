@@ -1,7 +1,5 @@
 """The interfaces of scorers, and the random policy."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Scoring by the packed forward pass, with the learner's own weights or with a copy that loads adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

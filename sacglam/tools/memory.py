@@ -1,7 +1,5 @@
 """Memory of this process or its GPU: what a piece of work takes at its peak, and what is left."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

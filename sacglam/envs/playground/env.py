@@ -1,7 +1,5 @@
 """Playground-Text as a `TextEnv`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random

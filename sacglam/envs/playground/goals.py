@@ -1,7 +1,5 @@
 """The goals of Playground-Text: 182 single training goals, 8,470 with the sequential ones, and the held-out goals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache

@@ -1,7 +1,5 @@
 """The social partner, who says what the agent has just achieved."""
 
-from __future__ import annotations
-
 from sacglam.envs.playground.goals import Goal, texts
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.envs.playground.world import Verb

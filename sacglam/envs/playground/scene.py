@@ -1,7 +1,5 @@
 """Sample a scene in which a goal is possible."""
 
-from __future__ import annotations
-
 from random import Random
 
 from sacglam.envs.playground.goals import Goal

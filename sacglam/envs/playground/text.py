@@ -1,7 +1,5 @@
 """From a state of the world to what the agent reads. Only this module puts objects into words."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from sacglam.envs.playground.vocabulary import KINDS, Thing

@@ -3,8 +3,6 @@
 Source: the paper, Appendix A, and the public Playground code of Colas et al. (2020).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A scene is a tuple of kinds, one per slot. Colours and types only matter to name
 not know them.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from functools import cache
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """Adapters on an engine's own disk, since vLLM loads them by path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath

@@ -4,8 +4,6 @@ Only this file imports vLLM, and only when an engine starts. An engine needs a p
 variables, torch's global seed and its default process group, and on a CPU torch's memory policy.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping, Sequence

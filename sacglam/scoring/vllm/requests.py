@@ -1,7 +1,5 @@
 """Sends requests to an engine until every action has a valid score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite

@@ -8,8 +8,6 @@ Row r of a request is the position that predicts token r + 1. After a prompt of 
 first token.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

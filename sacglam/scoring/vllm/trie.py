@@ -4,8 +4,6 @@ An edge is identified by the tokens from the root to its end, a `Prefix`: edge `
 log p(9 | prompt, 5, 7). An action's log-probability (paper, Eq. 1) is the sum along its path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Prefix = tuple[int, ...]

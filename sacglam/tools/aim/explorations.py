@@ -1,7 +1,5 @@
 """The views that `sacglam ui` prepares in Aim's explorer, as bookmarks."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Mapping

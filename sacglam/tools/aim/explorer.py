@@ -1,7 +1,5 @@
 """`sacglam ui`: Aim's run explorer, on this machine's loopback only."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

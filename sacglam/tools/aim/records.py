@@ -1,7 +1,5 @@
 """The contents of a run's files as points for Aim: named values with a context at an environment step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one file that imports Aim."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Copies a run's files into Aim: all at once for `sacglam aim-import`, line by line while the run trains."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

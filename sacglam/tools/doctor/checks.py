@@ -1,7 +1,5 @@
 """Checks of the machine and its Python environment: each a pure function from facts to findings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The facts of this machine, from its files and tools; a tool that does not answer leaves its fact unknown."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

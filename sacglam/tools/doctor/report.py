@@ -1,7 +1,5 @@
 """The diagnosis: all findings, and a verdict on each way to train, for people and for tools."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A minute of the real thing: play at random, then score states and take updates with the run's own model."""
 
-from __future__ import annotations
-
 import gc
 import time
 import tracemalloc

@@ -1,7 +1,5 @@
 """The whole of a dry run: load what a run loads, try it for a minute, and work out the time of the rest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A dry run in the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rich import box

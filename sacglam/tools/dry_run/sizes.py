@@ -1,7 +1,5 @@
 """How large the parts of a run are: parameters and bytes of the model as loaded, and memory by process."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

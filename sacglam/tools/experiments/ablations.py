@@ -1,7 +1,5 @@
 """The paper's ablations as YAML files: which settings vary, and which variants are compared."""
 
-from __future__ import annotations
-
 import json
 from difflib import get_close_matches
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands `sacglam compare` and `sacglam ablate`."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Figures: the curves of a report, and shares as bars."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`report.md`, from the values of `report.json`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an experiment runs: configurations with overrides, seeds, and the order of the runs."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

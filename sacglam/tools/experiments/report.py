@@ -1,7 +1,5 @@
 """What finished runs show, as the values of `report.json`; the Markdown and the figure are made from these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """What runs leave in their folders: whether it is the run that is asked for, and the results of a finished one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

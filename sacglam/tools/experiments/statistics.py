@@ -1,7 +1,5 @@
 """Statistics over seeds: means with confidence intervals, areas, thresholds that some runs never reach."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Three kinds of document:
 No document says what a goal requires, which supply grows what, or that anything was achieved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from random import Random

@@ -1,7 +1,5 @@
 """The two tiny models that are trained on the corpus: their architectures and losses."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

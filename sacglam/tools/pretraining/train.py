@@ -1,7 +1,5 @@
 """Trains the built-in models: a tokenizer and a model of two layers, from the corpus."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What goes through the language model: tokens of every pass, FLOP by torch's counter, and the floor beneath a step."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """One profile: a run's own loop for some intervals, with the clock recorded and the model's passes counted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext

@@ -1,7 +1,5 @@
 """The phases of the clock: recorded as spans of time, and in tables and charts under the names people use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A profile in the terminal and in files: tables, `profile.json`, `trace.json` and `profile.png`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a profile found: plain numbers, for the table, the chart and `profile.json`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any

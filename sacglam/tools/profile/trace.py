@@ -1,7 +1,5 @@
 """`trace.json` in the Trace Event Format (its JSON object form), which Perfetto and chrome://tracing open."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
