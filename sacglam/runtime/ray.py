@@ -68,7 +68,7 @@ class RayRuntime:
         before = guardian.children(os.getpid())
         try:
             ray.init(**self._options(address))
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises many types
             expected = "to start Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
             raise ConfigError(f"expected {expected}, but {error}") from error
         try:
