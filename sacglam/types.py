@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-LogPolicy = npt.NDArray[np.float32]
+LogPolicy: TypeAlias = "npt.NDArray[np.float32]"
 """log pi over the candidate actions of one state, (A,)."""
 Source = Literal["real", "hindsight"]
 
