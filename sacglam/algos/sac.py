@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import Algorithm, MapNoGrad, Weights
+from sacglam.algos.base import Algorithm, Weights
 from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
@@ -27,39 +27,18 @@ class SacBatch:
     reward_B: Tensor
     discount_B: Tensor
     bootstraps_B: Tensor  # bool: the window did not end in termination
-    next_packed: Any | None  # the bootstrapping rows, in order; None where there are none
+    next_packed: Any
     hindsight_share: float = 0.0
-
-    @property
-    def rows(self) -> int:
-        """B."""
-        return len(self.action_B)
-
-
-@dataclass(frozen=True)
-class SacLosses:
-    """The joint loss of one batch and what to report of it (means over rows)."""
-
-    loss: Tensor
-    entropy: float
-    metrics: dict[str, float]
 
 
 class Sac(Algorithm):
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
     def __init__(self, model: ActorCritic, config: SacConfig, clock: PhaseClock) -> None:
-        """Time is counted on `clock`."""
         self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
         self._model = model
         self._config = config
         self._clock = clock
-
-    @override
-    def minibatches(
-        self, batches: Sequence[Sequence[Transition]], map_no_grad: MapNoGrad
-    ) -> Sequence[Sequence[Transition]]:
-        return batches
 
     @override
     def collate(self, rows: Sequence[Transition]) -> SacBatch:
@@ -81,10 +60,10 @@ class Sac(Algorithm):
         with self._clock.phase("target"):
             target_B = targets(self._model, batch, self.alpha.alpha)
         with self._clock.phase("forward"):
-            losses = losses_to(
+            loss, metrics = sac_losses(
                 self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update), self._config.critic_weight
             )
-        return losses.loss, {**losses.metrics, "batch_hindsight_share": batch.hindsight_share}
+        return loss, {**metrics, "batch_hindsight_share": batch.hindsight_share}
 
     @override
     def trains_actor(self, update: int) -> bool:
@@ -125,28 +104,18 @@ def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
 
 
 def sac_losses(
-    model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool, critic_weight: float = 1.0
-) -> SacLosses:
-    """The losses of one batch, its targets included."""
-    return losses_to(model, batch, targets(model, batch, alpha), alpha, train_actor, critic_weight)
+    model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool, critic_weight: float = 1.0
+) -> tuple[Tensor, dict[str, float]]:
+    """Weighted critic loss and actor loss from one forward pass, and what to report of them (means over rows).
 
-
-def losses_to(
-    model: ActorCritic,
-    batch: SacBatch,
-    target_B: Tensor,
-    alpha: float,
-    train_actor: bool,
-    critic_weight: float,
-) -> SacLosses:
-    """Weighted critic loss and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
+    Without `train_actor` (warm-up) the loss is the critic's alone.
+    """
     values = model.evaluate(batch.packed)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
-    entropy_B = equations.entropy(values.log_pi_BA.detach())
     loss = critic_weight * critic
     metrics = {
         "critic_loss": critic.item(),
-        "entropy": entropy_B.mean().item(),
+        "entropy": equations.entropy(values.log_pi_BA.detach()).mean().item(),
         "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean().item(),
         "target": target_B.mean().item(),
     }
@@ -154,14 +123,13 @@ def losses_to(
         actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
         loss = loss + actor
         metrics["actor_loss"] = actor.item()
-    return SacLosses(loss, metrics["entropy"], metrics)
+    return loss, metrics
 
 
 @torch.no_grad()
 def targets(model: ActorCritic, batch: SacBatch, alpha: float) -> Tensor:
     """y of Eq. 3, shape (B,). Rows that terminate within their window need no forward pass and get none."""
     next_value_B = torch.zeros_like(batch.reward_B)
-    if batch.next_packed is not None:
-        bootstrap = model.bootstrap(batch.next_packed)
-        next_value_B[batch.bootstraps_B] = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)
+    bootstrap = model.bootstrap(batch.next_packed)
+    next_value_B[batch.bootstraps_B] = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)
     return equations.td_target(batch.reward_B, batch.discount_B, ~batch.bootstraps_B, next_value_B)

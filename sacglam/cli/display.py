@@ -49,7 +49,6 @@ class RichDisplay(Display):
     """A progress bar in a terminal; in a file, a line now and then."""
 
     def __init__(self, console: Console) -> None:
-        """Shows nothing until entered."""
         self._console = console
         self._bar = Progress(
             SpinnerColumn(),

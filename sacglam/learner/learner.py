@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
+from sacglam.config import UpdateConfig
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
@@ -29,20 +30,17 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rates of actor and critic, falling linearly over `total_updates` if they `decay`; rows in one pass."""
+    """Learning rates of actor and critic, falling linearly over `total_updates` if `config` decays them."""
 
-    actor_lr: float
-    critic_lr: float
-    decay: bool
+    config: UpdateConfig
     total_updates: int
-    micro_batch_size: int | None
 
     def rates(self, update: int, trains_actor: bool) -> tuple[float | None, float]:
         """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
         share = 1.0
-        if self.decay:
+        if self.config.lr_decay:
             share -= (1.0 - FINAL_LR_SHARE) * min(1.0, update / self.total_updates)
-        return self.actor_lr * share if trains_actor else None, self.critic_lr * share
+        return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,8 @@ class Learner:
     def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`; its metrics."""
         sums: dict[str, float] = defaultdict(float)
-        parts = micro_batches(rows, self._backend.rank, self._backend.world, self._schedule.micro_batch_size)
+        size = self._schedule.config.micro_batch_size
+        parts = micro_batches(rows, self._backend.rank, self._backend.world, size)
         for number, part in enumerate(parts, start=1):
             with self._clock.phase("batch"):
                 batch = self.algorithm.collate(part.rows)

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from sacglam.models.agent_model import AgentModel, Backbone, trained_adapters
 from sacglam.models.base import ACTOR, PackedLM, target_of
-from sacglam.models.heads import QHeads
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 

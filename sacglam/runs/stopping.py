@@ -20,7 +20,6 @@ class StopSignal:
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        """Handles nothing until entered."""
         self.requested = False
         self._previous: dict[signal.Signals, Any] = {}
 
