@@ -1,5 +1,6 @@
 """SAC-GLAM: discrete soft actor-critic on a language model's candidate actions (paper, Section 2)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,6 @@ from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm, Weights
-from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.models.actor_critic import ActorCritic
@@ -29,6 +29,43 @@ class SacBatch:
     bootstraps_B: Tensor  # bool: the window did not end in termination
     next_packed: Any
     hindsight_share: float = 0.0
+
+
+class Temperature:
+    """alpha > 0, learned through its logarithm by Adam towards a target entropy (paper, Appendix C)."""
+
+    def __init__(self, init: float, target_entropy: float, lr: float) -> None:
+        """`target_entropy` in nats; `lr` 0 keeps alpha fixed."""
+        self._log_alpha = torch.tensor(math.log(init), dtype=torch.float64, requires_grad=True)
+        self._target = target_entropy
+        self._optimizer = torch.optim.Adam([self._log_alpha], lr=lr)
+
+    @property
+    def alpha(self) -> float:
+        """The coefficient now."""
+        return float(self._log_alpha.detach().exp())
+
+    def update(self, entropy: float) -> None:
+        """One step, given the mean policy entropy of a batch in nats."""
+        self._optimizer.zero_grad()
+        equations.alpha_loss(self._log_alpha, entropy, self._target).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """log alpha and Adam's moments as plain numbers."""
+        moments = self._optimizer.state.get(self._log_alpha, {})
+        return {"log_alpha": float(self._log_alpha.detach()), "adam": {k: float(v) for k, v in moments.items()}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state()` gave."""
+        with torch.no_grad():
+            self._log_alpha.fill_(state["log_alpha"])
+        self._optimizer.state.clear()
+        if state["adam"]:
+            dtypes = {"step": torch.float32}
+            self._optimizer.state[self._log_alpha] = {
+                k: torch.tensor(v, dtype=dtypes.get(k, torch.float64)) for k, v in state["adam"].items()
+            }
 
 
 class Sac(Algorithm):

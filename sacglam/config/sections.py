@@ -114,8 +114,9 @@ class AlphaConfig(Section):
 
 
 class UpdateConfig(Section):
-    """The updates that SAC and PPO have in common."""
+    """What the updates of SAC and PPO have in common."""
 
+    type: Literal["sac", "ppo"]
     gamma: OpenFraction = 0.99
     """Discount per environment step."""
     batch_size: Positive = 256

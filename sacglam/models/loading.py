@@ -123,7 +123,8 @@ def load_text(settings: ModelConfig) -> ModelText:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise load_error(settings.name, error) from error
-    if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:  # transformers' own, where there are no files
+    # Without tokenizer files, transformers makes a tokenizer that knows no words.
+    if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
         raise load_error(settings.name, "its tokenizer finds no tokens in a plain word")
     return ModelText(source, config, tokenizer, _max_tokens(config))
 

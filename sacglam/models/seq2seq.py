@@ -20,8 +20,6 @@ from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")
 """Model types whose decoder only knows distances of positions. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
-PROMPT_LAYERS = ("encoder.", "EncDecAttention.k.", "EncDecAttention.v.")
-"""Parts of the names of weights that read the prompt: the encoder's, and the decoder's for its keys and values."""
 
 
 class Seq2SeqLM(LoraLM[PackedSeq2Seq]):

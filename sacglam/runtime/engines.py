@@ -1,16 +1,13 @@
 """The scoring engines as one scorer, which survives the loss of any of them."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sacglam.config import EnginesConfig
 from sacglam.errors import EngineBroken, EngineError
-from sacglam.runtime.group import Pending, StillRunning, Tick, Worker, WorkerLost
+from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
 from sacglam.types import Adapter, LogPolicy, Query, Scores
-
-_TICK_S = 0.5
 
 
 @dataclass
@@ -86,7 +83,7 @@ class EngineGroup:
         while True:
             try:
                 timeout_s = self._config.start_timeout_s if slot.starting else self._config.timeout_s
-                result = _last_result(calls, timeout_s, tick)
+                result = [gather([call], timeout_s, tick)[0] for call in calls][-1]
             except (WorkerLost, EngineBroken) as error:
                 self._replace(index, error)
                 # The new engine scores with the newest adapter; a call of `load` brings it anyway.
@@ -109,15 +106,3 @@ class EngineGroup:
         self._note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")
         slot.worker.kill()
         slot.worker, slot.starting = self._start(index), True
-
-
-def _last_result(calls: Sequence[Pending], timeout_s: float, tick: Tick) -> Any:
-    """The last call's result, once those before it have succeeded."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            return [call.result(min(_TICK_S, timeout_s)) for call in calls][-1]
-        except StillRunning:
-            tick()
-            if time.monotonic() > deadline:
-                raise WorkerLost(f"no answer in {timeout_s:.0f} s") from None

@@ -35,7 +35,7 @@ class Tables:
 
     def _values(self, packed: list[int], q: Tensor) -> PolicyValues:
         log_pi_BA = torch.log_softmax(self.logits[packed], dim=-1)
-        return PolicyValues(log_pi_BA, q[:, packed], torch.ones_like(log_pi_BA, dtype=torch.bool))
+        return PolicyValues(log_pi_BA, q[:, packed])
 
 
 def _batch(bootstraps: list[bool], following: list[int]) -> SacBatch:
