@@ -22,8 +22,8 @@ import torch
 from benchmarks import common
 from sacglam.config import Config, LoraSettings, ModelConfig
 from sacglam.models.base import ACTOR, PackedLM
+from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText
-from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer

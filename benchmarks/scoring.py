@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import common
 from sacglam.models.base import ACTOR
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from benchmarks import common
 from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
-from sacglam.config import SacConfig
+from sacglam.config import CriticConfig, SacConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner, Schedule
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
-from sacglam.models.heads import QHeads
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.memory import peak_bytes
@@ -29,7 +28,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     """One update of `variant` on the same transitions, with the same initial weights."""
     lm = common.build_lm(variant, options, adapters_needed("shared", "adapter"))
     heads, target_heads = (
-        QHeads(lm.hidden_size, [1024, 1024], 2, "observation_action", actions).to(options.device) for _ in range(2)
+        QHeads(lm.hidden_size, CriticConfig(max_actions=actions)).to(options.device) for _ in range(2)
     )
     words = common.word_tokenizer(common.model_config(options).vocab_size)
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
@@ -41,7 +40,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
         Sac(model, config, clock),
         PackedScorer(lm, tokenizer, policy),
         TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
-        Schedule(config.actor_lr, config.critic_lr, config.lr_decay, 1, config.micro_batch_size),
+        Schedule(config, 1),
         {},
         clock,
     )

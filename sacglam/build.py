@@ -24,9 +24,8 @@ from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner, Schedule
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
 from sacglam.models.agent_model import AgentModel, trained_adapters
-from sacglam.models.heads import QHeads, ValueHead
+from sacglam.models.heads import PolicyHead, QHeads, ValueHead
 from sacglam.models.loading import load_model, load_shape, lora_config
-from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
@@ -128,12 +127,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
     try:
         engines = EngineGroup(
-            lambda index: runtime.spawn(index).build(host_engine, config, where.engine_threads),
-            where.engines,
-            timeout_s=config.engines.timeout_s,
-            start_timeout_s=config.engines.start_timeout_s,
-            max_restarts=config.engines.max_restarts,
-            note=note,
+            lambda index: runtime.spawn(index).build(host_engine, config, where.engine_threads), config.engines, note
         )
         learners = _start_learners(runtime, config, where, clock)
         handoff = EngineHandoff(
@@ -232,17 +226,7 @@ def build_model(config: Config) -> AgentModel:
     if not sac:
         head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
         return ActorValue(lm, tokenizer, policy, head, critic.backbone)
-    heads, target_heads = (
-        QHeads(
-            lm.hidden_size,
-            critic.hidden,
-            critic.num_critics,
-            critic.input,
-            critic.max_actions,
-            critic.score_weight,
-        ).to(config.device)
-        for _ in range(2)
-    )
+    heads, target_heads = (QHeads(lm.hidden_size, critic).to(config.device) for _ in range(2))
     return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
 
 
@@ -259,24 +243,10 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`. The same seed gives every
     rank the same weights, and the same as in one process.
     """
-    algo = config.algo
-    intervals = -(-config.steps // algo.update_interval)
-    schedule = Schedule(
-        algo.actor_lr,
-        algo.critic_lr,
-        algo.lr_decay,
-        total_updates=intervals * algo.updates_per_interval,
-        micro_batch_size=algo.micro_batch_size,
-    )
-    return Learner(
-        model,
-        _algorithm(model, config, clock),
-        _scorer(model),
-        _backend(model, config),
-        schedule,
-        critic_settings(config),
-        clock,
-    )
+    intervals = -(-config.steps // config.algo.update_interval)
+    schedule = Schedule(config.algo, intervals * config.algo.updates_per_interval)
+    algorithm, backend = _algorithm(model, config, clock), _backend(model, config)
+    return Learner(model, algorithm, _scorer(model), backend, schedule, critic_settings(config), clock)
 
 
 def _scorer(model: AgentModel, version: Callable[[], int] = lambda: 0) -> PackedScorer:
@@ -302,17 +272,7 @@ def _backend(model: AgentModel, config: Config) -> Backend:
 
 def build_experience(config: Config, env: TextEnv, rng: np.random.Generator) -> Experience:
     """What the algorithm keeps of its rollouts, for the goals of `env`."""
-    algo, replay = config.algo, config.replay
-    if isinstance(algo, PpoConfig):
+    if isinstance(config.algo, PpoConfig):
         return OnPolicy()
     goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))
-    return HindsightReplay(
-        ReplayBuffer(replay.capacity, replay.sampling, replay.hindsight_ratio, env.goal_type, goal_types),
-        rng,
-        n_step=algo.n_step,
-        gamma=algo.gamma,
-        hindsight=replay.hindsight,
-        batch_size=algo.batch_size,
-        batches=algo.updates_per_interval,
-        min_size=replay.min_size,
-    )
+    return HindsightReplay(ReplayBuffer(config.replay, env.goal_type, goal_types), rng, config.algo, config.replay)

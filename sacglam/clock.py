@@ -19,7 +19,6 @@ class PhaseClock:
     """Adds up the wall-clock seconds spent in named phases; phases do not nest."""
 
     def __init__(self) -> None:
-        """All phases at zero."""
         self._seconds: dict[str, float] = {}
         self._watcher = Watcher()
 

@@ -2,19 +2,15 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Protocol
 
 import numpy as np
 
 from sacglam.types import LogPolicy
 
-
-class Policy(Protocol):
-    """Chooses one action given the log-probabilities of all."""
-
-    def __call__(self, log_pi: LogPolicy) -> int:
-        """Index of the chosen action."""
+Policy = Callable[[LogPolicy], int]
+"""Chooses one action, by its index, given the log-probabilities of all."""
 
 
 def greedy(log_pi: LogPolicy) -> int:

@@ -61,11 +61,6 @@ class _Open:
         self.decisions.append(decision)
         self.steps.append(step)
 
-    def retake(self, action: int, log_prob: float, version: int) -> None:
-        """Repeat a decision of an interrupted run; one that is no longer possible shows in the transcript."""
-        if action < len(self.observation.actions) and not self.over:
-            self.take(Decision(action, log_prob, version))
-
     @property
     def over(self) -> bool:
         return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
@@ -117,18 +112,14 @@ class Rollout:
             policies = self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
             version = self.scorer.version
         with self._clock.phase("environment"):
-            ended = []
-            still_open = []
+            ended, still_open = [], []
             for opened, log_pi in zip(self._open, policies, strict=True):
                 action = self._policy(log_pi)
                 opened.take(Decision(action, float(log_pi[action]), version))
                 if opened.over:
                     ended.append(opened)
-                    opened_next = self._begin(opened.env)
-                else:
-                    opened_next = opened
-                if opened_next:
-                    still_open.append(opened_next)
+                if following := self._begin(opened.env) if opened.over else opened:
+                    still_open.append(following)
             self._open = still_open
         return ended
 
@@ -189,8 +180,9 @@ class Rollout:
 
     def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
         opened = self._reset(env, Start(saved["goal"], saved["seed"]))
-        for decision in saved["decisions"]:
-            opened.retake(*decision)
+        for action, log_prob, version in saved["decisions"]:
+            if action < len(opened.observation.actions) and not opened.over:  # else it shows in the transcript
+                opened.take(Decision(action, log_prob, version))
         opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(

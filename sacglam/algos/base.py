@@ -22,7 +22,8 @@ class Algorithm(Protocol):
     """A learning rule over one model. `update` is the number of updates done so far."""
 
     def minibatches(self, batches: Sequence[Sequence[Any]], map_no_grad: MapNoGrad) -> Iterable[Sequence[Any]]:
-        """The rows of each gradient step, from the batches of one interval."""
+        """The rows of each gradient step, from the batches of one interval: by default a step for each batch."""
+        return batches
 
     def collate(self, rows: Sequence[Any]) -> Any:
         """Rows as tensors on the model's device."""
@@ -32,9 +33,11 @@ class Algorithm(Protocol):
 
     def trains_actor(self, update: int) -> bool:
         """Whether the actor's weights have a gradient in this update."""
+        return True
 
     def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
         """Move what follows the weights, such as a target network, after a gradient step; more metrics."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """What it learns or draws besides the weights, as JSON values."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import Algorithm, MapNoGrad, Weights
+from sacglam.algos.base import Algorithm, MapNoGrad
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_critic import ActorValue
@@ -72,7 +72,7 @@ class Ppo(Algorithm):
         Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
         the first minibatch would not be 1.
         """
-        visits = [_Visit(query(f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
+        visits = [(query(f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
         log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
         estimates = list(self._estimates(segments, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
@@ -102,11 +102,12 @@ class Ppo(Algorithm):
             first += visited
 
     @torch.no_grad()
-    def _look(self, visits: Sequence[_Visit]) -> Tensor:
+    def _look(self, visits: Sequence[tuple[Query, int]]) -> Tensor:
         """log pi(a|s) of the action taken and V(s), shape (2, visits)."""
         with self._clock.phase("target"):
-            values = self._model.evaluate(self._model.pack([visit.query for visit in visits]))
-            action_B = torch.tensor([visit.action for visit in visits], device=values.value_B.device)
+            queries, actions = zip(*visits, strict=True)
+            values = self._model.evaluate(self._model.pack(queries))
+            action_B = torch.tensor(actions, device=values.value_B.device)
             return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
 
     @override
@@ -128,14 +129,6 @@ class Ppo(Algorithm):
             return ppo_losses(self._model, batch, self._config)
 
     @override
-    def trains_actor(self, update: int) -> bool:
-        return True
-
-    @override
-    def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
-        return {}
-
-    @override
     def state(self) -> dict[str, Any]:
         return {"rng": self._rng.bit_generator.state}
 
@@ -144,20 +137,13 @@ class Ppo(Algorithm):
         self._rng.bit_generator.state = state["rng"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    """A state, and the action taken in it (0 where none was)."""
-
-    query: Query
-    action: int
-
-
 def _visited(segment: Episode) -> int:
     """States of a segment whose value counts: the one after its last step unless the episode terminated there."""
     return len(segment.steps) + (not segment.steps[-1].terminated)
 
 
 def _action(segment: Episode, t: int) -> int:
+    """The action taken at `t`; 0 in the state after the last."""
     return segment.decisions[t].action if t < len(segment.decisions) else 0
 
 

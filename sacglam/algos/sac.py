@@ -1,5 +1,6 @@
 """SAC-GLAM: discrete soft actor-critic on a language model's candidate actions (paper, Section 2)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,8 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import Algorithm, MapNoGrad, Weights
-from sacglam.algos.temperature import Temperature
+from sacglam.algos.base import Algorithm, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.models.actor_critic import ActorCritic
@@ -27,39 +27,55 @@ class SacBatch:
     reward_B: Tensor
     discount_B: Tensor
     bootstraps_B: Tensor  # bool: the window did not end in termination
-    next_packed: Any | None  # the bootstrapping rows, in order; None where there are none
+    next_packed: Any
     hindsight_share: float = 0.0
 
+
+class Temperature:
+    """alpha > 0, learned through its logarithm by Adam towards a target entropy (paper, Appendix C)."""
+
+    def __init__(self, init: float, target_entropy: float, lr: float) -> None:
+        """`target_entropy` in nats; `lr` 0 keeps alpha fixed."""
+        self._log_alpha = torch.tensor(math.log(init), dtype=torch.float64, requires_grad=True)
+        self._target = target_entropy
+        self._optimizer = torch.optim.Adam([self._log_alpha], lr=lr)
+
     @property
-    def rows(self) -> int:
-        """B."""
-        return len(self.action_B)
+    def alpha(self) -> float:
+        """The coefficient now."""
+        return float(self._log_alpha.detach().exp())
 
+    def update(self, entropy: float) -> None:
+        """One step, given the mean policy entropy of a batch in nats."""
+        self._optimizer.zero_grad()
+        equations.alpha_loss(self._log_alpha, entropy, self._target).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
 
-@dataclass(frozen=True)
-class SacLosses:
-    """The joint loss of one batch and what to report of it (means over rows)."""
+    def state(self) -> dict[str, Any]:
+        """log alpha and Adam's moments as plain numbers."""
+        moments = self._optimizer.state.get(self._log_alpha, {})
+        return {"log_alpha": float(self._log_alpha.detach()), "adam": {k: float(v) for k, v in moments.items()}}
 
-    loss: Tensor
-    entropy: float
-    metrics: dict[str, float]
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state()` gave."""
+        with torch.no_grad():
+            self._log_alpha.fill_(state["log_alpha"])
+        self._optimizer.state.clear()
+        if state["adam"]:
+            dtypes = {"step": torch.float32}
+            self._optimizer.state[self._log_alpha] = {
+                k: torch.tensor(v, dtype=dtypes.get(k, torch.float64)) for k, v in state["adam"].items()
+            }
 
 
 class Sac(Algorithm):
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
     def __init__(self, model: ActorCritic, config: SacConfig, clock: PhaseClock) -> None:
-        """Time is counted on `clock`."""
         self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
         self._model = model
         self._config = config
         self._clock = clock
-
-    @override
-    def minibatches(
-        self, batches: Sequence[Sequence[Transition]], map_no_grad: MapNoGrad
-    ) -> Sequence[Sequence[Transition]]:
-        return batches
 
     @override
     def collate(self, rows: Sequence[Transition]) -> SacBatch:
@@ -81,10 +97,10 @@ class Sac(Algorithm):
         with self._clock.phase("target"):
             target_B = targets(self._model, batch, self.alpha.alpha)
         with self._clock.phase("forward"):
-            losses = losses_to(
+            loss, metrics = sac_losses(
                 self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update), self._config.critic_weight
             )
-        return losses.loss, {**losses.metrics, "batch_hindsight_share": batch.hindsight_share}
+        return loss, {**metrics, "batch_hindsight_share": batch.hindsight_share}
 
     @override
     def trains_actor(self, update: int) -> bool:
@@ -125,28 +141,18 @@ def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
 
 
 def sac_losses(
-    model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool, critic_weight: float = 1.0
-) -> SacLosses:
-    """The losses of one batch, its targets included."""
-    return losses_to(model, batch, targets(model, batch, alpha), alpha, train_actor, critic_weight)
+    model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool, critic_weight: float = 1.0
+) -> tuple[Tensor, dict[str, float]]:
+    """Weighted critic loss and actor loss from one forward pass, and what to report of them (means over rows).
 
-
-def losses_to(
-    model: ActorCritic,
-    batch: SacBatch,
-    target_B: Tensor,
-    alpha: float,
-    train_actor: bool,
-    critic_weight: float,
-) -> SacLosses:
-    """Weighted critic loss and actor loss from one forward pass; without `train_actor` (warm-up) the critic's alone."""
+    Without `train_actor` (warm-up) the loss is the critic's alone.
+    """
     values = model.evaluate(batch.packed)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
-    entropy_B = equations.entropy(values.log_pi_BA.detach())
     loss = critic_weight * critic
     metrics = {
         "critic_loss": critic.item(),
-        "entropy": entropy_B.mean().item(),
+        "entropy": equations.entropy(values.log_pi_BA.detach()).mean().item(),
         "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean().item(),
         "target": target_B.mean().item(),
     }
@@ -154,14 +160,13 @@ def losses_to(
         actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
         loss = loss + actor
         metrics["actor_loss"] = actor.item()
-    return SacLosses(loss, metrics["entropy"], metrics)
+    return loss, metrics
 
 
 @torch.no_grad()
 def targets(model: ActorCritic, batch: SacBatch, alpha: float) -> Tensor:
     """y of Eq. 3, shape (B,). Rows that terminate within their window need no forward pass and get none."""
     next_value_B = torch.zeros_like(batch.reward_B)
-    if batch.next_packed is not None:
-        bootstrap = model.bootstrap(batch.next_packed)
-        next_value_B[batch.bootstraps_B] = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)
+    bootstrap = model.bootstrap(batch.next_packed)
+    next_value_B[batch.bootstraps_B] = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)
     return equations.td_target(batch.reward_B, batch.discount_B, ~batch.bootstraps_B, next_value_B)

@@ -7,21 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from typing_extensions import override
 
 from sacglam.runs.display import Display
-from sacglam.runs.progress import Progress as TrainingProgress
+from sacglam.runs.progress import Progress
 
 console = Console()
 errors = Console(stderr=True)
@@ -30,8 +22,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 # Lines per stage if the output is a file.
 _LINES_WITH_FIGURES, _LINES_WITHOUT_FIGURES = 20, 4
-
-
 _FIGURES = (
     ("success", "success", ".2f"),
     ("entropy", "entropy", ".2f"),
@@ -49,19 +39,18 @@ class RichDisplay(Display):
     """A progress bar in a terminal; in a file, a line now and then."""
 
     def __init__(self, console: Console) -> None:
-        """Shows nothing until entered."""
         self._console = console
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
+        self._bar = rich_progress.Progress(
+            rich_progress.SpinnerColumn(),
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(bar_width=24),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[figures]}"),
+            rich_progress.TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task: TaskID | None = None
+        self._task: rich_progress.TaskID | None = None
         self._total = 0
         self._first: tuple[int, float] | None = None
         self._next_line = 0
@@ -94,7 +83,7 @@ class RichDisplay(Display):
             self._console.print(f"{done:>8,} of {self._total:,}")
 
     @override
-    def metrics(self, progress: TrainingProgress, metrics: Mapping[str, float]) -> None:
+    def metrics(self, progress: Progress, metrics: Mapping[str, float]) -> None:
         if self._first is None:
             self._first = (progress.env_steps, progress.seconds)
             return

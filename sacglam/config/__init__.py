@@ -6,12 +6,8 @@ Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `conf
 from sacglam.config.experiment import Config
 from sacglam.config.reading import load, override, parse, quickstart_path
 from sacglam.config.sections import (
-    AlphaConfig,
-    CheckpointConfig,
     CriticConfig,
     EnginesConfig,
-    EnvConfig,
-    EvalConfig,
     LearnersConfig,
     LoraSettings,
     ModelConfig,
@@ -22,16 +18,13 @@ from sacglam.config.sections import (
     SacConfig,
     Section,
     TrackingConfig,
+    UpdateConfig,
 )
 
 __all__ = [
-    "AlphaConfig",
-    "CheckpointConfig",
     "Config",
     "CriticConfig",
     "EnginesConfig",
-    "EnvConfig",
-    "EvalConfig",
     "LearnersConfig",
     "LoraSettings",
     "ModelConfig",
@@ -42,6 +35,7 @@ __all__ = [
     "SacConfig",
     "Section",
     "TrackingConfig",
+    "UpdateConfig",
     "load",
     "override",
     "parse",

@@ -113,28 +113,34 @@ class AlphaConfig(Section):
     """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
 
 
-class SacConfig(Section):
+class UpdateConfig(Section):
+    """What the updates of SAC and PPO have in common."""
+
+    type: Literal["sac", "ppo"]
+    gamma: OpenFraction = 0.99
+    """Discount per environment step."""
+    batch_size: Positive = 256
+    """Rows in one gradient update: SAC's transitions, PPO's steps."""
+    micro_batch_size: Positive | None = None
+    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
+    actor_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the adapters."""
+    critic_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the heads of Q or V, and the critic's own adapter, if any."""
+    lr_decay: bool = False
+    """Decay both learning rates linearly to a tenth over the budget."""
+
+
+class SacConfig(UpdateConfig):
     """Soft actor-critic (paper, Tables 2 and 3)."""
 
     type: Literal["sac"] = "sac"
-    gamma: OpenFraction = 0.99
-    """Discount per environment step."""
     n_step: Positive = 3
     """Rewards summed before bootstrapping (Eq. 3)."""
-    batch_size: Positive = 256
-    """Transitions in one update."""
-    micro_batch_size: Positive | None = None
-    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
     update_interval: Positive = 32
     """Environment steps, over all copies together, between updates."""
     updates_per_interval: Positive = 2
     """Gradient updates per interval."""
-    actor_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the adapters."""
-    critic_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the critic heads and the critic's own adapter, if any."""
-    lr_decay: bool = False
-    """Decay both learning rates linearly to a tenth over the budget."""
     critic_weight: PositiveFloat = 1.0
     """Weight of the critic's loss relative to the actor's, in the adapter that they share."""
     max_grad_norm: PositiveFloat | None = None
@@ -146,22 +152,16 @@ class SacConfig(Section):
     alpha: AlphaConfig = AlphaConfig()
 
 
-class PpoConfig(Section):
+class PpoConfig(UpdateConfig):
     """Proximal policy optimisation, the baseline (paper, Table 1)."""
 
     type: Literal["ppo"] = "ppo"
-    gamma: OpenFraction = 0.99
-    """Discount per environment step."""
     gae_lambda: Fraction = 0.99
     """Lambda of the generalised advantage estimates."""
     update_interval: Positive = 2048
     """Environment steps, over all copies together, collected for one update."""
     epochs: Positive = 16
     """Passes over the collected steps."""
-    batch_size: Positive = 256
-    """Steps in one gradient update."""
-    micro_batch_size: Positive | None = None
-    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
     clip: PositiveFloat = 0.2
     """The probability ratio is clipped to 1 +- this."""
     entropy_coef: NonNegativeFloat = 0.01
@@ -170,12 +170,6 @@ class PpoConfig(Section):
     """Weight of the value loss."""
     normalise_advantages: bool = True
     """Scale an interval's advantages to mean 0 and standard deviation 1."""
-    actor_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the adapters."""
-    critic_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the value head and the critic's own adapter, if any."""
-    lr_decay: bool = False
-    """Decay both learning rates linearly to a tenth over the budget."""
     max_grad_norm: PositiveFloat | None = 0.5
     """Clip the norm of the whole gradient; None: no clipping."""
 

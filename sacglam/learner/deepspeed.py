@@ -5,7 +5,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -167,17 +167,11 @@ class DeepSpeedBackend(Backend):
             if math.isfinite(norm):
                 self._engine.step()
             self._adam.zero_grad(set_to_none=True)
-        self._rest([group for group, rate in enumerate(rates) if rate is None])
+        # Plain torch skips parameters that have no gradient; DeepSpeed gives them one of zeros and counts the step,
+        # which would spoil Adam's bias correction of the first real one.
+        for state in [state for group, rate in enumerate(rates) if rate is None for state in self._states(group)]:
+            state["step"].zero_()
         return norm
-
-    def _rest(self, idle: Sequence[int]) -> None:
-        """Undo the count of a step without gradient, which would spoil Adam's bias correction of the first real one.
-
-        Plain torch skips parameters that have no gradient; DeepSpeed gives them one of zeros.
-        """
-        for group in idle:
-            for state in self._states(group):
-                state["step"].zero_()
 
     def _states(self, group: int) -> list[dict[str, Tensor]]:
         """Adam's state of a group on this rank: of each of its parameters, or of one flat tensor for all of them."""
@@ -188,19 +182,13 @@ class DeepSpeedBackend(Backend):
     @override
     @contextmanager
     def gathered(self, change: bool = False) -> Iterator[None]:
-        with self._gathered(change):
+        from deepspeed.zero import GatheredParameters
+
+        modifier = 0 if change else None  # every rank sets the same values; rank 0's are then taken
+        with GatheredParameters(self._learned, modifier_rank=modifier, enabled=self._stage == 3):
             yield
         if change and self._stage:
             self._engine.optimizer.refresh_fp32_params()  # the copies that Adam steps
-
-    def _gathered(self, change: bool) -> AbstractContextManager[None]:
-        import deepspeed
-
-        # Every rank sets the same values; rank 0's are then taken.
-        gathered: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(
-            self._learned, modifier_rank=0 if change else None, enabled=self._stage == 3
-        )
-        return gathered
 
     def _begin_moments(self) -> None:
         """Make Adam's state now, not in its first step, since a checkpoint may be loaded before that."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
+from sacglam.config import UpdateConfig
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
@@ -29,20 +30,17 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rates of actor and critic, falling linearly over `total_updates` if they `decay`; rows in one pass."""
+    """Learning rates of actor and critic, falling linearly over `total_updates` if `config` decays them."""
 
-    actor_lr: float
-    critic_lr: float
-    decay: bool
+    config: UpdateConfig
     total_updates: int
-    micro_batch_size: int | None
 
     def rates(self, update: int, trains_actor: bool) -> tuple[float | None, float]:
         """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
         share = 1.0
-        if self.decay:
+        if self.config.lr_decay:
             share -= (1.0 - FINAL_LR_SHARE) * min(1.0, update / self.total_updates)
-        return self.actor_lr * share if trains_actor else None, self.critic_lr * share
+        return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
 
 @dataclass(frozen=True)
@@ -67,34 +65,23 @@ def micro_batches(batch: Sequence[Row], rank: int, world: int, size: int | None)
     return [MicroBatch(rows or batch[:1], len(rows) / len(batch)) for rows in parts]
 
 
+@dataclass(eq=False)
 class Learner:
     """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
 
-    On several ranks each holds a learner, and every call is made on all of them with the same arguments.
+    On several ranks each holds a learner, and every call is made on all of them with the same arguments. `algorithm`
+    and `scorer` use the weights of `model`, which `backend` holds. `critic` describes the critic's heads in the
+    exported files.
     """
 
-    def __init__(
-        self,
-        model: AgentModel,
-        algorithm: Algorithm,
-        scorer: Scorer,
-        backend: Backend,
-        schedule: Schedule,
-        critic: Mapping[str, Any],
-        clock: PhaseClock,
-    ) -> None:
-        """`algorithm` and `scorer` use the weights of `model`, which `backend` holds.
-
-        `critic` describes the critic's heads in the exported files. Time is counted on `clock`.
-        """
-        self.model = model
-        self.algorithm = algorithm
-        self.updates = 0
-        self._scorer = scorer
-        self._backend = backend
-        self._schedule = schedule
-        self._critic = critic
-        self._clock = clock
+    model: AgentModel
+    algorithm: Algorithm
+    scorer: Scorer
+    backend: Backend
+    schedule: Schedule
+    critic: Mapping[str, Any]
+    clock: PhaseClock
+    updates: int = 0
 
     def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
         """One interval's updates; with `publish` the adapter after them, and the policy at the states of `probe`.
@@ -115,40 +102,41 @@ class Learner:
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
         metrics = self._gradient(rows)
-        rates = self._schedule.rates(self.updates, self.algorithm.trains_actor(self.updates))
-        with self._clock.phase("optimizer"):
-            metrics["grad_norm"] = self._backend.step(rates)
+        rates = self.schedule.rates(self.updates, self.algorithm.trains_actor(self.updates))
+        with self.clock.phase("optimizer"):
+            metrics["grad_norm"] = self.backend.step(rates)
         self._check(metrics)
-        metrics |= self.algorithm.after_step(metrics, self.updates, partial(self._backend.gathered, change=True))
+        metrics |= self.algorithm.after_step(metrics, self.updates, partial(self.backend.gathered, change=True))
         self.updates += 1
         return metrics
 
     def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`; its metrics."""
         sums: dict[str, float] = defaultdict(float)
-        parts = micro_batches(rows, self._backend.rank, self._backend.world, self._schedule.micro_batch_size)
+        size = self.schedule.config.micro_batch_size
+        parts = micro_batches(rows, self.backend.rank, self.backend.world, size)
         for number, part in enumerate(parts, start=1):
-            with self._clock.phase("batch"):
+            with self.clock.phase("batch"):
                 batch = self.algorithm.collate(part.rows)
-            loss, found = self._backend.forward(partial(self.algorithm.losses, batch, self.updates))
-            with self._clock.phase("backward"):
+            loss, found = self.backend.forward(partial(self.algorithm.losses, batch, self.updates))
+            with self.clock.phase("backward"):
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
                 weight = part.weight if all(map(math.isfinite, found.values())) else math.nan
-                self._backend.backward(loss * weight, last=number == len(parts))
+                self.backend.backward(loss * weight, last=number == len(parts))
             for name, value in found.items():
                 sums[name] += part.weight * value
-        totals = self._backend.all_reduce_sum(torch.tensor(list(sums.values()), dtype=torch.float64))
+        totals = self.backend.all_reduce_sum(torch.tensor(list(sums.values()), dtype=torch.float64))
         return dict(zip(sums, totals.tolist(), strict=True))
 
     def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
         """See `sacglam.algos.base.MapNoGrad`."""
-        parts = micro_batches(range(len(rows)), self._backend.rank, self._backend.world, size)
-        found = [self._backend.forward(partial(compute, [rows[i] for i in part.rows])) for part in parts]
+        parts = micro_batches(range(len(rows)), self.backend.rank, self.backend.world, size)
+        found = [self.backend.forward(partial(compute, [rows[i] for i in part.rows])) for part in parts]
         whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
         for part, values in zip(parts, found, strict=True):
             if part.weight:
                 whole[:, list(part.rows)] = values.to("cpu", torch.float64)
-        return self._backend.all_reduce_sum(whole)
+        return self.backend.all_reduce_sum(whole)
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         faults = {name: value for name, value in metrics.items() if not math.isfinite(value)}
@@ -160,8 +148,8 @@ class Learner:
 
     def publish(self, probe: Sequence[Query]) -> Published:
         """The actor's adapter now, and the policy at the states of `probe`."""
-        with self._clock.phase("publish"):
-            with self._backend.gathered():
+        with self.clock.phase("publish"):
+            with self.backend.gathered():
                 adapter = Adapter(self.updates, self.model.lm.adapter_files())
             return Published(adapter, self.log_policy(probe) if probe else [])
 
@@ -171,32 +159,32 @@ class Learner:
         Raises:
             DivergenceError: the policy is not a number.
         """
-        return self._backend.forward(partial(self._scorer.log_policy, queries))
+        return self.backend.forward(partial(self.scorer.log_policy, queries))
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
         found: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(queries), _Q_STATES):
-            found += self._backend.forward(partial(self.model.q_values, queries[start : start + _Q_STATES]))
+            found += self.backend.forward(partial(self.model.q_values, queries[start : start + _Q_STATES]))
         return found
 
     def exported(self) -> dict[str, bytes]:
         """Actor and critic as files for other tools, by name."""
-        with self._backend.gathered():
-            return self.model.exported_files(self._critic)
+        with self.backend.gathered():
+            return self.model.exported_files(self.critic)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by phase on this rank's clock."""
-        return self._clock.seconds
+        return self.clock.seconds
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that an update depends on: tensors (weights, targets, Adam's moments) and JSON values.
 
         The same whole tensors, on the CPU, whatever the number of ranks and the ZeRO stage.
         """
-        with self._backend.gathered():
+        with self.backend.gathered():
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
-        for index, moments in self._backend.moments().items():
+        for index, moments in self.backend.moments().items():
             tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
         return tensors, {"updates": self.updates, **self.algorithm.state()}
 
@@ -206,14 +194,14 @@ class Learner:
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
-        with self._backend.gathered(change=True):
+        with self.backend.gathered(change=True):
             self.model.load_state(model_tensors(tensors))
         moments: Moments = defaultdict(dict)
         for name, tensor in tensors.items():
             if name.startswith("adam."):
                 _, index, moment = name.split(".")
                 moments[int(index)][moment] = tensor
-        self._backend.load_moments(dict(moments))
+        self.backend.load_moments(dict(moments))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
 

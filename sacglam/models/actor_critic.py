@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from sacglam.models.agent_model import AgentModel, Backbone, trained_adapters
 from sacglam.models.base import ACTOR, PackedLM, target_of
-from sacglam.models.heads import QHeads
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
@@ -22,11 +21,10 @@ TargetBackbone = Literal["adapter", "online"]
 
 @dataclass(frozen=True)
 class PolicyValues:
-    """Policy and critic at B states: log pi (natural log; -inf on padding), Q values, and which actions exist."""
+    """Policy and critic at B states: log pi (natural log; -inf on padding) and Q values."""
 
     log_pi_BA: Tensor
     q_CBA: Tensor
-    actions_BA: Tensor
 
 
 def adapters_needed(backbone: Backbone, target_backbone: TargetBackbone) -> list[str]:
@@ -64,7 +62,7 @@ class ActorCritic(AgentModel):
     @override
     def evaluate(self, packed: Any) -> PolicyValues:
         actor, q_CBA = self._forward(packed)
-        return PolicyValues(self.policy(actor), q_CBA, actor.actions_BA)
+        return PolicyValues(self.policy(actor), q_CBA)
 
     @torch.no_grad()
     def bootstrap(self, packed: Any) -> PolicyValues:
@@ -72,7 +70,7 @@ class ActorCritic(AgentModel):
         actor = self.lm.forward(packed, ACTOR)
         adapter = self._target_adapter or self._critic_adapter
         critic = actor if adapter == ACTOR else self.lm.forward(packed, adapter)
-        return PolicyValues(self.policy(actor), self._target_heads(critic), actor.actions_BA)
+        return PolicyValues(self.policy(actor), self._target_heads(critic))
 
     @override
     @torch.no_grad()
@@ -97,11 +95,10 @@ class ActorCritic(AgentModel):
 
 @dataclass(frozen=True)
 class PolicyValue:
-    """Policy and value at B states: log pi (natural log; -inf on padding), V(s), and which actions exist."""
+    """Policy and value at B states: log pi (natural log; -inf on padding) and V(s)."""
 
     log_pi_BA: Tensor
     value_B: Tensor
-    actions_BA: Tensor
 
 
 class ActorValue(AgentModel):
@@ -110,4 +107,4 @@ class ActorValue(AgentModel):
     @override
     def evaluate(self, packed: Any) -> PolicyValue:
         actor, value_B = self._forward(packed)
-        return PolicyValue(self.policy(actor), value_B, actor.actions_BA)
+        return PolicyValue(self.policy(actor), value_B)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sacglam.errors import CheckpointError
 from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 

@@ -1,16 +1,36 @@
-"""Critic heads: small float32 MLPs on the language model's hidden states."""
+"""The heads on a language model: the policy, and critics as small float32 MLPs on its hidden states."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from sacglam.config import CriticConfig
 from sacglam.errors import ModelError
 from sacglam.models.base import LMOutput
 
-CriticInput = Literal["observation_action", "observation"]
+
+@dataclass(frozen=True)
+class PolicyHead:
+    """pi(a|o,g) = softmax over the candidates of their log-probabilities (paper, Eq. 2)."""
+
+    length_normalised: bool = False
+    temperature: float = 1.0
+
+    def __call__(self, output: LMOutput) -> Tensor:
+        """log pi (B, A) from a packed forward pass, float32; -inf on padding."""
+        return self.log_policy(output.log_probs_BA, output.lengths_BA, output.actions_BA)
+
+    def log_policy(self, log_probs_BA: Tensor, lengths_BA: Tensor, actions_BA: Tensor) -> Tensor:
+        """log pi (B, A) from sums over each action's tokens in nats; `actions_BA` marks the actions that exist.
+
+        `lengths_BA` counts each action's tokens, 1 on padding.
+        """
+        score_BA = log_probs_BA / lengths_BA if self.length_normalised else log_probs_BA
+        score_BA = (score_BA / self.temperature).masked_fill(~actions_BA, -torch.inf)
+        return torch.log_softmax(score_BA, dim=-1)
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
@@ -38,26 +58,18 @@ class ValueHead(nn.Module):
 class QHeads(nn.Module):
     """`num_critics` independent Q functions, each with one value for every action of a state."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        hidden: Sequence[int],
-        num_critics: int,
-        critic_input: CriticInput,
-        max_actions: int,
-        score_weight: float = 0.0,
-    ) -> None:
+    def __init__(self, hidden_size: int, config: CriticConfig) -> None:
         """`observation_action`: one output on each action's last token. `observation`: `max_actions` outputs on the
         prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
         each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
         initial value, so that the head need not find at the last token what the model knew at earlier ones."""
         super().__init__()
-        weights_C = torch.full((num_critics,), score_weight)
-        self.score_weights = nn.Parameter(weights_C) if score_weight else None
-        self._on_actions = critic_input == "observation_action"
-        self._max_actions = max_actions
-        outputs = 1 if self._on_actions else max_actions
-        self.critics = nn.ModuleList(mlp(hidden_size, hidden, outputs) for _ in range(num_critics))
+        weights_C = torch.full((config.num_critics,), config.score_weight)
+        self.score_weights = nn.Parameter(weights_C) if config.score_weight else None
+        self._on_actions = config.input == "observation_action"
+        self._max_actions = config.max_actions
+        outputs = 1 if self._on_actions else config.max_actions
+        self.critics = nn.ModuleList(mlp(hidden_size, config.hidden, outputs) for _ in range(config.num_critics))
 
     def forward(self, output: LMOutput) -> Tensor:
         """Q values (C, B, A), float32; 0 on padding.
@@ -79,11 +91,7 @@ class QHeads(nn.Module):
             hidden_BH = output.prompt_hidden_BH.float()
             q_CBA = torch.stack([critic(hidden_BH)[:, :actions] for critic in self.critics])
         if self.score_weights is not None:
-            q_CBA = q_CBA + self.score_weights[:, None, None] * _centred(output.log_probs_BA, mask_BA)
+            # Less their mean over a state's actions: what the actions have in common is left to the MLP.
+            mean_B = output.log_probs_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
+            q_CBA = q_CBA + self.score_weights[:, None, None] * (output.log_probs_BA - mean_B[:, None])
         return q_CBA.masked_fill(~mask_BA, 0.0)
-
-
-def _centred(score_BA: Tensor, mask_BA: Tensor) -> Tensor:
-    """Scores less their mean over a state's actions; what the actions have in common is left to the MLP."""
-    mean_B = score_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
-    return score_BA - mean_B[:, None]

@@ -123,7 +123,9 @@ def load_text(settings: ModelConfig) -> ModelText:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise load_error(settings.name, error) from error
-    _check_tokenizer(tokenizer, settings.name)
+    # Without tokenizer files, transformers makes a tokenizer that knows no words.
+    if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
+        raise load_error(settings.name, "its tokenizer finds no tokens in a plain word")
     return ModelText(source, config, tokenizer, _max_tokens(config))
 
 
@@ -143,12 +145,6 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
 
 def _source_of(name: str) -> str:
     return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
-
-
-def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Without tokenizer files, transformers makes a tokenizer that knows no words."""
-    if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
-        raise load_error(name, "its tokenizer finds no tokens in a plain word")
 
 
 def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY) -> LoraConfig:

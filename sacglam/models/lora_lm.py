@@ -2,8 +2,9 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,15 +21,15 @@ from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.packing import Packed, additive, attention_mask
+from sacglam.models.tokens import TokenisedQuery
 
 P = TypeVar("P", bound=Packed)
+RunStack = Callable[[nn.Module, dict[str, Any]], Tensor]
+"""Runs a part of a model with keyword arguments, and returns its last hidden state."""
 
 
 class LoraLM(PackedLM, Generic[P]):
     """The part of a `PackedLM` that does not depend on the layout of its packed batch P."""
-
-    scale = 1.0
-    """Multiplies hidden states on their way to the output layer."""
 
     def __init__(
         self,
@@ -52,16 +53,16 @@ class LoraLM(PackedLM, Generic[P]):
             )
         names = list(adapters)
         self._model = model
-        self._decoder = decoder_of(model)
+        scale = self.scale(model)
         self._peft, self._tuner = add_adapters(model, lora, names)
         self._output = output_layer_of(model)
-        self._log_probs = SelectedLogProbs(self._output, self.scale)
+        self._log_probs = SelectedLogProbs(self._output, scale)
         self._hidden_size = int(self._output.weight.shape[1])  # now, because ZeRO-3 empties the weight
         self._bucket = bucket
         self._merged = merged
         self._lora_layers = {
             stack: {name: m for name, m in stack.named_modules() if isinstance(m, LoraLayer)}
-            for stack in self._stacks()
+            for stack in self.stacks(model)
         }
         self._check_targets(names[0])
         self._adapters = {name: self._find_parameters(name) for name in names}
@@ -95,13 +96,32 @@ class LoraLM(PackedLM, Generic[P]):
         """Where the weights are."""
         return self._output.weight.device
 
-    def _stacks(self) -> Sequence[nn.Module]:
-        """The parts of the model that `_run` calls."""
-        return [self._decoder]
-
+    @staticmethod
     @abstractmethod
-    def _hidden(self, packed: P, adapter: str) -> Tensor:
+    def packed(model: PreTrainedModel, queries: Sequence[TokenisedQuery], bucket: int) -> P:
+        """Queries in this kind of model's layout, padded to a multiple of `bucket` positions."""
+
+    @staticmethod
+    @abstractmethod
+    def hidden(model: PreTrainedModel, packed: P, run: RunStack) -> Tensor:
         """The last layer's hidden states (B, S, H) at the positions of `packed.ids_BS`."""
+
+    @staticmethod
+    def stacks(model: PreTrainedModel) -> Sequence[nn.Module]:
+        """The parts of the model that `hidden` runs."""
+        return [decoder_of(model)]
+
+    @staticmethod
+    def scale(model: PreTrainedModel) -> float:
+        """The factor that multiplies hidden states on their way to the output layer."""
+        return 1.0
+
+    @override
+    def pack(self, queries: Sequence[TokenisedQuery]) -> P:
+        return self.packed(self._model, queries, self._bucket).to(self.device)
+
+    def _hidden(self, packed: P, adapter: str) -> Tensor:
+        return self.hidden(self._model, packed, partial(self._run, adapter))
 
     @override
     def forward(self, packed: P, adapter: str = ACTOR) -> LMOutput:
@@ -117,10 +137,10 @@ class LoraLM(PackedLM, Generic[P]):
             lengths_BA=packed.lengths_BA,
         )
 
-    def _run(self, stack: nn.Module, adapter: str, inputs: Mapping[str, Any]) -> Tensor:
+    def _run(self, adapter: str, stack: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """The last hidden state of `stack` with the named adapter."""
         if self._merged:
-            output = functional_call(stack, self._merged_weights(stack, adapter), args=(), kwargs=dict(inputs))
+            output = functional_call(stack, self._merged_weights(stack, adapter), args=(), kwargs=inputs)
         else:
             self._select(adapter)
             output = stack(**inputs)

@@ -1,6 +1,6 @@
 """The check that a language model can be packed: it must score a small query as separate sequences do."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,18 +8,11 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.errors import ModelError
-from sacglam.models.causal import decoder_inputs
+from sacglam.models.causal import CausalLM
 from sacglam.models.logprobs import selected_log_probs
-from sacglam.models.lora_lm import decoder_of, output_layer_of
-from sacglam.models.packing import Packed, pack, pack_seq2seq
-from sacglam.models.seq2seq import (
-    T5_FAMILY,
-    encoder_inputs,
-    encoder_of,
-    logit_scale,
-    seq2seq_decoder_inputs,
-    start_token,
-)
+from sacglam.models.lora_lm import LoraLM, decoder_of, output_layer_of
+from sacglam.models.packing import Packed
+from sacglam.models.seq2seq import T5_FAMILY, Seq2SeqLM, start_token
 from sacglam.models.tokens import Ids, TokenisedQuery
 
 ATTENTION_KINDS = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
@@ -46,13 +39,14 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
     foreign = layer_kinds(text_config) - ATTENTION_KINDS
     if foreign:
         raise _unpackable(model, name, f"it has layers of kind {sorted(foreign)}, whose state leaks between actions")
-    trial: _Trial = _Seq2SeqTrial(model) if model.config.is_encoder_decoder else _CausalTrial(model)
+    kind: type[LoraLM[Any]] = Seq2SeqLM if model.config.is_encoder_decoder else CausalLM
     ids = np.random.default_rng(0).integers(1, text_config.vocab_size, size=17)
     together = TokenisedQuery(ids[:8], (ids[8:11], ids[11:12], ids[12:17]))
     weight = output_layer_of(model).weight
     try:
-        packed, hidden_SH = trial.packed(together)
-        separate = [_separate(model, trial, together.prompt, action) for action in together.actions]
+        packed: Packed = kind.packed(model, [together], 1).to(model.device)
+        hidden_SH = kind.hidden(model, packed, lambda stack, inputs: stack(**inputs).last_hidden_state)[0]
+        separate = [_separate(model, together.prompt, action) for action in together.actions]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise _unpackable(
             model, name, f"it does not take a packed sequence with a 4-D attention mask and positions ({error})"
@@ -67,11 +61,11 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
             f"its hidden states differ by a share of {hidden_gap:.2g} from those of separate sequences, because state "
             "leaks between actions (recurrent or hybrid layers) or the given positions are ignored",
         )
-    scored_RH = trial.scale * hidden_SH[packed.scored_rows_R]
+    scored_RH = kind.scale(model) * hidden_SH[packed.scored_rows_R]
     got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N)
     rounding_N = 2 * torch.finfo(weight.dtype).eps * expected_N.abs()
     gap = ((got_N - expected_N).abs() - rounding_N).max().item()
-    plain = _gives_plain_logits(model, trial.whole(together.prompt, together.actions[0]))
+    plain = _gives_plain_logits(model, _inputs(model, together.prompt, together.actions[0]))
     if not (gap <= SCORE_TOLERANCE[weight.dtype] and plain):
         raise _unpackable(model, name, "it scales, caps or shifts its logits on the way from the output layer")
 
@@ -89,63 +83,12 @@ def check_architecture(config: PreTrainedConfig, name: str) -> None:
         )
 
 
-class _Trial(Protocol):
-    """How to run a kind of model, packed and on separate sequences, without adapters."""
-
-    scale: float
-
-    def packed(self, query: TokenisedQuery) -> tuple[Packed, Tensor]:
-        """The packed query and its hidden states (S, H)."""
-
-    def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
-        """One action as keyword arguments of the whole model; its logits' last rows are the action's."""
-
-    def alone(self, prompt: Ids, action: Ids) -> Tensor:
-        """Hidden states of one action, at the positions of its segment."""
-
-
-class _CausalTrial:
-    scale = 1.0
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-
-    def packed(self, query: TokenisedQuery) -> tuple[Packed, Tensor]:
-        packed = pack([query]).to(self._model.device)
-        return packed, decoder_of(self._model)(**decoder_inputs(self._model, packed)).last_hidden_state[0]
-
-    def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
-        return {"input_ids": _row(self._model, prompt, action), "use_cache": False}
-
-    def alone(self, prompt: Ids, action: Ids) -> Tensor:
-        hidden_TH: Tensor = decoder_of(self._model)(**self.whole(prompt, action)).last_hidden_state[0]
-        return hidden_TH[len(prompt) :]
-
-
-class _Seq2SeqTrial:
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-        self._start = start_token(model.config)
-        self.scale = logit_scale(model)
-
-    def packed(self, query: TokenisedQuery) -> tuple[Packed, Tensor]:
-        packed = pack_seq2seq([query], self._start).to(self._model.device)
-        encoded_BPH = encoder_of(self._model)(**encoder_inputs(packed)).last_hidden_state
-        inputs = seq2seq_decoder_inputs(self._model, packed, encoded_BPH)
-        return packed, decoder_of(self._model)(**inputs).last_hidden_state[0]
-
-    def whole(self, prompt: Ids, action: Ids) -> dict[str, Any]:
-        started = _row(self._model, np.array([self._start]), action)
-        return {"input_ids": _row(self._model, prompt), "decoder_input_ids": started, "use_cache": False}
-
-    def alone(self, prompt: Ids, action: Ids) -> Tensor:
-        inputs = self.whole(prompt, action)
-        encoded_BPH = encoder_of(self._model)(input_ids=inputs["input_ids"]).last_hidden_state
-        decoder, ids = decoder_of(self._model), inputs["decoder_input_ids"]
-        hidden_TH: Tensor = decoder(
-            input_ids=ids, encoder_hidden_states=encoded_BPH, use_cache=False
-        ).last_hidden_state[0]
-        return hidden_TH
+def _inputs(model: PreTrainedModel, prompt: Ids, action: Ids) -> dict[str, Any]:
+    """One action after the prompt as keyword arguments of the whole model."""
+    if not model.config.is_encoder_decoder:
+        return {"input_ids": _row(model, prompt, action), "use_cache": False}
+    started = _row(model, np.array([start_token(model.config)]), action)
+    return {"input_ids": _row(model, prompt), "decoder_input_ids": started, "use_cache": False}
 
 
 def _row(model: PreTrainedModel, *parts: Ids) -> Tensor:
@@ -153,12 +96,18 @@ def _row(model: PreTrainedModel, *parts: Ids) -> Tensor:
     return torch.from_numpy(np.concatenate(parts))[None].to(model.device)
 
 
-def _separate(model: PreTrainedModel, trial: _Trial, prompt: Ids, action: Ids) -> tuple[Tensor, Tensor]:
-    """Hidden states (L, H) and log-probabilities (L,) of one action after the prompt, by the model's own forward."""
-    hidden_LH = trial.alone(prompt, action).float()
-    log_prob_TV = torch.log_softmax(model(**trial.whole(prompt, action)).logits.float(), dim=-1)[0]
+def _separate(model: PreTrainedModel, prompt: Ids, action: Ids) -> tuple[Tensor, Tensor]:
+    """Hidden states at the positions of one action's segment, and its log-probabilities (L,), by the model's own
+    forward."""
+    hidden: list[Tensor] = []
+    handle = decoder_of(model).register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state[0].float()))
+    try:
+        log_prob_TV = torch.log_softmax(model(**_inputs(model, prompt, action)).logits.float(), dim=-1)[0]
+    finally:
+        handle.remove()
+    before = 0 if model.config.is_encoder_decoder else len(prompt)  # a decoder of its own reads no prompt
     action_N1 = torch.from_numpy(action)[:, None].to(model.device)
-    return hidden_LH, log_prob_TV[-len(action) - 1 : -1].gather(-1, action_N1).squeeze(-1)
+    return hidden[0][before:], log_prob_TV[-len(action) - 1 : -1].gather(-1, action_N1).squeeze(-1)
 
 
 def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:

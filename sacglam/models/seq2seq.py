@@ -6,25 +6,20 @@ decoded as if it were alone, without any change to the model, and each layer pro
 values once for all actions.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from peft import LoraConfig
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from typing_extensions import override
 
 from sacglam.errors import ModelError
-from sacglam.models.base import ACTOR
-from sacglam.models.lora_lm import LoraLM, decoder_of, mask_for, output_layer_of
+from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of, mask_for, output_layer_of
 from sacglam.models.packing import PackedSeq2Seq, pack_seq2seq
 from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")
 """Model types whose decoder only knows distances of positions. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
-PROMPT_LAYERS = ("encoder.", "EncDecAttention.k.", "EncDecAttention.v.")
-"""Parts of the names of weights that read the prompt: the encoder's, and the decoder's for its keys and values."""
 
 
 class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
@@ -34,33 +29,29 @@ class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
     position: the start token, which has read the prompt through cross-attention and no action.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        lora: LoraConfig,
-        adapters: Iterable[str] = (ACTOR,),
-        *,
-        bucket: int = 1,
-        merged: bool = False,
-    ) -> None:
-        """See `LoraLM`."""
-        self._encoder = encoder_of(model)
-        self._start = start_token(model.config)
-        self.scale = logit_scale(model)
-        super().__init__(model, lora, adapters, bucket=bucket, merged=merged)
-
+    @staticmethod
     @override
-    def pack(self, queries: Sequence[TokenisedQuery]) -> PackedSeq2Seq:
-        return pack_seq2seq(queries, self._start, self._bucket).to(self.device)
+    def packed(model: PreTrainedModel, queries: Sequence[TokenisedQuery], bucket: int) -> PackedSeq2Seq:
+        return pack_seq2seq(queries, start_token(model.config), bucket)
 
+    @staticmethod
     @override
-    def _stacks(self) -> Sequence[nn.Module]:
-        return [self._encoder, self._decoder]
+    def hidden(model: PreTrainedModel, packed: PackedSeq2Seq, run: RunStack) -> Tensor:
+        prompt_mask_BP = packed.prompt_mask_BP
+        encoded_BPH = run(encoder_of(model), {"input_ids": packed.prompt_ids_BP, "attention_mask": prompt_mask_BP})
+        inputs = {"input_ids": packed.ids_BS, "attention_mask": mask_for(model, packed), "use_cache": False}
+        read = {"encoder_hidden_states": encoded_BPH, "encoder_attention_mask": prompt_mask_BP}
+        return run(decoder_of(model), {**inputs, **read})
 
+    @staticmethod
     @override
-    def _hidden(self, packed: PackedSeq2Seq, adapter: str) -> Tensor:
-        encoded_BPH = self._run(self._encoder, adapter, encoder_inputs(packed))
-        return self._run(self._decoder, adapter, seq2seq_decoder_inputs(self._model, packed, encoded_BPH))
+    def stacks(model: PreTrainedModel) -> Sequence[nn.Module]:
+        return [encoder_of(model), decoder_of(model)]
+
+    @staticmethod
+    @override
+    def scale(model: PreTrainedModel) -> float:
+        return logit_scale(model)
 
 
 def encoder_of(model: PreTrainedModel) -> nn.Module:
@@ -80,22 +71,6 @@ def start_token(config: PreTrainedConfig) -> int:
             f"expected pad_token_id in this {config.model_type}'s config.json, with which its decoder starts"
         )
     return int(config.pad_token_id)
-
-
-def encoder_inputs(packed: PackedSeq2Seq) -> dict[str, Any]:
-    """The prompts as keyword arguments of a transformers encoder."""
-    return {"input_ids": packed.prompt_ids_BP, "attention_mask": packed.prompt_mask_BP}
-
-
-def seq2seq_decoder_inputs(model: PreTrainedModel, packed: PackedSeq2Seq, encoded_BPH: Tensor) -> dict[str, Any]:
-    """The actions and the encoded prompts as keyword arguments of a transformers decoder."""
-    return {
-        "input_ids": packed.ids_BS,
-        "attention_mask": mask_for(model, packed),
-        "encoder_hidden_states": encoded_BPH,
-        "encoder_attention_mask": packed.prompt_mask_BP,
-        "use_cache": False,
-    }
 
 
 @torch.no_grad()

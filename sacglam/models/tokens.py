@@ -32,11 +32,7 @@ class QueryTokenizer:
     """Tokenises queries, caching ids by text, and refuses what cannot be scored."""
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        max_tokens: int,
-        score_eos: bool = False,
-        prompt_eos: bool = False,
+        self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, score_eos: bool = False, prompt_eos: bool = False
     ) -> None:
         """`max_tokens` limits prompt + action. `score_eos` ends each action in the end-of-sequence token, `prompt_eos`
         each prompt.

@@ -1,15 +1,15 @@
 """The replay buffer: a ring of transitions, three sampling strategies, and its form on disk."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.types import Observation, Source, Transition
 
-Sampling = Literal["uniform", "ratio", "prior"]
 Indices = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -26,26 +26,18 @@ _NUMBERS = {
 class ReplayBuffer:
     """Keeps the newest `capacity` transitions, original and relabelled."""
 
-    def __init__(
-        self,
-        capacity: int,
-        sampling: Sampling,
-        hindsight_ratio: float,
-        goal_type: Callable[[str], str],
-        prior: Mapping[str, float],
-    ) -> None:
+    def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
         """`prior` is the environment's distribution over goal types; only `sampling="prior"` samples by it."""
-        self._capacity = capacity
-        self._sampling = sampling
-        self._ratio = hindsight_ratio
+        self._config = config
+        self._capacity = config.capacity
         self._goal_type = goal_type
         self._types = {name: number for number, name in enumerate(sorted(prior))}
         self._prior = np.array([prior[name] for name in self._types])
         self._ring: list[Transition] = []
         self._next = 0
-        self._hindsight = np.zeros(capacity, dtype=bool)
-        self._type = np.zeros(capacity, dtype=np.int16)
-        self._version = np.zeros(capacity, dtype=np.int64)
+        self._hindsight = np.zeros(self._capacity, dtype=bool)
+        self._type = np.zeros(self._capacity, dtype=np.int16)
+        self._version = np.zeros(self._capacity, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -80,7 +72,7 @@ class ReplayBuffer:
         """
         if not self._ring:
             raise ValueError("cannot sample from an empty replay buffer")
-        choose = {"uniform": self._uniform, "ratio": self._by_ratio, "prior": self._by_prior}[self._sampling]
+        choose = {"uniform": self._uniform, "ratio": self._by_ratio, "prior": self._by_prior}[self._config.sampling]
         return [self._ring[i] for i in choose(rng, size)]
 
     def hindsight_share(self) -> float:
@@ -97,7 +89,7 @@ class ReplayBuffer:
     def _by_ratio(self, rng: np.random.Generator, size: int) -> Indices:
         marks = self._hindsight[: len(self)]
         hindsight, real = np.flatnonzero(marks), np.flatnonzero(~marks)
-        wanted = round(self._ratio * size)
+        wanted = round(self._config.hindsight_ratio * size)
         if not len(hindsight) or not len(real):
             return self._uniform(rng, size)
         return np.concatenate([rng.choice(hindsight, wanted), rng.choice(real, size - wanted)])

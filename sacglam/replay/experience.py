@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from sacglam.config import ReplayConfig, SacConfig
 from sacglam.replay.buffer import Columns, ReplayBuffer
 from sacglam.replay.hindsight import hindsight_goals, transitions
 from sacglam.types import Batches, Episode, RolloutBatch
@@ -52,41 +53,25 @@ class OnPolicy(Experience):
 class HindsightReplay(Experience):
     """Stores episodes as n-step transitions, for their own goal and for each goal achieved on the way."""
 
-    def __init__(
-        self,
-        buffer: ReplayBuffer,
-        rng: np.random.Generator,
-        *,
-        n_step: int,
-        gamma: float,
-        hindsight: bool,
-        batch_size: int,
-        batches: int,
-        min_size: int,
-    ) -> None:
-        """Each interval draws `batches` of `batch_size`, once the buffer holds `min_size` transitions."""
+    def __init__(self, buffer: ReplayBuffer, rng: np.random.Generator, sac: SacConfig, replay: ReplayConfig) -> None:
         self.buffer = buffer
         self.rng = rng
-        self._n_step = n_step
-        self._gamma = gamma
-        self._hindsight = hindsight
-        self._batch_size = batch_size
-        self._batches = batches
-        self._min_size = min_size
+        self._sac = sac
+        self._replay = replay
 
     @override
     def add(self, collected: RolloutBatch) -> None:
         # Whole episodes, and their relabelled prefixes (paper, Section 2.3).
         for episode in collected.episodes:
-            goals = [episode.goal, *hindsight_goals(episode)] if self._hindsight else [episode.goal]
+            goals = [episode.goal, *hindsight_goals(episode)] if self._replay.hindsight else [episode.goal]
             for goal in goals:
-                self.buffer.add(transitions(episode, goal, self._n_step, self._gamma))
+                self.buffer.add(transitions(episode, goal, self._sac.n_step, self._sac.gamma))
 
     @override
     def batches(self) -> Batches:
-        if len(self.buffer) < self._min_size:
+        if len(self.buffer) < self._replay.min_size:
             return []
-        return [self.buffer.sample(self.rng, self._batch_size) for _ in range(self._batches)]
+        return [self.buffer.sample(self.rng, self._sac.batch_size) for _ in range(self._sac.updates_per_interval)]
 
     @override
     def metrics(self, version: int) -> dict[str, float]:

@@ -24,7 +24,6 @@ class MetricsWindow:
     """Averages metrics between two log lines, and success over the most recent episodes."""
 
     def __init__(self) -> None:
-        """Empty."""
         self._sums: dict[str, float] = defaultdict(float)
         self._counts: dict[str, int] = defaultdict(int)
         self._recent: deque[bool] = deque(maxlen=_RECENT_EPISODES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -20,7 +20,6 @@ class StopSignal:
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        """Handles nothing until entered."""
         self.requested = False
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -40,9 +39,7 @@ class StopSignal:
             self._previous = {}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:

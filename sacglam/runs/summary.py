@@ -20,13 +20,8 @@ _OUTSIDE = ("evaluation", "samples", "checkpoint")  # phases that are no trainin
 
 def versions() -> dict[str, str]:
     """Python's version and those of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in _REPORTED:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    for name in _REPORTED_IF_INSTALLED:
+    found = {"python": platform.python_version(), **dict.fromkeys(_REPORTED, "not installed")}
+    for name in (*_REPORTED, *_REPORTED_IF_INSTALLED):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found

@@ -1,15 +1,13 @@
 """The scoring engines as one scorer, which survives the loss of any of them."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sacglam.config import EnginesConfig
 from sacglam.errors import EngineBroken, EngineError
-from sacglam.runtime.group import Pending, StillRunning, Tick, Worker, WorkerLost
+from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
 from sacglam.types import Adapter, LogPolicy, Query, Scores
-
-_TICK_S = 0.5
 
 
 @dataclass
@@ -27,24 +25,13 @@ class EngineGroup:
     Episodes live in the driver, and a lost engine takes only its answer with it: no transition is lost or duplicated.
     """
 
-    def __init__(
-        self,
-        start: Callable[[int], Worker],
-        count: int,
-        *,
-        timeout_s: float,
-        start_timeout_s: float,
-        max_restarts: int,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, start: Callable[[int], Worker], config: EnginesConfig, note: Callable[[str], None]) -> None:
         """`start(i)` starts engine i in a new process and returns at once; `note` reports restarts to the user."""
         self._start = start
-        self._timeout_s = timeout_s
-        self._start_timeout_s = start_timeout_s
-        self._max_restarts = max_restarts
+        self._config = config
         self._note = note
         self._adapter: Adapter | None = None
-        self._slots = [_Slot(start(index)) for index in range(count)]
+        self._slots = [_Slot(start(index)) for index in range(config.count)]
         self.restarts = 0
 
     @property
@@ -95,7 +82,8 @@ class EngineGroup:
         slot, calls = self._slots[index], [pending]
         while True:
             try:
-                result = _last_result(calls, self._start_timeout_s if slot.starting else self._timeout_s, tick)
+                timeout_s = self._config.start_timeout_s if slot.starting else self._config.timeout_s
+                result = [gather([call], timeout_s, tick)[0] for call in calls][-1]
             except (WorkerLost, EngineBroken) as error:
                 self._replace(index, error)
                 # The new engine scores with the newest adapter; a call of `load` brings it anyway.
@@ -109,24 +97,12 @@ class EngineGroup:
         slot = self._slots[index]
         if not slot.served:
             raise EngineError(f"scoring engine {index} cannot start: {cause}") from cause
-        if self.restarts >= self._max_restarts:
+        if self.restarts >= self._config.max_restarts:
             raise EngineError(
-                f"scoring engine {index} was lost ({cause}), and the {self._max_restarts} restarts of "
+                f"scoring engine {index} was lost ({cause}), and the {self._config.max_restarts} restarts of "
                 "engines.max_restarts are used up; find out what ends it (memory?), then continue with --resume"
             ) from cause
         self.restarts += 1
         self._note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")
         slot.worker.kill()
         slot.worker, slot.starting = self._start(index), True
-
-
-def _last_result(calls: Sequence[Pending], timeout_s: float, tick: Tick) -> Any:
-    """The last call's result, once those before it have succeeded."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            return [call.result(min(_TICK_S, timeout_s)) for call in calls][-1]
-        except StillRunning:
-            tick()
-            if time.monotonic() > deadline:
-                raise WorkerLost(f"no answer in {timeout_s:.0f} s") from None

@@ -92,7 +92,8 @@ def gather(pending: Sequence[Pending], timeout_s: float, tick: Tick = lambda: No
             except StillRunning:
                 tick()
                 if time.monotonic() > deadline:
-                    raise WorkerLost(f"worker {index} gave no answer in {timeout_s:.0f} s") from None
+                    silent = f" from worker {index}" if len(pending) > 1 else ""
+                    raise WorkerLost(f"no answer in {timeout_s:.0f} s{silent}") from None
             except Exception as error:
                 raise _first_cause(pending, error) from error
     return [results[index] for index in range(len(pending))]

@@ -1,6 +1,7 @@
 """Brings adapters from the learner to the engines, and compares their policies (the parity gate)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
@@ -26,27 +27,25 @@ class Handoff:
         return {}
 
 
+@dataclass(eq=False)
 class EngineHandoff(Handoff):
-    """Loads each adapter into all engines, and holds some of them to the parity gate."""
+    """Loads each adapter into all engines, and holds some of them to the parity gate.
+
+    `queries` are the fixed probe states; `tolerance` bounds the total variation at each of them. `every` counts
+    updates, so that a resumed run compares at the same updates as an uninterrupted one.
+    """
 
     publishes = True
 
-    def __init__(
-        self, engines: EngineGroup, queries: Sequence[Query], *, tolerance: float, every: int, clock: PhaseClock
-    ) -> None:
-        """`queries` are the fixed probe states; `tolerance` bounds the total variation at each of them.
-
-        `every` counts updates, so that a resumed run compares at the same updates as an uninterrupted one.
-        """
-        self._engines = engines
-        self._queries = queries
-        self._tolerance = tolerance
-        self._every = every
-        self._clock = clock
+    engines: EngineGroup
+    queries: Sequence[Query]
+    tolerance: float
+    every: int
+    clock: PhaseClock
 
     @override
     def probe(self, updates: int) -> Sequence[Query]:
-        return self._queries if updates % self._every == 0 else ()
+        return self.queries if updates % self.every == 0 else ()
 
     @override
     def deliver(self, published: Published | None) -> dict[str, float]:
@@ -57,23 +56,23 @@ class EngineHandoff(Handoff):
         """
         if published is None:
             return {}
-        with self._clock.phase("handoff"):
-            self._engines.load(published.adapter)
+        with self.clock.phase("handoff"):
+            self.engines.load(published.adapter)
         if not published.probe:
             return {}
-        with self._clock.phase("parity"):
+        with self.clock.phase("parity"):
             return {"parity_gap": self._compare(published.probe)}
 
     def _compare(self, learner: Sequence[LogPolicy]) -> float:
         largest = 0.0
-        for index, engine in enumerate(self._engines.log_policy_of_each(self._queries)):
+        for index, engine in enumerate(self.engines.log_policy_of_each(self.queries)):
             gaps = [total_variation(mine, theirs) for mine, theirs in zip(learner, engine, strict=True)]
             worst = int(np.argmax(gaps))  # the first NaN, if there is one
-            if not gaps[worst] <= self._tolerance:
+            if not gaps[worst] <= self.tolerance:
                 raise ParityError(
                     f"engine {index} and the learner differ by {gaps[worst]:.2g} in total variation at adapter version "
-                    f"{self._engines.version}, beyond the tolerance {self._tolerance:.2g} "
-                    "(engines.parity_tolerance).\n" + _table(self._queries[worst], learner[worst], engine[worst])
+                    f"{self.engines.version}, beyond the tolerance {self.tolerance:.2g} "
+                    "(engines.parity_tolerance).\n" + _table(self.queries[worst], learner[worst], engine[worst])
                 )
             largest = max(largest, gaps[worst])
         return largest

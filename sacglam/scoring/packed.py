@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from sacglam.errors import DivergenceError, EngineError
 from sacglam.models.base import ACTOR, PackedLM
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import Engine
 from sacglam.types import Adapter, LogPolicy, Query

@@ -1,5 +1,6 @@
 """Memory of this process or its GPU: what a piece of work takes at its peak, and what is left."""
 
+import contextlib
 import ctypes
 import os
 import re
@@ -21,7 +22,8 @@ def peak_bytes(run: Callable[[], object], device: str) -> int | None:
         run()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    _return_freed()
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # else the peak would hide in freed memory that the process still holds
     before_resident = _field("/proc/self/status", "VmRSS")
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
@@ -58,11 +60,3 @@ def _field(file: str, name: str) -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
-
-
-def _return_freed() -> None:
-    """Return freed memory to the system, or the next peak would hide in what the last one left behind."""
-    try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    except (OSError, AttributeError):  # not glibc
-        return

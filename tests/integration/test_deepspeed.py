@@ -18,8 +18,8 @@ from peft import PeftModel
 from sacglam.config import ModelConfig
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
+from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config
-from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
 from tests.integration import rank

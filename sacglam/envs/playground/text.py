@@ -3,7 +3,7 @@
 from functools import cache
 
 from sacglam.envs.playground.vocabulary import KINDS, Thing
-from sacglam.envs.playground.world import GRASP, NOTHING, RELEASE, Action, Kind, State, legal_actions
+from sacglam.envs.playground.world import GRASP, NOTHING, RELEASE, Kind, State, legal_actions
 from sacglam.types import Observation
 
 _ACTION_TEXTS = {GRASP: "Grasp", RELEASE: "Release"}
@@ -41,9 +41,7 @@ class Narrator:
         held = "empty" if state.held == NOTHING else objects[state.held]
         return Observation(
             text=f"You see: {', '.join(seen) or 'nothing'}\nYou are on: {on}\nInventory: {held}",
-            actions=tuple(_action_text(action, objects) for action in legal_actions(len(objects), state)),
+            actions=tuple(
+                _ACTION_TEXTS.get(action) or f"Go to {objects[action]}" for action in legal_actions(len(objects), state)
+            ),
         )
-
-
-def _action_text(action: Action, objects: list[str]) -> str:
-    return _ACTION_TEXTS[action] if action in _ACTION_TEXTS else f"Go to {objects[action]}"

@@ -15,10 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from sacglam import cpu
-from sacglam.config import Config, EnginesConfig
+from sacglam.config import Config
 from sacglam.errors import EngineBroken, EngineError
+from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText, adapted_layers, load_text, lora_config
-from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import Engine
 from sacglam.scoring.vllm import adapters
@@ -137,7 +137,11 @@ def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
 
 
 def _start(config: Config, text: ModelText) -> Any:
-    _set_environment(config.engines)
+    # With one device the engine's core runs in this process, and so cannot outlive it.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if config.engines.tensor_parallel == 1 else "1"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     try:
         import vllm
         from vllm.platforms import current_platform
@@ -181,14 +185,6 @@ def best_strategy(llm: Any) -> Strategy:
     if "logprob_token_ids" in supported:
         return NextTokenLogprobs()
     raise EngineError(f"vLLM {vllm.__version__} cannot score given tokens; expected 0.32")
-
-
-def _set_environment(engines: EnginesConfig) -> None:
-    # With one device the engine's core runs in this process, and so cannot outlive it.
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engines.tensor_parallel == 1 else "1"
-    os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
 
 def _check_device(config: Config, on_cpu: bool) -> None:

@@ -135,7 +135,6 @@ class RunsDisplay:
     """Shows runs in a terminal, or in a file; a context manager."""
 
     def __init__(self, console: Console, runs: Sequence[Run]) -> None:
-        """Shows nothing until entered."""
         self._console = console
         self._bars = rich_progress.Progress(
             rich_progress.SpinnerColumn(),

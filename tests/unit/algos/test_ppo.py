@@ -39,7 +39,7 @@ class Known:
     def evaluate(self, packed: list[str]) -> PolicyValue:
         self.seen += packed
         log_pi_BA = torch.tensor([LOG_PI[text] for text in packed]).log()
-        return PolicyValue(log_pi_BA, torch.tensor([VALUES[text] for text in packed]), torch.ones(len(packed), 2) > 0)
+        return PolicyValue(log_pi_BA, torch.tensor([VALUES[text] for text in packed]))
 
 
 def map_no_grad(compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import SacBatch, sac_losses
+from sacglam.algos.sac import SacBatch, sac_losses, targets
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
 
 LN2 = math.log(2)
@@ -35,10 +35,10 @@ class Tables:
 
     def _values(self, packed: list[int], q: Tensor) -> PolicyValues:
         log_pi_BA = torch.log_softmax(self.logits[packed], dim=-1)
-        return PolicyValues(log_pi_BA, q[:, packed], torch.ones_like(log_pi_BA, dtype=torch.bool))
+        return PolicyValues(log_pi_BA, q[:, packed])
 
 
-def _batch(bootstraps: list[bool], following: list[int] | None) -> SacBatch:
+def _batch(bootstraps: list[bool], following: list[int]) -> SacBatch:
     return SacBatch(
         packed=[0, 1, 0],
         action_B=torch.tensor([1, 0, 0]),
@@ -47,6 +47,11 @@ def _batch(bootstraps: list[bool], following: list[int] | None) -> SacBatch:
         bootstraps_B=torch.tensor(bootstraps),
         next_packed=following,
     )
+
+
+def _losses(model: Tables, *, train_actor: bool = True, critic_weight: float = 1.0) -> tuple[Tensor, dict[str, float]]:
+    batch, played = _batch([True, False, True], [1, 0]), cast(ActorCritic, model)
+    return sac_losses(played, batch, targets(played, batch, ALPHA), ALPHA, train_actor, critic_weight)
 
 
 # V(1) with the target's min Q = (0, 4): 3/4 * 4 + 0.2 H(1) = 3 + 0.2 H(1), H(1) = 1/4 ln 4 + 3/4 ln(4/3).
@@ -63,11 +68,10 @@ ACTOR = -(2 * (1.5 + 0.2 * LN2) + 1 + 0.2 * H1) / 3
 
 def test_joint_loss_by_hand() -> None:
     model = Tables()
-    losses = sac_losses(cast(ActorCritic, model), _batch([True, False, True], [1, 0]), ALPHA, train_actor=True)
-    assert losses.loss.item() == pytest.approx(CRITIC + ACTOR, rel=1e-5)
-    assert losses.entropy == pytest.approx((2 * LN2 + H1) / 3, rel=1e-5)
+    loss, metrics = _losses(model)
+    assert loss.item() == pytest.approx(CRITIC + ACTOR, rel=1e-5)
     # Mean of the six Q values taken: (3 + 4 + 1 + 2 + 4 + 2) / 6 = 16 / 6.
-    assert losses.metrics == pytest.approx(
+    assert metrics == pytest.approx(
         {
             "critic_loss": CRITIC,
             "actor_loss": ACTOR,
@@ -81,16 +85,14 @@ def test_joint_loss_by_hand() -> None:
 
 
 def test_the_critics_loss_is_weighted_and_reported_as_it_is() -> None:
-    losses = sac_losses(
-        cast(ActorCritic, Tables()), _batch([True, False, True], [1, 0]), ALPHA, train_actor=True, critic_weight=3.0
-    )
-    assert losses.loss.item() == pytest.approx(3 * CRITIC + ACTOR, rel=1e-5)
-    assert losses.metrics["critic_loss"] == pytest.approx(CRITIC, rel=1e-5)
+    loss, metrics = _losses(Tables(), critic_weight=3.0)
+    assert loss.item() == pytest.approx(3 * CRITIC + ACTOR, rel=1e-5)
+    assert metrics["critic_loss"] == pytest.approx(CRITIC, rel=1e-5)
 
 
 def test_gradients_reach_policy_and_critics_but_never_the_target() -> None:
     model = Tables()
-    sac_losses(cast(ActorCritic, model), _batch([True, False, True], [1, 0]), ALPHA, train_actor=True).loss.backward()
+    _losses(model)[0].backward()
     assert model.target_q.grad is None
     assert model.q.grad is not None
     assert model.logits.grad is not None
@@ -108,17 +110,8 @@ def test_gradients_reach_policy_and_critics_but_never_the_target() -> None:
 
 def test_warm_up_trains_the_critic_alone() -> None:
     model = Tables()
-    losses = sac_losses(cast(ActorCritic, model), _batch([True, False, True], [1, 0]), ALPHA, train_actor=False)
-    assert losses.loss.item() == pytest.approx(CRITIC, rel=1e-5)
-    assert "actor_loss" not in losses.metrics
-    losses.loss.backward()
+    loss, metrics = _losses(model, train_actor=False)
+    assert loss.item() == pytest.approx(CRITIC, rel=1e-5)
+    assert "actor_loss" not in metrics
+    loss.backward()
     assert model.logits.grad is None
-
-
-def test_a_batch_that_only_terminates_asks_for_no_bootstrap() -> None:
-    model = Tables()
-    losses = sac_losses(cast(ActorCritic, model), _batch([False] * 3, None), ALPHA, train_actor=False)
-    assert model.bootstrapped == []
-    # Targets are the rewards (0, 1, 0.5); errors (3, 3, 0.5) and (2, 3, 1.5).
-    assert losses.loss.item() == pytest.approx((9 + 9 + 0.25) / 3 + (4 + 9 + 2.25) / 3)
-    assert _batch([False] * 3, None).rows == 3

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.algos.temperature import Temperature
+from sacglam.algos.sac import Temperature
 
 
 def test_the_first_step_by_hand() -> None:

@@ -31,7 +31,7 @@ def make_learner(*overrides: str) -> Learner:
 
 
 def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
-    backend = learner._backend
+    backend = learner.backend
     assert isinstance(backend, TorchBackend)
     return backend.optimizer
 

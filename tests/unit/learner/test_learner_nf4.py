@@ -8,7 +8,7 @@ from safetensors.torch import load
 
 from sacglam.build import PARITY_TOLERANCES, build_learner, build_model, host_engine
 from sacglam.clock import PhaseClock
-from sacglam.config import Config
+from sacglam.config import Config, EnginesConfig
 from sacglam.config import load as load_config
 from sacglam.errors import ParityError
 from sacglam.learner.learner import Learner
@@ -92,10 +92,7 @@ def handoff(config: Config) -> EngineHandoff:
     """The gate before an engine of this configuration."""
     engines = EngineGroup(
         lambda index: LocalWorker(host_engine(config, 1)),
-        1,
-        timeout_s=60,
-        start_timeout_s=60,
-        max_restarts=0,
+        EnginesConfig(count=1, timeout_s=60, start_timeout_s=60, max_restarts=0),
         note=lambda text: None,
     )
     return EngineHandoff(engines, QUERIES, tolerance=PARITY_TOLERANCES[config.model.dtype], every=1, clock=PhaseClock())

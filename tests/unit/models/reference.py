@@ -26,13 +26,13 @@ from transformers import (
 )
 
 from sacglam.algos.sac import SacBatch
+from sacglam.config import CriticConfig
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR
-from sacglam.models.heads import CriticInput, QHeads
+from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.loading import architecture_of
 from sacglam.models.lora_lm import LoraLM
-from sacglam.models.policy_head import PolicyHead
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 
 VOCABULARY = 61
@@ -251,11 +251,11 @@ def tiny_actor_critic(
     lm: LoraLM[Any],
     backbone: Backbone,
     target_backbone: TargetBackbone = "adapter",
-    critic_input: CriticInput = "observation_action",
+    critic_input: str = "observation_action",
 ) -> tuple[ActorCritic, QHeads, QHeads]:
     """Actor and critic on `lm`, and the online and target heads; the target heads differ from the online ones."""
     torch.manual_seed(2)
-    heads, target_heads = (QHeads(lm.hidden_size, [16], 2, critic_input, 6, score_weight=0.3) for _ in range(2))
+    heads, target_heads = (QHeads(lm.hidden_size, critic_config([16], 2, critic_input, 6, 0.3)) for _ in range(2))
     model = ActorCritic(lm, cast(QueryTokenizer, None), PolicyHead(), heads, target_heads, backbone, target_backbone)
     with torch.no_grad():
         for parameter in target_heads.parameters():
@@ -265,6 +265,14 @@ def tiny_actor_critic(
 
 def adapters_of(backbone: Backbone, target_backbone: TargetBackbone = "adapter") -> list[str]:
     return adapters_needed(backbone, target_backbone)
+
+
+def critic_config(
+    hidden: list[int], critics: int, critic_input: str, max_actions: int, score_weight: float = 0.0
+) -> CriticConfig:
+    """The heads of `critics` Q functions."""
+    values = {"hidden": hidden, "num_critics": critics, "input": critic_input, "max_actions": max_actions}
+    return CriticConfig.model_validate({**values, "score_weight": score_weight})
 
 
 def sac_batch(lm: LoraLM[Any]) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:

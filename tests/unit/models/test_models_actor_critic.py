@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sacglam.algos import math as equations
-from sacglam.algos.sac import sac_losses
+from sacglam.algos.sac import sac_losses, targets
 from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
@@ -95,8 +95,8 @@ def test_the_joint_loss_gives_the_target_nothing(
     lm = tiny_lm(name, adapters_of(backbone, target_backbone))
     model, heads, target_heads = tiny_actor_critic(lm, backbone, target_backbone)
     batch, _, _ = sac_batch(lm)
-    losses = sac_losses(model, batch, 0.1, train_actor)
-    losses.loss.backward()
+    loss, _ = sac_losses(model, batch, targets(model, batch, 0.1), 0.1, train_actor)
+    loss.backward()
     actor = "all" if train_actor or backbone == "shared" else "none"
     assert _moved(lm.adapter_parameters(ACTOR).values()) == actor
     if backbone == "separate":
@@ -200,7 +200,7 @@ def test_the_base_model_never_changes_and_is_not_copied(lm_name: str, backbone: 
     start = [p.detach().clone() for p in parameters]
     for _ in range(2):
         optimizer.zero_grad()
-        sac_losses(model, batch, 0.1, train_actor=True).loss.backward()
+        sac_losses(model, batch, targets(model, batch, 0.1), 0.1, train_actor=True)[0].backward()
         optimizer.step()
         model.update_target(0.5)
     assert not any(torch.equal(p, s) for p, s in zip(parameters, start, strict=True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import sac_losses
+from sacglam.algos.sac import sac_losses, targets
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.heads import QHeads
@@ -69,8 +69,8 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
     batch, states, following = sac_batch(lm)
     reference = Reference(name, lm, adapters)
 
-    losses = sac_losses(model, batch, ALPHA, train_actor=True)
-    losses.loss.backward()
+    loss, _ = sac_losses(model, batch, targets(model, batch, ALPHA), ALPHA, train_actor=True)
+    loss.backward()
     got_heads = [p.grad for p in heads.parameters()]
     heads.zero_grad(set_to_none=True)
 
@@ -91,7 +91,7 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
     expected = expected / len(states)
     expected.backward()
 
-    assert losses.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     trained = [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
     for adapter in trained:
         assert_same_gradients(gradients(lm, adapter), reference.gradients(adapter))
@@ -131,10 +131,10 @@ def test_the_bucket_changes_nothing(name: str, attention: str) -> None:
         assert (batch.packed.ids_BS.shape[1] % 64 == 0) == (bucket == 64)
         log_probs_BA = lm.forward(lm.pack(states)).log_probs_BA
         values = model.evaluate(batch.packed)
-        losses = sac_losses(model, batch, ALPHA, train_actor=True)
-        losses.loss.backward()
+        loss, _ = sac_losses(model, batch, targets(model, batch, ALPHA), ALPHA, train_actor=True)
+        loss.backward()
         head_gradients = [p.grad for p in heads.parameters()]
-        outcomes.append(([log_probs_BA, values.log_pi_BA, values.q_CBA, losses.loss], gradients(lm), head_gradients))
+        outcomes.append(([log_probs_BA, values.log_pi_BA, values.q_CBA, loss], gradients(lm), head_gradients))
     (got, got_lora, got_heads), (expected, expected_lora, expected_heads) = outcomes
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     assert_same_gradients(got_lora, expected_lora, 1e-5)

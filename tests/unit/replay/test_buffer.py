@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
-from sacglam.replay.buffer import ReplayBuffer, Sampling
+from sacglam.replay.buffer import ReplayBuffer
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Observation, Source, Transition
 
 PRIOR = {"grasp": 1.0, "grow": 2.0, "wait": 5.0}
-STRATEGIES: tuple[Sampling, ...] = ("uniform", "ratio", "prior")
+STRATEGIES: tuple[str, ...] = ("uniform", "ratio", "prior")
 # The probability of a larger chi-square is 0.001 under the distribution tested for; the seeds are fixed.
 CHI_SQUARE_2, CHI_SQUARE_9 = 13.82, 27.88
 
@@ -46,11 +47,15 @@ def _mixed(count: int) -> list[Transition]:
     return [_transition(i, goals[i % 4], "hindsight" if i % 3 else "real") for i in range(count)]
 
 
-def _buffer(capacity: int = 100, sampling: Sampling = "uniform", ratio: float = 0.5) -> ReplayBuffer:
-    return ReplayBuffer(capacity, sampling, ratio, _goal_type, PRIOR)
+def _config(capacity: int, sampling: str, ratio: float = 0.5) -> ReplayConfig:
+    return ReplayConfig.model_validate({"capacity": capacity, "sampling": sampling, "hindsight_ratio": ratio})
 
 
-def _filled(transitions: Sequence[Transition], sampling: Sampling = "uniform", ratio: float = 0.5) -> ReplayBuffer:
+def _buffer(capacity: int = 100, sampling: str = "uniform", ratio: float = 0.5) -> ReplayBuffer:
+    return ReplayBuffer(_config(capacity, sampling, ratio), _goal_type, PRIOR)
+
+
+def _filled(transitions: Sequence[Transition], sampling: str = "uniform", ratio: float = 0.5) -> ReplayBuffer:
     buffer = _buffer(max(1, len(transitions)), sampling, ratio)
     buffer.add(transitions)
     return buffer
@@ -91,14 +96,14 @@ def test_by_hand_the_fourth_of_three_replaces_the_first() -> None:
 
 
 @pytest.mark.parametrize("sampling", STRATEGIES)
-def test_an_empty_buffer_cannot_be_sampled(sampling: Sampling) -> None:
+def test_an_empty_buffer_cannot_be_sampled(sampling: str) -> None:
     with pytest.raises(ValueError, match="empty"):
         _buffer(sampling=sampling).sample(np.random.default_rng(0), 4)
 
 
 @pytest.mark.parametrize("sampling", STRATEGIES)
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_a_batch_has_its_size_and_holds_stored_transitions(sampling: Sampling, size: int) -> None:
+def test_a_batch_has_its_size_and_holds_stored_transitions(sampling: str, size: int) -> None:
     stored = _mixed(10)
     batch = _filled(stored, sampling).sample(np.random.default_rng(0), size)
     assert len(batch) == size
@@ -106,7 +111,7 @@ def test_a_batch_has_its_size_and_holds_stored_transitions(sampling: Sampling, s
 
 
 @pytest.mark.parametrize("sampling", STRATEGIES)
-def test_sampling_is_a_function_of_the_generator(sampling: Sampling) -> None:
+def test_sampling_is_a_function_of_the_generator(sampling: str) -> None:
     buffer = _filled(_mixed(10), sampling)
     first, again = (buffer.sample(np.random.default_rng(5), 16) for _ in range(2))
     assert first == again
@@ -167,7 +172,7 @@ def test_prior_sampling_makes_up_for_a_type_it_lacks() -> None:
 
 
 def test_prior_sampling_of_types_without_weight_is_uniform() -> None:
-    buffer = ReplayBuffer(4, "prior", 0.5, _goal_type, {"grasp": 0.0, "grow": 1.0})
+    buffer = ReplayBuffer(_config(4, "prior"), _goal_type, {"grasp": 0.0, "grow": 1.0})
     stored = [_transition(i, "grasp cow") for i in range(4)]
     buffer.add(stored)
     assert set(buffer.sample(np.random.default_rng(0), 100)) == set(stored)
@@ -184,7 +189,7 @@ def test_a_goal_of_an_unknown_type_is_refused_and_leaves_the_buffer_as_it_was() 
 @settings(deadline=None, max_examples=12)
 @given(capacity=st.integers(1, 9), before=st.integers(1, 30), after=st.integers(0, 12))
 def test_it_goes_on_from_disk_as_if_nothing_had_happened(
-    tmp_path_factory: pytest.TempPathFactory, sampling: Sampling, capacity: int, before: int, after: int
+    tmp_path_factory: pytest.TempPathFactory, sampling: str, capacity: int, before: int, after: int
 ) -> None:
     stream = _mixed(before + after)
     original = _buffer(capacity, sampling)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from sacglam.config import ReplayConfig, SacConfig
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import transitions
@@ -32,15 +33,12 @@ def _collected(*episodes: Episode) -> RolloutBatch:
 
 
 def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed: int = 0) -> HindsightReplay:
+    config = ReplayConfig(capacity=100, sampling="uniform", hindsight=hindsight, min_size=min_size)
     return HindsightReplay(
-        ReplayBuffer(100, "uniform", 0.5, lambda goal: "any", {"any": 1.0}),
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}),
         np.random.default_rng(seed),
-        n_step=2,
-        gamma=0.5,
-        hindsight=hindsight,
-        batch_size=4,
-        batches=batches,
-        min_size=min_size,
+        SacConfig(n_step=2, gamma=0.5, batch_size=4, updates_per_interval=batches),
+        config,
     )
 
 

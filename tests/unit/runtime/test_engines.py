@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sacglam.config import EnginesConfig
 from sacglam.errors import EngineBroken, EngineError
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
@@ -61,7 +62,9 @@ def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> 
         return workers[-1]
 
     notes: list[str] = []
-    made = EngineGroup(start, count, timeout_s=1, start_timeout_s=9, max_restarts=restarts, note=notes.append)
+    made = EngineGroup(
+        start, EnginesConfig(count=count, timeout_s=1, start_timeout_s=9, max_restarts=restarts), notes.append
+    )
     return made, workers
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sacglam.clock import PhaseClock
+from sacglam.config import EnginesConfig
 from sacglam.errors import ParityError
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
@@ -28,10 +29,7 @@ class Uniform(UniformScorer, Engine):
 def handoff(tolerance: float = 1e-4, every: int = 3) -> EngineHandoff:
     engines = EngineGroup(
         lambda index: LocalWorker(Uniform()),
-        2,
-        timeout_s=1,
-        start_timeout_s=1,
-        max_restarts=0,
+        EnginesConfig(count=2, timeout_s=1, start_timeout_s=1, max_restarts=0),
         note=lambda text: None,
     )
     return EngineHandoff(engines, [QUERY], tolerance=tolerance, every=every, clock=PhaseClock())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sacglam.models.base import ACTOR, PackedLM
-from sacglam.models.policy_head import PolicyHead
+from sacglam.models.heads import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
