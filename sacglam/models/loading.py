@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,7 @@ from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
 from sacglam.models.load_errors import load_error
 from sacglam.models.lora_lm import add_adapters
-from sacglam.models.nf4 import keep_one_precision, nf4_arguments
+from sacglam.models.nf4 import read_in_4_bits
 from sacglam.models.packing_check import check_architecture, check_packing, layer_kinds
 from sacglam.models.seq2seq import Seq2SeqLM
 
@@ -79,18 +80,16 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     text = load_text(settings)
     dtype: torch.dtype = getattr(torch, settings.dtype)
     quantised = settings.quantize == "nf4"
-    extra = nf4_arguments(dtype, device) if quantised else {}
+    read = partial(
+        text.architecture.auto.from_pretrained, text.source, dtype=dtype, attn_implementation=settings.attention
+    )
     if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
         logging.disable_progress_bar()
     try:
-        model = text.architecture.auto.from_pretrained(
-            text.source, dtype=dtype, attn_implementation=settings.attention, **extra
-        )
+        model = read_in_4_bits(read, dtype, device) if quantised else read()
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise load_error(settings.name, error) from error
     model = model.to(device).requires_grad_(False).eval()
-    if quantised:
-        keep_one_precision(model)
     if settings.gradient_checkpointing:
         _checkpoint_layers(model)
     check_packing(model, settings.name)

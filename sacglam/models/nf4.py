@@ -3,22 +3,96 @@
 The only file that knows bitsandbytes.
 """
 
-from typing import Any
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import BitsAndBytesConfig, PreTrainedModel
+from torch import Tensor, nn
 
 from sacglam.errors import ModelError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def nf4_arguments(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """What transformers' `from_pretrained` is told, to quantise each layer as it is read; products are in `dtype`.
+Shape = tuple[int, int]
+Unpack = Callable[[Tensor, Any], Tensor]
+"""Weights in 4 bits and their `QuantState` to plain weights."""
+_TRIAL_ROWS = 256
+_ROUNDING = 0.02
+"""Above one unit in the last place of bfloat16; the scales of two blocks differ by more."""
 
-    The output layer and embeddings stay as they are, and T5's `wo`, whose activations are too large for few bits.
+
+def read_in_4_bits(read: Callable[..., PreTrainedModel], dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """Quantise each layer as it is read; products are in `dtype`. `read` passes its arguments to `from_pretrained`.
+
+    The output layer and embeddings stay as they are, and T5's `wo`, whose activations are too large for few bits. So
+    do, with a warning, layers that bitsandbytes would multiply by other weights than it was given.
 
     Raises:
         ModelError: bitsandbytes is missing.
     """
+    model = read(**_arguments(dtype, device))
+    layers = _shapes(model)
+    wrong = wrong_shapes(layers.values(), dtype, device)
+    if wrong:
+        left = [name for name, shape in layers.items() if shape in wrong]
+        plain = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
+        warnings.warn(_note(wrong, len(left), len(layers), device), stacklevel=3)
+        del model  # before the next one is read, so that memory never holds both
+        # transformers takes this list instead of its own. Without any layer in 4 bits it would warn once more.
+        model = read(**_arguments(dtype, device, [*plain, *left])) if len(left) < len(layers) else read()
+    _keep_one_precision(model)
+    return model
+
+
+def wrong_shapes(
+    shapes: Iterable[Shape], dtype: torch.dtype, device: torch.device, unpack: Unpack | None = None
+) -> set[Shape]:
+    """The shapes (outputs, inputs) of layers whose weights `unpack`, bitsandbytes' own by default, gets wrong.
+
+    Blocks of 64 run over the flattened weight. With AVX-512, bitsandbytes 0.50.2 takes each row to begin a block of its
+    own. Such a fault is one of shape, so random weights show it, and 256 rows are enough.
+    """
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    wrong = set()
+    for shape in sorted(set(shapes)):
+        weight = torch.randn(min(shape[0], _TRIAL_ROWS), shape[1], generator=torch.Generator().manual_seed(0))
+        packed, state = quantize_4bit(weight.to(device, dtype), quant_type="nf4", compress_statistics=True)
+        got, expected = (function(packed, state) for function in (unpack or dequantize_4bit, plain_weights))
+        if not torch.allclose(got, expected, rtol=_ROUNDING, atol=0):
+            wrong.add(shape)
+    return wrong
+
+
+def plain_weights(packed: Tensor, state: Any) -> Tensor:
+    """What weights in 4 bits stand for, shape `state.shape`: W_i = code[packed_i] scale[i // 64], over W flattened."""
+    code: Tensor = state.code
+    indices = torch.stack([packed.flatten() >> 4, packed.flatten() & 15], dim=1)  # two in a byte, the upper half first
+    values = code[indices.int()].flatten()[: state.shape.numel()]
+    return (values * _by_block(scales(state), state.blocksize, len(values))).view(state.shape).to(state.dtype)
+
+
+def scales(state: Any) -> Tensor:
+    """The scale of each block, itself in 8 bits: code'[absmax_j] absmax'[j // 256] + offset (double quantisation)."""
+    outer = _by_block(state.state2.absmax, state.state2.blocksize, len(state.absmax))
+    found: Tensor = state.state2.code[state.absmax.int()] * outer + state.offset
+    return found
+
+
+def _by_block(scale: Tensor, size: int, count: int) -> Tensor:
+    return scale.repeat_interleave(size)[:count]
+
+
+def _arguments(dtype: torch.dtype, device: torch.device, left: Sequence[str] | None = None) -> dict[str, Any]:
+    """What `from_pretrained` takes; layers in `left` stay as they are, None: those that transformers chooses."""
+    # It would log that it lacks a package for passes in bfloat16 on CPUs, which `_keep_one_precision` switches off.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
@@ -26,13 +100,38 @@ def nf4_arguments(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
             f"model.quantize nf4 needs bitsandbytes, which cannot be imported ({error}); install it with "
             "pip install -e '.[nf4]', or set model.quantize to none"
         ) from error
+    from transformers import BitsAndBytesConfig  # here, so that the doctor's trial needs no transformers
+
     settings = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+        llm_int8_skip_modules=None if left is None else [f"{re.escape(name)}$" for name in left],
     )
     return {"quantization_config": settings, "device_map": {"": device}}
 
 
-def keep_one_precision(model: PreTrainedModel) -> None:
+def _shapes(model: nn.Module) -> dict[str, Shape]:
+    """Names and shapes (outputs, inputs) of the quantised layers."""
+    from bitsandbytes.nn import Linear4bit
+
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
+    return {name: (layer.out_features, layer.in_features) for name, layer in layers.items()}
+
+
+def _note(wrong: set[Shape], left: int, layers: int, device: torch.device) -> str:
+    from bitsandbytes import __version__
+
+    where = "this CPU" if device.type == "cpu" else str(device)
+    widths = ", ".join(str(width) for width in sorted({width for _, width in wrong}))
+    return (
+        f"model.quantize nf4: {left} of {layers} layers stay in full precision, because bitsandbytes {__version__} "
+        f"dequantises rows of {widths} weights wrongly on {where}"
+    )
+
+
+def _keep_one_precision(model: nn.Module) -> None:
     """Let passes with and without gradient compute the same.
 
     On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without gradient,

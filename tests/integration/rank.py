@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import warnings
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -139,6 +140,7 @@ def main() -> None:
     rank, world = map(int, sys.argv[1:3])
     folder = Path(sys.argv[3])
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "model.quantize nf4")  # on CPUs where bitsandbytes gets 96 wide layers wrong
     deepspeed.PERSISTENT_ELEMENTS = 0  # so that even the smallest weights are sharded
     deepspeed.init_distributed(rank, world, f"file://{folder}/meeting-{world}", "cpu", timeout_s=TIMEOUT_S)
     saved = pickle.loads((folder / "saved.pkl").read_bytes())

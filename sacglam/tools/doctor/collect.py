@@ -35,6 +35,12 @@ with warnings.catch_warnings(record=True) as caught:
 warning = next((str(w.message) for w in caught if "CUDA" in str(w.message)), None)
 print(json.dumps({"cuda": torch.version.cuda, "gpus": gpus, "warning": warning}))
 """
+_BITSANDBYTES = """
+import json, torch
+from sacglam.models.nf4 import wrong_shapes
+wrong = wrong_shapes([(64, width) for width in (32, 48, 96, 576, 768)], torch.float32, torch.device("cpu"))
+print(json.dumps(sorted(width for _, width in wrong)))
+"""
 _PROBES = {
     "torch": _TORCH,
     "transformers": "from transformers import AutoModelForCausalLM, PreTrainedModel",
@@ -43,7 +49,7 @@ _PROBES = {
     "deepspeed": "import deepspeed",
     "ray": "import ray",
     "aim": "import aim",
-    "bitsandbytes": "import bitsandbytes",
+    "bitsandbytes": _BITSANDBYTES,
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 _GIB = 2**30
@@ -69,6 +75,7 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
         pip_check=tuple((_output(sys.executable, "-m", "pip", "check") or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
+        wrong_widths=wrong_widths(outcomes.get("bitsandbytes")),
         driver=_nvidia_driver(),
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
@@ -120,6 +127,11 @@ def torch_build(outcome: Outcome) -> TorchBuild | None:
         return None
     found = json.loads(outcome.output)
     return TorchBuild(found["cuda"], tuple(Gpu(*gpu) for gpu in found["gpus"]), found["warning"])
+
+
+def wrong_widths(outcome: Outcome | None) -> tuple[int, ...]:
+    """What the probe of bitsandbytes found; empty if it was not tried or cannot be imported."""
+    return () if outcome is None or outcome.error is not None else tuple(json.loads(outcome.output))
 
 
 def _last_line(text: str) -> str:

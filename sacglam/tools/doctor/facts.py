@@ -102,6 +102,8 @@ class Facts:
     """Why a package cannot be imported, None if it can; without the packages that were not tried."""
     torch: TorchBuild | None = None
     """None if torch was not tried or cannot be imported."""
+    wrong_widths: tuple[int, ...] = ()
+    """Row lengths that bitsandbytes dequantises wrongly on this CPU."""
     driver: Driver = Driver()
     cpu: str = "unknown"
     avx2: bool = True

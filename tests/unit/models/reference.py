@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -80,10 +80,16 @@ PACKED = (*DECODERS, *SEQ2SEQ)
 BOTH = ("llama", "flan")  # one of each architecture
 
 
-def tiny_model(name: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A model of two layers with random weights, frozen; the same at every call."""
+def tiny_model(
+    name: str,
+    attention: str = "sdpa",
+    dtype: torch.dtype = torch.float32,
+    shape: Mapping[str, int] | None = None,
+) -> PreTrainedModel:
+    """A model of two layers with random weights, frozen; the same at every call. `shape` changes its sizes."""
     torch.manual_seed(0)
     config = CONFIGS[name]()
+    config.update(dict(shape or {}))
     model = architecture_of(config).auto.from_config(config, attn_implementation=attention, dtype=dtype)
     if name in ("flan", "ul2", "mt5"):  # whose output layer is not the embedding
         model.lm_head.weight = nn.Parameter(0.3 * torch.randn(VOCABULARY, config.d_model, dtype=dtype))
@@ -219,14 +225,16 @@ def gradients(lm: LoraLM[Any], adapter: str = ACTOR) -> dict[str, Tensor]:
     return {n: p.grad for n, p in lm.adapter_parameters(adapter).items() if p.grad is not None}
 
 
-def assert_same_gradients(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-4) -> None:
-    """Every gradient is there, none of them is zero, and each is right relative to its own norm."""
+def assert_same_gradients(
+    got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-4, rounding: float = 0.0
+) -> None:
+    """Every gradient is there, none of them is zero, and each is right relative to its own norm, but for `rounding`."""
     assert got.keys() == expected.keys()
     assert got
     for name, value in expected.items():
         size = value.norm().item()
         assert size > 0, name
-        assert (got[name] - value).norm().item() <= tolerance * size, name
+        assert (got[name] - value).norm().item() <= tolerance * size + rounding, name
 
 
 def assert_same_scores_and_gradients(lm: LoraLM[Any], reference: Reference, queries: list[TokenisedQuery]) -> None:

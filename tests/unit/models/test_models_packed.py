@@ -26,6 +26,7 @@ from tests.unit.models.reference import (
 )
 
 ALPHA = 0.3
+ROUNDING = 1e-7  # of float32, relative
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -71,7 +72,7 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
 
     loss, _ = sac_losses(model, batch, targets(model, batch, ALPHA), ALPHA, train_actor=True)
     loss.backward()
-    got_heads = [p.grad for p in heads.parameters()]
+    got_heads = {head: p.grad for head, p in heads.named_parameters() if p.grad is not None}
     heads.zero_grad(set_to_none=True)
 
     expected = torch.zeros(())
@@ -91,14 +92,19 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
     expected = expected / len(states)
     expected.backward()
 
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     trained = [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
+    wanted = {adapter: reference.gradients(adapter) for adapter in trained}
+    wanted_heads = {head: p.grad for head, p in heads.named_parameters() if p.grad is not None}
+    # Where the policy is nearly certain, the actions' parts of the actor's gradient nearly cancel: what is left is 1e-4
+    # of the critic's or less, while float32 rounds each part. So errors may also reach one rounding of the largest
+    # gradient of this loss. Over 50 seeds they reached 0.76 of the bound, and without this part 180 times it.
+    everything = [*wanted_heads.values(), *(value for found in wanted.values() for value in found.values())]
+    rounding = ROUNDING * max(value.norm().item() for value in everything)
+    assert losses.loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
     for adapter in trained:
-        assert_same_gradients(gradients(lm, adapter), reference.gradients(adapter))
-    for got, parameter in zip(got_heads, heads.parameters(), strict=True):
-        assert got is not None
-        assert parameter.grad is not None
-        torch.testing.assert_close(got, parameter.grad, rtol=1e-4, atol=1e-6)
+        assert_same_gradients(gradients(lm, adapter), wanted[adapter], rounding=rounding)
+    assert got_heads.keys() == dict(heads.named_parameters()).keys()
+    assert_same_gradients(got_heads, wanted_heads, rounding=rounding)
     assert adapters[-1] == target_of(trained[-1])
     assert gradients(lm, adapters[-1]) == {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacglam.tools.doctor.collect import _TORCH, Outcome, parse_driver, probe, torch_build
+from sacglam.tools.doctor.collect import _BITSANDBYTES, _TORCH, Outcome, parse_driver, probe, torch_build, wrong_widths
 from sacglam.tools.doctor.facts import Gpu, Pins
 from tests.conftest import sacglam
 
@@ -43,6 +43,15 @@ def test_the_probe_of_torch_is_read() -> None:
     assert build is not None
     assert (build.cuda, build.gpus) == ("13.0", (Gpu("H100", 79.2, "9.0"),))
     assert torch_build(Outcome("", "ImportError")) is None
+
+
+def test_the_probe_of_bitsandbytes_runs() -> None:
+    pytest.importorskip("bitsandbytes")
+    from sacglam.models.nf4 import wrong_shapes
+
+    wrong = wrong_shapes([(64, width) for width in (32, 48, 96, 576, 768)], torch.float32, torch.device("cpu"))
+    assert wrong_widths(probe(_BITSANDBYTES)) == tuple(sorted(width for _, width in wrong))
+    assert wrong_widths(Outcome("", "ImportError")) == wrong_widths(None) == ()
 
 
 def test_pins_are_those_of_the_project() -> None:
