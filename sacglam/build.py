@@ -1,7 +1,5 @@
 """From a configuration to the parts of a run, in one process or in many. Everything is wired here."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -59,6 +57,14 @@ class Collector:
 
 
 @dataclass(frozen=True)
+class Processes:
+    """What runs next to the driver."""
+
+    runtime: RayRuntime
+    engines: EngineGroup
+
+
+@dataclass(frozen=True)
 class Parts:
     """What the loop works with."""
 
@@ -79,14 +85,6 @@ class Parts:
         """End all processes but this one."""
         if self.processes:
             self.processes.runtime.close()
-
-
-@dataclass(frozen=True)
-class Processes:
-    """What runs next to the driver."""
-
-    runtime: RayRuntime
-    engines: EngineGroup
 
 
 def build(config: Config, note: Callable[[str], None] = print) -> Parts:

@@ -1,7 +1,5 @@
 """PPO-GLAM: proximal policy optimisation on candidate actions (Carta et al., 2023; paper, Table 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,10 +1,8 @@
 """What the command line prints: progress, plain messages, the end of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 from rich import progress as rich_progress
@@ -56,7 +54,7 @@ class RichDisplay(Display):
         self._next_line = 0
         self._figures = False
 
-    def __enter__(self) -> RichDisplay:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

@@ -1,8 +1,6 @@
 """A whole experiment, and the constraints between its sections."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 import yaml
 from pydantic import Field, model_validator
@@ -55,7 +53,7 @@ class Config(Section):
     tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Config:
+    def _consistent(self) -> Self:
         if self.algo.update_interval % self.env.copies:
             raise ValueError(
                 f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
@@ -74,7 +72,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _placeable(self) -> Config:
+    def _placeable(self) -> Self:
         if self.learners.count and not self.engines.count:
             raise ValueError(
                 f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"

@@ -1,9 +1,7 @@
 """The sections of a configuration; `experiment.py` puts them together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -63,7 +61,7 @@ class ModelConfig(Section):
     """Packed lengths are rounded up to a multiple of this, so that kernels see few shapes."""
 
     @model_validator(mode="after")
-    def _quantizable(self) -> ModelConfig:
+    def _quantizable(self) -> Self:
         if self.quantize != "none" and self.lora.merged:
             raise ValueError(
                 f"model.quantize {self.quantize} and model.lora.merged exclude each other: W + s B A would restore "

@@ -9,8 +9,6 @@ Shapes (docs/notation.md): B rows, P prompt length, A actions, T tokens of an ac
 N action tokens, X actions of all rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
@@ -97,7 +95,7 @@ class _Actions:
     id_N: Ids
 
     @staticmethod
-    def of(queries: Sequence[TokenisedQuery]) -> _Actions:
+    def of(queries: Sequence[TokenisedQuery]) -> "_Actions":
         count_B = np.array([len(q.actions) for q in queries])
         length_X = np.array([len(action) for q in queries for action in q.actions])
         row_X, place_X = _positions(count_B)

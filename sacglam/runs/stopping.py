@@ -1,10 +1,8 @@
 """SIGINT and SIGTERM as a request to end cleanly."""
 
-from __future__ import annotations
-
 import signal
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 
 class Stopped(Exception):
@@ -32,7 +30,7 @@ class StopSignal:
         if self.requested:
             raise Stopped
 
-    def __enter__(self) -> StopSignal:
+    def __enter__(self) -> Self:
         try:
             self._previous = {number: signal.signal(number, self._request) for number in self._SIGNALS}
         except ValueError:  # not the main thread
