@@ -22,7 +22,6 @@ class Loop:
     """Trains the parts of `config`, as far as its caller iterates."""
 
     def __init__(self, config: Config, parts: Parts) -> None:
-        """No step is taken yet."""
         self.progress = Progress()
         self.window = MetricsWindow()
         self._config = config

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,14 +206,7 @@ class Run:
         metrics: dict[str, float] = {}
         for prefix, split in splits.items():
             with self._parts.clock.phase("evaluation"):
-                found = evaluate(
-                    lambda: build_env(self._config),
-                    self._parts.scorer,
-                    greedy,
-                    split=split,
-                    episodes=settings.every_episodes,
-                    rng=np.random.default_rng([self._config.seed, _INTERIM]),
-                )
+                found = self._play(self._parts.scorer, greedy, settings.every_episodes, _INTERIM, split=split)
             metrics |= {f"{prefix}/{name}": value for name, value in found.success.items()}
         return metrics
 
@@ -237,12 +231,18 @@ class Run:
             stop.check()
             self._parts.learners.check()
 
-        return evaluate(
-            lambda: build_env(self._config),
-            scorer,
-            policy,
-            split=split,
-            episodes=episodes,
-            rng=np.random.default_rng([self._config.seed, _FINAL if split == "train" else _HELDOUT]),
-            progress=progress,
-        )
+        stream = _FINAL if split == "train" else _HELDOUT
+        return self._play(scorer, policy, episodes, stream, split=split, progress=progress)
+
+    def _play(
+        self,
+        scorer: Scorer,
+        policy: Policy,
+        split: Split,
+        episodes: int,
+        stream: int,
+        progress: Progress = lambda done: None,
+    ) -> Evaluation:
+        rng = np.random.default_rng([self._config.seed, stream])
+        make_env = partial(build_env, self._config)
+        return evaluate(make_env, scorer, policy, split=split, episodes=episodes, rng=rng, progress=progress)

@@ -3,21 +3,15 @@
 The only file that knows bitsandbytes.
 """
 
-from __future__ import annotations
-
-import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sacglam.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Shape = tuple[int, int]
 Unpack = Callable[[Tensor, Any], Tensor]
@@ -27,7 +21,7 @@ _ROUNDING = 0.02
 """Above one unit in the last place of bfloat16; the scales of two blocks differ by more."""
 
 
-def read_in_4_bits(read: Callable[..., PreTrainedModel], dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.device) -> Any:
     """Quantise each layer as it is read; products are in `dtype`. `read` passes its arguments to `from_pretrained`.
 
     The output layer and embeddings stay as they are, and T5's `wo`, whose activations are too large for few bits. So
@@ -91,8 +85,6 @@ def _by_block(scale: Tensor, size: int, count: int) -> Tensor:
 
 def _arguments(dtype: torch.dtype, device: torch.device, left: Sequence[str] | None = None) -> dict[str, Any]:
     """What `from_pretrained` takes; layers in `left` stay as they are, None: those that transformers chooses."""
-    # It would log that it lacks a package for passes in bfloat16 on CPUs, which `_keep_one_precision` switches off.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:

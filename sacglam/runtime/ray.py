@@ -1,7 +1,5 @@
 """Workers in processes that Ray starts. The only file that imports Ray."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -10,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -39,6 +37,112 @@ class WorkerSpec:
     def bundle(self) -> dict[str, float]:
         """The resources that Ray reserves: the GPUs if there are any, else the threads."""
         return {"GPU": float(self.gpus)} if self.gpus else {"CPU": float(self.threads)}
+
+
+class _Actor:
+    """A worker's process, as Ray calls it."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+        self._target: Any = None
+        self._failure: Exception | None = None
+
+    def build(self, factory: Callable[..., Any], args: Sequence[Any]) -> None:
+        """Create the object; if that fails, every later call raises the error."""
+        try:
+            self._target = factory(*args)
+        except Exception as error:
+            self._failure = error
+
+    def call(self, method: str, args: Sequence[Any], reply: bool) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        result = getattr(self._target, method)(*args)
+        return result if reply else None
+
+    def where(self) -> tuple[str, int]:
+        """Node id and process id."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def init_method(self, own: bool) -> str:
+        """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
+        if own:
+            return f"file://{tempfile.mkdtemp(prefix='sacglam-ranks-')}/ranks"
+        from ray.util import get_node_ip_address
+
+        address: str = get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
+        with socket.socket() as found:
+            found.bind((address, 0))
+            return f"tcp://{address}:{found.getsockname()[1]}"
+
+
+@dataclass(frozen=True)
+class RayPending:
+    """A call in progress in another process."""
+
+    ray: Any
+    ref: Any
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """See `Pending`."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(self.ref, timeout=timeout_s)
+        except errors.GetTimeoutError:
+            raise StillRunning from None
+        except errors.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, SacglamError) else error) from None
+        except errors.RayError as error:  # a dead process or node, out of memory, ...
+            raise WorkerLost(_death(error)) from None
+
+
+class RayWorker(Worker):
+    """Calls methods of an object in another process."""
+
+    def __init__(self, ray: Any, actor: Any, own: bool) -> None:
+        """`actor` is a Ray handle of `_Actor`; `own` if we started Ray ourselves."""
+        self._ray = ray
+        self._actor = actor
+        self._own = own
+        self._killed = False
+        self._ping: RayPending | None = None
+        self._where = actor.where.remote()
+
+    def build(self, factory: Callable[..., Any], *args: Any) -> Self:
+        """Create the object `factory(*args)` there; returns at once, and calls wait for it."""
+        self._actor.build.remote(factory, args)
+        return self
+
+    def init_method(self, timeout_s: float) -> str:
+        """The URL at which ranks join torch.distributed, with this worker as rank 0."""
+        return str(RayPending(self._ray, self._actor.init_method.remote(self._own)).result(timeout_s))
+
+    @override
+    def submit(self, method: str, *args: Any, reply: bool = True) -> RayPending:
+        return RayPending(self._ray, self._actor.call.remote(method, args, reply))
+
+    @override
+    def check(self) -> None:
+        if self._ping is None:  # one at a time, since it queues behind the worker's calls
+            self._ping = RayPending(self._ray, self._actor.where.remote())
+        with contextlib.suppress(StillRunning):
+            self._ping.result(0)
+            self._ping = None
+
+    @override
+    def kill(self) -> None:
+        if self._killed:  # its process id may have been reused
+            return
+        self._killed = True
+        with contextlib.suppress(Exception):
+            node, pid = self._ray.get(self._where, timeout=0)
+            if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
+                for each in [pid, *guardian.descendants(pid)]:
+                    os.kill(each, signal.SIGKILL)
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actor, no_restart=True)
 
 
 class RayRuntime:
@@ -144,112 +248,6 @@ class RayRuntime:
         self._ray.shutdown()
         if self._guardian:
             self._guardian.communicate()  # closes its input; it cleans up and exits
-
-
-class _Actor:
-    """A worker's process, as Ray calls it."""
-
-    def __init__(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
-        self._target: Any = None
-        self._failure: Exception | None = None
-
-    def build(self, factory: Callable[..., Any], args: Sequence[Any]) -> None:
-        """Create the object; if that fails, every later call raises the error."""
-        try:
-            self._target = factory(*args)
-        except Exception as error:
-            self._failure = error
-
-    def call(self, method: str, args: Sequence[Any], reply: bool) -> Any:
-        if self._failure is not None:
-            raise self._failure
-        result = getattr(self._target, method)(*args)
-        return result if reply else None
-
-    def where(self) -> tuple[str, int]:
-        """Node id and process id."""
-        import ray
-
-        return ray.get_runtime_context().get_node_id(), os.getpid()
-
-    def init_method(self, own: bool) -> str:
-        """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
-        if own:
-            return f"file://{tempfile.mkdtemp(prefix='sacglam-ranks-')}/ranks"
-        from ray.util import get_node_ip_address
-
-        address: str = get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
-        with socket.socket() as found:
-            found.bind((address, 0))
-            return f"tcp://{address}:{found.getsockname()[1]}"
-
-
-class RayWorker(Worker):
-    """Calls methods of an object in another process."""
-
-    def __init__(self, ray: Any, actor: Any, own: bool) -> None:
-        """`actor` is a Ray handle of `_Actor`; `own` if we started Ray ourselves."""
-        self._ray = ray
-        self._actor = actor
-        self._own = own
-        self._killed = False
-        self._ping: RayPending | None = None
-        self._where = actor.where.remote()
-
-    def build(self, factory: Callable[..., Any], *args: Any) -> RayWorker:
-        """Create the object `factory(*args)` there; returns at once, and calls wait for it."""
-        self._actor.build.remote(factory, args)
-        return self
-
-    def init_method(self, timeout_s: float) -> str:
-        """The URL at which ranks join torch.distributed, with this worker as rank 0."""
-        return str(RayPending(self._ray, self._actor.init_method.remote(self._own)).result(timeout_s))
-
-    @override
-    def submit(self, method: str, *args: Any, reply: bool = True) -> RayPending:
-        return RayPending(self._ray, self._actor.call.remote(method, args, reply))
-
-    @override
-    def check(self) -> None:
-        if self._ping is None:  # one at a time, since it queues behind the worker's calls
-            self._ping = RayPending(self._ray, self._actor.where.remote())
-        with contextlib.suppress(StillRunning):
-            self._ping.result(0)
-            self._ping = None
-
-    @override
-    def kill(self) -> None:
-        if self._killed:  # its process id may have been reused
-            return
-        self._killed = True
-        with contextlib.suppress(Exception):
-            node, pid = self._ray.get(self._where, timeout=0)
-            if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
-                for each in [pid, *guardian.descendants(pid)]:
-                    os.kill(each, signal.SIGKILL)
-        with contextlib.suppress(Exception):
-            self._ray.kill(self._actor, no_restart=True)
-
-
-@dataclass(frozen=True)
-class RayPending:
-    """A call in progress in another process."""
-
-    ray: Any
-    ref: Any
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        """See `Pending`."""
-        errors = self.ray.exceptions
-        try:
-            return self.ray.get(self.ref, timeout=timeout_s)
-        except errors.GetTimeoutError:
-            raise StillRunning from None
-        except errors.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, SacglamError) else error) from None
-        except errors.RayError as error:  # a dead process or node, out of memory, ...
-            raise WorkerLost(_death(error)) from None
 
 
 def _death(error: Exception) -> str:

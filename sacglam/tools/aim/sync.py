@@ -27,7 +27,6 @@ class Tail:
     """The complete lines added to a growing JSON-lines file since the last iteration."""
 
     def __init__(self, file: Path) -> None:
-        """Starts at the beginning; the file need not exist yet."""
         self._file = file
         self._offset = 0
 

@@ -1,13 +1,11 @@
 """What is known of a machine, and what a check says of it. Plain values, so that a test can make up any machine."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -65,7 +63,7 @@ class Pins:
         return {**self.core, **self.engines}.get(name.removesuffix("-cpu"), "")
 
     @classmethod
-    def stated(cls) -> Pins:
+    def stated(cls) -> Self:
         """From a checkout's pyproject.toml, else from the installed metadata, which may be older than the checkout."""
         if PYPROJECT.is_file():
             project = tomllib.loads(PYPROJECT.read_text())["project"]

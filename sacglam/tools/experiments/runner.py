@@ -1,7 +1,5 @@
 """Runs `sacglam train` in processes, a few at a time, and picks up where an earlier command left off."""
 
-from __future__ import annotations
-
 import fcntl
 import signal
 import subprocess
@@ -10,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -50,6 +49,72 @@ def sole_user(root: Path) -> Iterator[int]:
                 f"another sacglam, or a run that it started, is at work in {root}; wait for it, or choose another --out"
             ) from None
         yield opened.fileno()
+
+
+class RunsDisplay:
+    """Shows runs in a terminal, or in a file; a context manager."""
+
+    def __init__(self, console: Console, runs: Sequence[Run]) -> None:
+        self._console = console
+        self._bars = rich_progress.Progress(
+            rich_progress.SpinnerColumn(),
+            rich_progress.TextColumn("{task.description}", markup=False),
+            rich_progress.BarColumn(bar_width=24),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[figures]}", markup=False),
+            rich_progress.TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            speed_estimate_period=_PACE_S,
+        )
+        self._steps = {run: run.config.steps if run.finished else progress(run)[0] for run in runs}
+        self._ended = sum(run.finished for run in runs)
+        self._all = self._bars.add_task("all runs", total=sum(run.config.steps for run in runs), figures="")
+        self._tasks: dict[Run, rich_progress.TaskID] = {}
+
+    def __enter__(self) -> Self:
+        total = len(self._steps)
+        self.note(f"{total} runs, {self._ended} of them finished before; Ctrl-C stops, the same command resumes")
+        self._update_all()
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def started(self, run: Run) -> None:
+        """Add a bar for the run."""
+        self._tasks[run] = self._bars.add_task(run.title, total=run.config.steps, figures="starting")
+        if not self._console.is_terminal:
+            self.note(f"{run.title}: training")
+
+    def update(self, run: Run) -> None:
+        """Show how far the run is."""
+        steps, (env_steps, success) = run.config.steps, progress(run)
+        before, self._steps[run] = self._steps[run], env_steps
+        figures = "" if success is None else f"  success {success:.2f}"
+        self._bars.update(self._tasks[run], completed=env_steps, figures=figures)
+        self._update_all()
+        if not self._console.is_terminal and _LINES_PER_RUN * env_steps // steps > _LINES_PER_RUN * before // steps:
+            left = next(task.time_remaining for task in self._bars.tasks if task.id == self._tasks[run])
+            end = "" if left is None else f"  {duration(left)} left"
+            self.note(f"{run.title}: {env_steps:,} of {steps:,} steps{figures}{end}")
+
+    def ended(self, run: Run, outcome: str) -> None:
+        """A line in place of the run's bar."""
+        self._bars.remove_task(self._tasks.pop(run))
+        self._ended += 1
+        self._steps[run] = run.config.steps
+        self._update_all()
+        self.note(f"{run.title}: {outcome}")
+
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _update_all(self) -> None:
+        figures = f"{self._ended} of {len(self._steps)} runs"
+        self._bars.update(self._all, completed=sum(self._steps.values()), figures=figures)
 
 
 def run_all(runs: Sequence[Run], jobs: int, lock: int, display: RunsDisplay) -> bool:
@@ -129,69 +194,3 @@ class _Job:
             self._display.ended(run, "\n  ".join([f"FAILED. The end of {run.log}:", *end]))
             return False
         return True
-
-
-class RunsDisplay:
-    """Shows runs in a terminal, or in a file; a context manager."""
-
-    def __init__(self, console: Console, runs: Sequence[Run]) -> None:
-        self._console = console
-        self._bars = rich_progress.Progress(
-            rich_progress.SpinnerColumn(),
-            rich_progress.TextColumn("{task.description}", markup=False),
-            rich_progress.BarColumn(bar_width=24),
-            rich_progress.MofNCompleteColumn(),
-            rich_progress.TextColumn("{task.fields[figures]}", markup=False),
-            rich_progress.TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            speed_estimate_period=_PACE_S,
-        )
-        self._steps = {run: run.config.steps if run.finished else progress(run)[0] for run in runs}
-        self._ended = sum(run.finished for run in runs)
-        self._all = self._bars.add_task("all runs", total=sum(run.config.steps for run in runs), figures="")
-        self._tasks: dict[Run, rich_progress.TaskID] = {}
-
-    def __enter__(self) -> RunsDisplay:
-        total = len(self._steps)
-        self.note(f"{total} runs, {self._ended} of them finished before; Ctrl-C stops, the same command resumes")
-        self._update_all()
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
-    def started(self, run: Run) -> None:
-        """Add a bar for the run."""
-        self._tasks[run] = self._bars.add_task(run.title, total=run.config.steps, figures="starting")
-        if not self._console.is_terminal:
-            self.note(f"{run.title}: training")
-
-    def update(self, run: Run) -> None:
-        """Show how far the run is."""
-        steps, (env_steps, success) = run.config.steps, progress(run)
-        before, self._steps[run] = self._steps[run], env_steps
-        figures = "" if success is None else f"  success {success:.2f}"
-        self._bars.update(self._tasks[run], completed=env_steps, figures=figures)
-        self._update_all()
-        if not self._console.is_terminal and _LINES_PER_RUN * env_steps // steps > _LINES_PER_RUN * before // steps:
-            left = next(task.time_remaining for task in self._bars.tasks if task.id == self._tasks[run])
-            end = "" if left is None else f"  {duration(left)} left"
-            self.note(f"{run.title}: {env_steps:,} of {steps:,} steps{figures}{end}")
-
-    def ended(self, run: Run, outcome: str) -> None:
-        """A line in place of the run's bar."""
-        self._bars.remove_task(self._tasks.pop(run))
-        self._ended += 1
-        self._steps[run] = run.config.steps
-        self._update_all()
-        self.note(f"{run.title}: {outcome}")
-
-    def note(self, text: str) -> None:
-        """Print a line above the bars."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def _update_all(self) -> None:
-        figures = f"{self._ended} of {len(self._steps)} runs"
-        self._bars.update(self._all, completed=sum(self._steps.values()), figures=figures)

@@ -18,9 +18,8 @@ from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runtime.devices import resolve
 from sacglam.tools.profile.counting import PassCounter, floor_of
-from sacglam.tools.profile.phases import OTHER, Recorder, ordered
+from sacglam.tools.profile.phases import OTHER, Interval, Recorder, Timeline, ordered
 from sacglam.tools.profile.result import Profile
-from sacglam.tools.profile.trace import Interval, Timeline
 
 _WARM_UP = 2  # intervals with updates: the first ones allocate memory and meet shapes for the first time
 

@@ -14,9 +14,8 @@ from rich.table import Column, Table
 from sacglam.errors import ProfileError
 from sacglam.runs.directory import explained
 from sacglam.runs.summary import versions
-from sacglam.tools.profile.phases import look, ordered
+from sacglam.tools.profile.phases import Timeline, look, ordered, trace
 from sacglam.tools.profile.result import Profile
-from sacglam.tools.profile.trace import Timeline, trace
 
 _LEAST_LABELLED = 0.04  # of the highest bar: a smaller part has no room for its figure
 _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sacglam.tools.profile.phases import Span
-from sacglam.tools.profile.trace import Interval, Timeline, trace
+from sacglam.tools.profile.phases import Interval, Span, Timeline, trace
 
 TIMELINES = [
     Timeline(
