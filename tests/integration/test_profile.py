@@ -86,11 +86,12 @@ def test_flop_and_the_floor_beneath_it(side_by_side: tuple[Path, dict[str, Any]]
         floor, work = profile["floor"], profile["work"]
         total = sum(part["flop"] for part in work.values())
         assert profile["flop_per_second"] == pytest.approx(total / profile["wall_seconds"])
-        # Rank 16 on a model 96 wide: a forward pass costs a quarter more than the base model's.
-        assert 1.1 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.4
-        assert work["forward"]["flop"] / work["forward"]["tokens"] == pytest.approx(
-            2.3 * work["scoring"]["flop"] / work["scoring"]["tokens"], rel=0.15
-        ), "forward and backward pass"
+        # Padding, and the product that merges the adapters, come on top of the base model's pass.
+        assert 1.05 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.4
+        # The backward pass of a merged matrix makes its gradient, too: two products for the forward pass's one.
+        assert work["forward"]["flop"] / work["forward"]["tokens_computed"] == pytest.approx(
+            2.85 * work["scoring"]["flop"] / work["scoring"]["tokens_computed"], rel=0.1
+        )
         bound = floor["state_flop"] * floor["forwards"] / floor["matmul_rate"]
         assert profile["floor_ms_per_env_step"] == pytest.approx(1e3 * bound)
         assert profile["floor_share"] == pytest.approx(bound * profile["env_steps"] / profile["wall_seconds"])

@@ -30,16 +30,11 @@ class RandomRollout:
     """Some episodes of the random policy, and what they took."""
 
     states: Sequence[Query]
-    batch: Sequence[Any]
-    """What one update (SAC) or one interval (PPO) learns from."""
-    environment_s: float
-    """Seconds of one environment step, resets included."""
-    replay_s: float
-    """Seconds to store an interval and draw its batches."""
-    episode_steps: float
-    """Mean length of an episode."""
-    replay_bytes: int
-    """What the algorithm keeps of its rollouts, once it is full."""
+    batch: Sequence[Any]  # what one update (SAC) or one interval (PPO) learns from
+    environment_s: float  # of one environment step, resets included
+    replay_s: float  # to store an interval and draw its batches
+    episode_steps: float  # mean
+    replay_bytes: int  # that the algorithm keeps of its rollouts, once it is full
 
 
 def play(config: Config) -> RandomRollout:
@@ -117,6 +112,10 @@ class Sample:
     size: int
     seconds: Mapping[str, float]
     peak: int | None
+
+    def peak_of(self, size: int) -> int | None:
+        """The peak of another size, in proportion."""
+        return None if self.peak is None else self.peak * size // self.size
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,13 @@ class Forecast:
 
     config: Config
     where: Plan
-    missing: Sequence[str]
-    """What it needs and does not find here; it could not start."""
+    missing: Sequence[str]  # what it needs and does not find here; it could not start
     played: RandomRollout
     architecture: str = ""
     sizes: Sizes | None = None
     calibration: Calibration | None = None
     processes: Sequence[Process] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """By phase; empty where nothing could be measured."""
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase; empty where nothing could be measured
 
 
 def placed(config: Config) -> tuple[Config, Plan]:
@@ -102,9 +100,8 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
         "replay": _intervals(config) * played.replay_s,
     }
     for phase, seconds in calibration.update.seconds.items():
-        once_an_update = phase == "optimizer"  # all else grows with the rows
-        times = updates_of(config) if once_an_update else _rows(config, phase) / ranks / calibration.update.size
-        found[phase] = times * seconds
+        times = _rows(config, phase) / ranks / calibration.update.size
+        found[phase] = seconds * (updates_of(config) if phase == "optimizer" else times)
     found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * state_s
     return found
 
@@ -121,7 +118,7 @@ def updates_of(config: Config) -> int:
 
 
 def states_of_evaluations(config: Config, episode_steps: float) -> float:
-    """States scored outside of the rollout: evaluations, before and after among them, and samples.
+    """States scored outside of the rollout: evaluations (before, after, held-out goals, interim) and samples.
 
     The states of a sample are scored twice: for Q values, too.
     """

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,8 +17,7 @@ from sacglam.tools.memory import total_bytes
 _ADAM_STATES = 2  # first and second moment, in the parameter's own type
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Of some tensors."""
 
     parameters: int
@@ -83,7 +83,8 @@ def memory(
         return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
     if not engines:
         states = config.env.copies
-        learner[f"scoring {states} states (not while learning)"] = _scoring(states, calibration)
+        peak = calibration.scoring.peak_of(states) if calibration else None
+        learner[f"scoring {states} states (not while learning)"] = peak
     name = "driver and learner" if engines else "one process"
     if where.device == "cpu":
         return [Process(name, 1, {**driver, **learner}), *engines]
@@ -116,18 +117,16 @@ def rows_in_one_pass(config: Config, ranks: int) -> int:
     return min(own, config.algo.micro_batch_size or own)
 
 
-def _scoring(states: int, calibration: Calibration | None) -> int | None:
-    if calibration is None or calibration.scoring.peak is None:
-        return None
-    return calibration.scoring.peak * states // calibration.scoring.size
-
-
 def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None) -> dict[str, int | None]:
     settings, weights = config.engines, sizes.base.bytes // where.tensor_parallel
     if settings.type == "packed":
         states = -(-config.env.copies // where.engines)
-        forward = {f"packed forward of {states} states": _scoring(states, calibration)}
-        return {"base weights": weights, "LoRA adapter": sizes.adapters.bytes, **forward}
+        peak = calibration.scoring.peak_of(states) if calibration else None
+        return {
+            "base weights": weights,
+            "LoRA adapter": sizes.adapters.bytes,
+            f"packed forward of {states} states": peak,
+        }
     if where.device == "cpu":
         return {"base weights": weights, "KV cache": round(settings.cpu_cache_gib * 2**30)}
     cache = round(settings.gpu_memory * total_bytes("cuda")) - weights if calibration else None  # else no GPU is here

@@ -91,8 +91,9 @@ class PassCounter:
         for phase in ordered(each.phase for each in self.passes[start:end]):
             passes = [each for each in self.passes[start:end] if each.phase == phase]
             computed = sum(each.computed for each in passes)
-            tokens = sum(each.tokens for each in passes)
-            found[phase] = Work(tokens, computed, computed * flop[phase] // positions[phase])
+            found[phase] = Work(
+                sum(each.tokens for each in passes), computed, computed * flop[phase] // positions[phase]
+            )
         return found
 
 
@@ -144,18 +145,16 @@ def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) 
             decoder_of(base)(torch.zeros(1, actions, dtype=torch.long), encoder_hidden_states=encoded, use_cache=False)
         else:
             decoder_of(base)(torch.zeros(1, prompt + actions, dtype=torch.long), use_cache=False)
-    flop: float = counter.get_total_flops() + 2 * output.numel() * scored
-    return flop
+    return float(counter.get_total_flops() + 2 * output.numel() * scored)
 
 
-def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, int]]:
+def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, ...]]:
     """How often each shape of a matrix occurs in the layers, an encoder's included; no embeddings."""
-    stacks = [decoder_of(base), *([encoder_of(base)] if base.config.is_encoder_decoder else [])]
+    output = output_layer_of(base)
     return Counter(
-        (parameter.shape[0], parameter.shape[1])
-        for stack in stacks
-        for module in stack.modules()
-        if not isinstance(module, nn.Embedding)
+        tuple(parameter.shape)
+        for module in base.modules()
+        if module is not output and not isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
         if parameter.ndim == 2
     )
@@ -178,7 +177,7 @@ def forwards_per_step(config: Config) -> float:
 
 
 @torch.no_grad()
-def matmul_rate(matrices: Mapping[tuple[int, int], int], dtype: torch.dtype, device: str) -> float:
+def matmul_rate(matrices: Mapping[tuple[int, ...], int], dtype: torch.dtype, device: str) -> float:
     """FLOP per second of (4096, k) x (k, n) products, over matrices of shape (n, k), each as often as it occurs.
 
     Of each shape the fastest of five timings counts: other programs of the machine can only slow one down.

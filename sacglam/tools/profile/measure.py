@@ -22,9 +22,7 @@ from sacglam.tools.profile.phases import OTHER, Recorder, ordered
 from sacglam.tools.profile.result import Profile
 from sacglam.tools.profile.trace import Interval, Timeline
 
-_WARM_UP = 2
-"""Intervals with updates that are left out: the first ones allocate memory and meet shapes for the first time."""
-_ENDLESS = 2**62  # environment steps
+_WARM_UP = 2  # intervals with updates: the first ones allocate memory and meet shapes for the first time
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     config = resolve(source.config)
     # No end, and the actor learns from the first update, as later in a run.
     changed = {"warmup_updates": 0} if config.algo.type == "sac" else {}
-    config = config.model_copy(update={"steps": _ENDLESS, "algo": config.algo.model_copy(update=changed)})
+    config = config.model_copy(update={"steps": 2**62, "algo": config.algo.model_copy(update=changed)})
     parts = build(config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)
@@ -119,9 +117,8 @@ class _Meter:
         self._display.advance(1)
         # Asking ranks waits for their pending updates (runtime.lag), so not where the measured intervals begin.
         updates, before = learners.begun, self._seconds_of_ranks()
-        for done in range(2, _WARM_UP + 1):
-            self._until_updates(turns)
-            self._display.advance(done)
+        self._until_updates(turns)
+        self._display.advance(_WARM_UP)
         total = seconds or intervals
         self._display.stage(f"{self._label}: measuring", max(1, round(total)))
         self._first = len(self._marks) - 1

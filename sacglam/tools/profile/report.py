@@ -3,14 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from sacglam.errors import ProfileError
 from sacglam.runs.directory import explained
@@ -30,7 +29,7 @@ def vacant(folder: Path) -> Path:
         ProfileError: there is something in it already.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ProfileError(f"expected a new or empty folder for the profile, but {folder} exists; choose another --out")
+        raise ProfileError(f"expected a new or empty folder, but {folder} exists; choose another --out")
     return folder
 
 
@@ -39,14 +38,11 @@ def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timelin
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     found = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
-    _write_json(folder / "profile.json", found, indent=2)
-    _write_json(folder / "trace.json", trace(timelines), indent=None)
+    texts = {"profile.json": json.dumps(found, indent=2), "trace.json": json.dumps(trace(timelines))}
+    for name, text in texts.items():
+        with explained(folder / name):
+            (folder / name).write_text(text + "\n")
     _draw(profiles, folder / "profile.png")
-
-
-def _write_json(file: Path, content: dict[str, Any], indent: int | None) -> None:
-    with explained(file):
-        file.write_text(json.dumps(content, indent=indent) + "\n")
 
 
 def _draw(profiles: Sequence[Profile], file: Path) -> None:
@@ -98,8 +94,7 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
 def _phases(profiles: Sequence[Profile]) -> Table:
     """One column for each profile, with the same figures in it."""
     alone = len(profiles) == 1
-    table = Table("\nphase", title="Where the time goes", box=box.SIMPLE_HEAD)
-    table.columns[0].no_wrap = True
+    table = Table(Column("\nphase", no_wrap=True), title="Where the time goes", box=box.SIMPLE_HEAD)
     titles = _line(["seconds", "share", "ms/step", "ms/update"], alone)
     for profile in profiles:
         table.add_column(f"{escape(profile.label)}\n{titles}", justify="right", no_wrap=True)

@@ -40,7 +40,7 @@ def test_sac() -> None:
             "forward": 200 * 8.0,
             "backward": 200 * 12.0,
             "optimizer": 200 * 0.25,
-            EVALUATION: 10 * 30 * 0.05,
+            EVALUATION: 15 * 30 * 0.05,
         }
     )
     assert seconds_of_an_update(config, found) == pytest.approx(0.4 + 4 + 8 + 12 + 0.25)
