@@ -32,7 +32,7 @@ class PackedLM(Protocol):
     """A language model with LoRA adapters that scores all actions of a state in one pass.
 
     `LoraLM` implements it, for decoder-only models in `causal.py` and for encoder-decoders in `seq2seq.py`. Only they
-    look inside a packed batch.
+    look inside a packed batch, and `sacglam profile`, which counts its positions.
     """
 
     @property
@@ -44,10 +44,7 @@ class PackedLM(Protocol):
         """All its weights, for sharding over ranks; it is never called as a whole."""
 
     def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
-        """Queries as tensors on the model's device, in the model's own layout.
-
-        Its only public attribute is `tokens`: the positions that a forward pass computes, padding included.
-        """
+        """Queries as tensors on the model's device, in the model's own layout."""
 
     def forward(self, packed: Any, adapter: str) -> LMOutput:
         """Score the packed states with the named adapter."""

@@ -60,11 +60,6 @@ class PackedCausal(Packed):
 
     positions_BS: Tensor
 
-    @property
-    def tokens(self) -> int:
-        """B * S: the positions a forward pass computes, padding included."""
-        return self.ids_BS.numel()
-
 
 @dataclass(frozen=True)
 class PackedSeq2Seq(Packed):
@@ -75,11 +70,6 @@ class PackedSeq2Seq(Packed):
 
     prompt_ids_BP: Tensor  # padded on the right
     prompt_mask_BP: Tensor  # bool: which tokens are the prompt's
-
-    @property
-    def tokens(self) -> int:
-        """B * (P + S): the positions that encoder and decoder compute, padding included."""
-        return self.prompt_ids_BP.numel() + self.ids_BS.numel()
 
 
 @dataclass(frozen=True)
