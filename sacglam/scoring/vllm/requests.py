@@ -7,8 +7,7 @@ from typing import Any
 
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
-from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Request, Strategy
-from sacglam.scoring.vllm.trie import Prefix, edges_of, log_prob
+from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Prefix, Request, Strategy, edges_of, log_prob
 
 ATTEMPTS = 4
 UNCACHED_FROM = 2
