@@ -25,13 +25,12 @@ class Start:
     seed: int
 
 
+@dataclass(frozen=True)
 class RandomStarts:
-    """Endless starts with goals drawn uniformly (paper, Appendix A)."""
+    """Endless starts with goals drawn uniformly (paper, Appendix A); `rng` is part of a run's random state."""
 
-    def __init__(self, goals: Sequence[str], rng: np.random.Generator) -> None:
-        """`rng` is part of a run's random state."""
-        self.goals = goals
-        self.rng = rng
+    goals: Sequence[str]
+    rng: np.random.Generator
 
     def __iter__(self) -> Iterator[Start]:
         return self
