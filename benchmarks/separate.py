@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from sacglam.models.base import ACTOR, LMOutput
 from sacglam.models.causal import CausalLM
+from sacglam.models.lora_lm import decoder_of
 from sacglam.models.tokens import TokenisedQuery
 
 
@@ -94,7 +95,7 @@ class SeparateLM(CausalLM):
         """One pass over all sequences."""
         self._select(adapter)
         inputs = {"input_ids": packed.ids_XT, "attention_mask": packed.attended_XT, "use_cache": False}
-        hidden_XTH = self._decoder(**inputs).last_hidden_state
+        hidden_XTH = decoder_of(self._model)(**inputs).last_hidden_state
         where = (packed.sequence_N, packed.predicting_N)
         if adapter.endswith("_target"):
             log_prob_N = torch.zeros(len(packed.token_id_N), device=self.device)

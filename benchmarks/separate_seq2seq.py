@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sacglam.models.base import ACTOR, LMOutput
-from sacglam.models.seq2seq import Seq2SeqLM, logit_scale
+from sacglam.models.lora_lm import decoder_of
+from sacglam.models.seq2seq import Seq2SeqLM, encoder_of, logit_scale, start_token
 from sacglam.models.tokens import TokenisedQuery
 
 
@@ -53,7 +54,7 @@ class SeparateSeq2SeqLM(Seq2SeqLM):
         prompts = [torch.from_numpy(q.prompt) for q in queries]
         actions = [torch.from_numpy(ids) for q in queries for ids in q.actions]
         counts = [len(q.actions) for q in queries]
-        start = torch.tensor([self._start])
+        start = torch.tensor([start_token(self._model.config)])
         mask_BA = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
         length_X = torch.tensor([len(ids) for ids in actions])
         sequence_BA = torch.zeros_like(mask_BA, dtype=torch.long)
@@ -76,11 +77,11 @@ class SeparateSeq2SeqLM(Seq2SeqLM):
         self._select(adapter)
         attended_XP = packed.attended_BP[packed.row_X]
         if self._once:
-            encoded_BPH = self._encoder(packed.prompt_BP, packed.attended_BP).last_hidden_state
+            encoded_BPH = encoder_of(self._model)(packed.prompt_BP, packed.attended_BP).last_hidden_state
             encoded_XPH = encoded_BPH[packed.row_X]
         else:
-            encoded_XPH = self._encoder(packed.prompt_BP[packed.row_X], attended_XP).last_hidden_state
-        hidden_XTH = self._decoder(
+            encoded_XPH = encoder_of(self._model)(packed.prompt_BP[packed.row_X], attended_XP).last_hidden_state
+        hidden_XTH = decoder_of(self._model)(
             input_ids=packed.started_XT,
             encoder_hidden_states=encoded_XPH,
             encoder_attention_mask=attended_XP,

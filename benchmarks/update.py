@@ -13,7 +13,7 @@ from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
 from sacglam.config import CriticConfig, SacConfig
 from sacglam.learner.backend import TorchBackend
-from sacglam.learner.learner import Learner, Schedule
+from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.tokens import QueryTokenizer
@@ -40,7 +40,8 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
         Sac(model, config, clock),
         PackedScorer(lm, tokenizer, policy),
         TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
-        Schedule(config, 1),
+        config,
+        1,
         {},
         clock,
     )

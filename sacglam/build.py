@@ -19,7 +19,7 @@ from sacglam.config import Config, PpoConfig
 from sacglam.envs import TextEnv, make
 from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.backend import Backend, TorchBackend
-from sacglam.learner.learner import Learner, Schedule
+from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
 from sacglam.models.agent_model import AgentModel, trained_adapters
 from sacglam.models.heads import PolicyHead, QHeads, ValueHead
@@ -242,9 +242,9 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     rank the same weights, and the same as in one process.
     """
     intervals = -(-config.steps // config.algo.update_interval)
-    schedule = Schedule(config.algo, intervals * config.algo.updates_per_interval)
+    updates = intervals * config.algo.updates_per_interval
     algorithm, backend = _algorithm(model, config, clock), _backend(model, config)
-    return Learner(model, algorithm, _scorer(model), backend, schedule, critic_settings(config), clock)
+    return Learner(model, algorithm, _scorer(model), backend, config.algo, updates, critic_settings(config), clock)
 
 
 def _scorer(model: AgentModel, version: Callable[[], int] = lambda: 0) -> PackedScorer:

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -18,12 +19,11 @@ def greedy(log_pi: LogPolicy) -> int:
     return int(np.argmax(log_pi))
 
 
+@dataclass(frozen=True)
 class SamplingPolicy:
-    """Samples actions from pi; its generator is part of a run's random state."""
+    """Samples actions from pi: one uniform number of `rng`, part of a run's random state, for each decision."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        """Each decision draws exactly one uniform number from `rng`."""
-        self.rng = rng
+    rng: np.random.Generator
 
     def __call__(self, log_pi: LogPolicy) -> int:
         """Inverse transform sampling, in double precision; plain Python, since actions are few."""

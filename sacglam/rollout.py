@@ -25,13 +25,12 @@ class Start:
     seed: int
 
 
+@dataclass(frozen=True)
 class RandomStarts:
-    """Endless starts with goals drawn uniformly (paper, Appendix A)."""
+    """Endless starts with goals drawn uniformly (paper, Appendix A); `rng` is part of a run's random state."""
 
-    def __init__(self, goals: Sequence[str], rng: np.random.Generator) -> None:
-        """`rng` is part of a run's random state."""
-        self.goals = goals
-        self.rng = rng
+    goals: Sequence[str]
+    rng: np.random.Generator
 
     def __iter__(self) -> Iterator[Start]:
         return self
@@ -84,19 +83,16 @@ class _Open:
         return Episode(self.start.goal, first, decisions, steps, self.start.seed)
 
 
+@dataclass(eq=False)
 class Rollout:
     """Plays episodes from `starts` in all environments at once; an environment idles once no start is left."""
 
-    def __init__(
-        self, envs: Sequence[TextEnv], scorer: Scorer, policy: Policy, starts: Iterator[Start], clock: PhaseClock
-    ) -> None:
-        """Nothing starts before the first `step` or `restore`."""
-        self._envs = list(envs)
-        self.scorer = scorer
-        self._policy = policy
-        self._starts = starts
-        self._clock = clock
-        self._open: list[_Open] | None = None
+    envs: Sequence[TextEnv]
+    scorer: Scorer
+    policy: Policy
+    starts: Iterator[Start]
+    clock: PhaseClock
+    _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
     def step(self) -> list[Episode]:
         """Take one step in every environment; the episodes that it ended."""
@@ -104,17 +100,17 @@ class Rollout:
 
     def _step(self) -> list[_Open]:
         if self._open is None:
-            with self._clock.phase("environment"):
-                self._open = [opened for env in self._envs if (opened := self._begin(env))]
+            with self.clock.phase("environment"):
+                self._open = [opened for env in self.envs if (opened := self._begin(env))]
         if not self._open:  # every start has been played
             return []
-        with self._clock.phase("scoring"):
+        with self.clock.phase("scoring"):
             policies = self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
             version = self.scorer.version
-        with self._clock.phase("environment"):
+        with self.clock.phase("environment"):
             ended, still_open = [], []
             for opened, log_pi in zip(self._open, policies, strict=True):
-                action = self._policy(log_pi)
+                action = self.policy(log_pi)
                 opened.take(Decision(action, float(log_pi[action]), version))
                 if opened.over:
                     ended.append(opened)
@@ -126,7 +122,7 @@ class Rollout:
     def collect(self, env_steps: int) -> RolloutBatch:
         """At least `env_steps` environment steps over all copies."""
         ended: list[_Open] = []
-        for _ in range(-(-env_steps // len(self._envs))):
+        for _ in range(-(-env_steps // len(self.envs))):
             ended += self._step()
         played = [*ended, *(self._open or [])]
         return RolloutBatch(
@@ -169,13 +165,13 @@ class Rollout:
         """
         if not state:  # saved before the first step
             return
-        if len(state) > len(self._envs):
+        if len(state) > len(self.envs):
             raise CheckpointError(
-                f"expected at most {len(self._envs)} open episodes, one for each environment, got {len(state)}; "
+                f"expected at most {len(self.envs)} open episodes, one for each environment, got {len(state)}; "
                 f"resume with env.copies={len(state)}, as before"
             )
-        replayed = [self._replay(env, saved) for env, saved in zip(self._envs, state, strict=False)]
-        begun = [opened for env in self._envs[len(state) :] if (opened := self._begin(env))]
+        replayed = [self._replay(env, saved) for env, saved in zip(self.envs, state, strict=False)]
+        begun = [opened for env in self.envs[len(state) :] if (opened := self._begin(env))]
         self._open = replayed + begun
 
     def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
@@ -192,7 +188,7 @@ class Rollout:
         return opened
 
     def _begin(self, env: TextEnv) -> _Open | None:
-        start = next(self._starts, None)
+        start = next(self.starts, None)
         return None if start is None else self._reset(env, start)
 
     def _reset(self, env: TextEnv, start: Start) -> _Open:

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
 
-Row = TypeVar("Row")
 Weights = Callable[[], AbstractContextManager[None]]
 """Gathers all weights, to be changed."""
 
 
-class MapNoGrad(Protocol):
-    """Runs a computation without gradient over many rows, split over the learner's ranks."""
+MapNoGrad = Callable[[Callable[[Sequence[Any]], Tensor], Sequence[Any], int], Tensor]
+"""`map_no_grad(compute, rows, size)` computes without gradient over many rows, split over the learner's ranks.
 
-    def __call__(self, compute: Callable[[Sequence[Row]], Tensor], rows: Sequence[Row], size: int) -> Tensor:
-        """`compute` returns (K, rows) for at most `size` rows; the result is (K, N) float64, equal on all ranks."""
+`compute` returns (K, rows) for at most `size` rows; the result is (K, N) float64, equal on all ranks.
+"""
 
 
 class Algorithm(Protocol):

@@ -43,24 +43,23 @@ class PpoBatch:
     return_B: Tensor
 
 
+@dataclass(eq=False)
 class Ppo(Algorithm):
-    """The updates of PPO-GLAM on an `ActorValue`."""
+    """The updates of PPO-GLAM on an `ActorValue`; `rng` shuffles, alike on every rank."""
 
-    def __init__(self, model: ActorValue, config: PpoConfig, rng: np.random.Generator, clock: PhaseClock) -> None:
-        """`rng` shuffles, alike on every rank."""
-        self._model = model
-        self._config = config
-        self._rng = rng
-        self._clock = clock
+    model: ActorValue
+    config: PpoConfig
+    rng: np.random.Generator
+    clock: PhaseClock
 
     @override
     def minibatches(self, batches: Sequence[Sequence[Episode]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
         # Advantages are those before the first epoch.
         segments = [segment for batch in batches for segment in batch]
         samples = self._samples(segments, map_no_grad)
-        size = self._config.batch_size
-        for _ in range(self._config.epochs):
-            order = self._rng.permutation(len(samples))
+        size = self.config.batch_size
+        for _ in range(self.config.epochs):
+            order = self.rng.permutation(len(samples))
             for start in range(0, len(samples), size):
                 yield [samples[i] for i in order[start : start + size]]
 
@@ -71,10 +70,10 @@ class Ppo(Algorithm):
         the first minibatch would not be 1.
         """
         visits = [(query(f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
-        log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
+        log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
         estimates = list(self._estimates(segments, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
-        if self._config.normalise_advantages:
+        if self.config.normalise_advantages:
             advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
         numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
         taken = [(f, t) for f in segments for t in range(len(f.steps))]
@@ -93,8 +92,8 @@ class Ppo(Algorithm):
                 torch.tensor([step.reward for step in segment.steps], dtype=torch.float64),
                 value_T,
                 float(value_N[first + steps]) if visited > steps else 0.0,
-                self._config.gamma,
-                self._config.gae_lambda,
+                self.config.gamma,
+                self.config.gae_lambda,
             )
             yield advantage_T, advantage_T + value_T, torch.arange(first, first + steps)
             first += visited
@@ -102,20 +101,20 @@ class Ppo(Algorithm):
     @torch.no_grad()
     def _look(self, visits: Sequence[tuple[Query, int]]) -> Tensor:
         """log pi(a|s) of the action taken and V(s), shape (2, visits)."""
-        with self._clock.phase("target"):
+        with self.clock.phase("target"):
             queries, actions = zip(*visits, strict=True)
-            values = self._model.evaluate(self._model.pack(queries))
+            values = self.model.evaluate(self.model.pack(queries))
             action_B = torch.tensor(actions, device=values.value_B.device)
             return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
 
     @override
     def collate(self, rows: Sequence[Sample]) -> PpoBatch:
         def tensor(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=self._model.device)
+            return torch.tensor(values, dtype=torch.float32, device=self.model.device)
 
         return PpoBatch(
-            packed=self._model.pack([query(row.goal, row.observation) for row in rows]),
-            action_B=torch.tensor([row.action for row in rows], device=self._model.device),
+            packed=self.model.pack([query(row.goal, row.observation) for row in rows]),
+            action_B=torch.tensor([row.action for row in rows], device=self.model.device),
             old_log_prob_B=tensor([row.old_log_prob for row in rows]),
             advantage_B=tensor([row.advantage for row in rows]),
             return_B=tensor([row.return_ for row in rows]),
@@ -123,16 +122,16 @@ class Ppo(Algorithm):
 
     @override
     def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, float]]:
-        with self._clock.phase("forward"):
-            return ppo_losses(self._model, batch, self._config)
+        with self.clock.phase("forward"):
+            return ppo_losses(self.model, batch, self.config)
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"rng": self._rng.bit_generator.state}
+        return {"rng": self.rng.bit_generator.state}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
-        self._rng.bit_generator.state = state["rng"]
+        self.rng.bit_generator.state = state["rng"]
 
 
 def _visited(segment: Episode) -> int:

@@ -5,24 +5,8 @@ from typing import Annotated, Self
 import yaml
 from pydantic import Field, model_validator
 
-from sacglam.config.sections import (
-    AlgoConfig,
-    CheckpointConfig,
-    CriticConfig,
-    EnginesConfig,
-    EnvConfig,
-    EvalConfig,
-    LearnersConfig,
-    ModelConfig,
-    NonNegative,
-    PolicyConfig,
-    Positive,
-    ReplayConfig,
-    RuntimeConfig,
-    SacConfig,
-    Section,
-    TrackingConfig,
-)
+from sacglam.config import sections
+from sacglam.config.sections import NonNegative, Positive, Section
 
 
 class Config(Section):
@@ -38,19 +22,19 @@ class Config(Section):
     """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""
-    env: EnvConfig = EnvConfig()
-    model: ModelConfig = ModelConfig()
-    critic: CriticConfig = CriticConfig()
-    policy: PolicyConfig = PolicyConfig()
-    algo: AlgoConfig = SacConfig()
+    env: sections.EnvConfig = sections.EnvConfig()
+    model: sections.ModelConfig = sections.ModelConfig()
+    critic: sections.CriticConfig = sections.CriticConfig()
+    policy: sections.PolicyConfig = sections.PolicyConfig()
+    algo: sections.AlgoConfig = sections.SacConfig()
     """The algorithm: `type: sac` (the default) or `type: ppo`, and its settings."""
-    replay: ReplayConfig = ReplayConfig()
-    evaluation: EvalConfig = EvalConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    engines: EnginesConfig = EnginesConfig()
-    learners: LearnersConfig = LearnersConfig()
-    runtime: RuntimeConfig = RuntimeConfig()
-    tracking: TrackingConfig = TrackingConfig()
+    replay: sections.ReplayConfig = sections.ReplayConfig()
+    evaluation: sections.EvalConfig = sections.EvalConfig()
+    checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
+    engines: sections.EnginesConfig = sections.EnginesConfig()
+    learners: sections.LearnersConfig = sections.LearnersConfig()
+    runtime: sections.RuntimeConfig = sections.RuntimeConfig()
+    tracking: sections.TrackingConfig = sections.TrackingConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

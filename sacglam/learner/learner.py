@@ -29,21 +29,6 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Learning rates of actor and critic, falling linearly over `total_updates` if `config` decays them."""
-
-    config: UpdateConfig
-    total_updates: int
-
-    def rates(self, update: int, trains_actor: bool) -> tuple[float | None, float]:
-        """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
-        share = 1.0
-        if self.config.lr_decay:
-            share -= (1.0 - FINAL_LR_SHARE) * min(1.0, update / self.total_updates)
-        return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
-
-
-@dataclass(frozen=True)
 class MicroBatch(Generic[Row]):
     """Rows of one rank; their mean loss counts `weight`, their part of the whole batch."""
 
@@ -70,15 +55,16 @@ class Learner:
     """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
 
     On several ranks each holds a learner, and every call is made on all of them with the same arguments. `algorithm`
-    and `scorer` use the weights of `model`, which `backend` holds. `critic` describes the critic's heads in the
-    exported files.
+    and `scorer` use the weights of `model`, which `backend` holds. Decaying learning rates reach their end
+    after `total_updates`. `critic` describes the critic's heads in the exported files.
     """
 
     model: AgentModel
     algorithm: Algorithm
     scorer: Scorer
     backend: Backend
-    schedule: Schedule
+    config: UpdateConfig
+    total_updates: int
     critic: Mapping[str, Any]
     clock: PhaseClock
     updates: int = 0
@@ -102,7 +88,7 @@ class Learner:
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
         metrics = self._gradient(rows)
-        rates = self.schedule.rates(self.updates, self.algorithm.trains_actor(self.updates))
+        rates = self.rates(self.algorithm.trains_actor(self.updates))
         with self.clock.phase("optimizer"):
             metrics["grad_norm"] = self.backend.step(rates)
         self._check(metrics)
@@ -110,10 +96,17 @@ class Learner:
         self.updates += 1
         return metrics
 
+    def rates(self, trains_actor: bool) -> tuple[float | None, float]:
+        """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
+        share = 1.0
+        if self.config.lr_decay:
+            share -= (1.0 - FINAL_LR_SHARE) * min(1.0, self.updates / self.total_updates)
+        return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
+
     def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`; its metrics."""
         sums: dict[str, float] = defaultdict(float)
-        size = self.schedule.config.micro_batch_size
+        size = self.config.micro_batch_size
         parts = micro_batches(rows, self.backend.rank, self.backend.world, size)
         for number, part in enumerate(parts, start=1):
             with self.clock.phase("batch"):

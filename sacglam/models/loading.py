@@ -62,13 +62,25 @@ def architecture_of(config: PreTrainedConfig) -> Architecture:
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A base model, its kind, its tokenizer, and the longest prompt + action in tokens."""
+class ModelText:
+    """A model without its weights: its source, shape, tokenizer, and the longest prompt + action in tokens."""
 
-    model: PreTrainedModel
-    architecture: Architecture
+    source: str
+    config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     max_tokens: int
+
+    @property
+    def architecture(self) -> Architecture:
+        """The kind of model it is."""
+        return architecture_of(self.config)
+
+
+@dataclass(frozen=True)
+class LoadedModel(ModelText):
+    """A model with its weights."""
+
+    model: PreTrainedModel
 
 
 def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
@@ -93,22 +105,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     if settings.gradient_checkpointing:
         _checkpoint_layers(model)
     check_packing(model, settings.name)
-    return LoadedModel(model, text.architecture, text.tokenizer, text.max_tokens)
-
-
-@dataclass(frozen=True)
-class ModelText:
-    """A model without its weights: its source, shape, tokenizer, and the longest prompt + action in tokens."""
-
-    source: str
-    config: PreTrainedConfig
-    tokenizer: PreTrainedTokenizerBase
-    max_tokens: int
-
-    @property
-    def architecture(self) -> Architecture:
-        """The kind of model it is."""
-        return architecture_of(self.config)
+    return LoadedModel(**vars(text), model=model)
 
 
 def load_text(settings: ModelConfig) -> ModelText:

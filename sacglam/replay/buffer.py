@@ -29,15 +29,14 @@ class ReplayBuffer:
     def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
         """`prior` is the environment's distribution over goal types; only `sampling="prior"` samples by it."""
         self._config = config
-        self._capacity = config.capacity
         self._goal_type = goal_type
         self._types = {name: number for number, name in enumerate(sorted(prior))}
         self._prior = np.array([prior[name] for name in self._types])
         self._ring: list[Transition] = []
         self._next = 0
-        self._hindsight = np.zeros(self._capacity, dtype=bool)
-        self._type = np.zeros(self._capacity, dtype=np.int16)
-        self._version = np.zeros(self._capacity, dtype=np.int64)
+        self._hindsight = np.zeros(config.capacity, dtype=bool)
+        self._type = np.zeros(config.capacity, dtype=np.int16)
+        self._version = np.zeros(config.capacity, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -55,14 +54,14 @@ class ReplayBuffer:
                     f"expected goals of the training goals' types ({', '.join(self._types)}), got {transition.goal!r} "
                     f"of type {goal_type!r}; let the environment achieve training goals and the episode's own only"
                 )
-            if len(self._ring) < self._capacity:
+            if len(self._ring) < self._config.capacity:
                 self._ring.append(transition)
             else:
                 self._ring[self._next] = transition
             self._hindsight[self._next] = transition.source == "hindsight"
             self._type[self._next] = self._types[goal_type]
             self._version[self._next] = transition.version
-            self._next = (self._next + 1) % self._capacity
+            self._next = (self._next + 1) % self._config.capacity
 
     def sample(self, rng: np.random.Generator, size: int) -> list[Transition]:
         """`size` transitions with replacement, by the strategy; uniform while a strategy has nothing to choose from.
@@ -128,9 +127,9 @@ class ReplayBuffer:
             CheckpointError: it holds more than the capacity, or has wrapped around at a smaller one.
         """
         size, following = len(columns["goal"]), int(texts["next"])
-        if size > self._capacity or (size < self._capacity and following != size):
+        if size > self._config.capacity or (size < self._config.capacity and following != size):
             raise CheckpointError(
-                f"the saved replay buffer of {size} transitions does not fit replay.capacity {self._capacity}; "
+                f"the saved replay buffer of {size} transitions does not fit replay.capacity {self._config.capacity}; "
                 "resume with the capacity it was saved with"
             )
         observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
@@ -147,4 +146,4 @@ class ReplayBuffer:
             )
             for i in range(size)
         )
-        self._next = following % self._capacity  # a larger ring, filled this far, saved the capacity itself
+        self._next = following % self._config.capacity  # a larger ring, filled this far, saved the capacity itself

@@ -1,6 +1,7 @@
 """What an algorithm keeps of its rollouts, and the batches it learns from."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,28 +51,28 @@ class OnPolicy(Experience):
         return [self._segments]
 
 
+@dataclass(eq=False)
 class HindsightReplay(Experience):
     """Stores episodes as n-step transitions, for their own goal and for each goal achieved on the way."""
 
-    def __init__(self, buffer: ReplayBuffer, rng: np.random.Generator, sac: SacConfig, replay: ReplayConfig) -> None:
-        self.buffer = buffer
-        self.rng = rng
-        self._sac = sac
-        self._replay = replay
+    buffer: ReplayBuffer
+    rng: np.random.Generator
+    sac: SacConfig
+    replay: ReplayConfig
 
     @override
     def add(self, collected: RolloutBatch) -> None:
         # Whole episodes, and their relabelled prefixes (paper, Section 2.3).
         for episode in collected.episodes:
-            goals = [episode.goal, *hindsight_goals(episode)] if self._replay.hindsight else [episode.goal]
+            goals = [episode.goal, *hindsight_goals(episode)] if self.replay.hindsight else [episode.goal]
             for goal in goals:
-                self.buffer.add(transitions(episode, goal, self._sac.n_step, self._sac.gamma))
+                self.buffer.add(transitions(episode, goal, self.sac.n_step, self.sac.gamma))
 
     @override
     def batches(self) -> Batches:
-        if len(self.buffer) < self._replay.min_size:
+        if len(self.buffer) < self.replay.min_size:
             return []
-        return [self.buffer.sample(self.rng, self._sac.batch_size) for _ in range(self._sac.updates_per_interval)]
+        return [self.buffer.sample(self.rng, self.sac.batch_size) for _ in range(self.sac.updates_per_interval)]
 
     @override
     def metrics(self, version: int) -> dict[str, float]:

@@ -17,8 +17,7 @@ _PANELS: Sequence[tuple[str, Sequence[str]]] = (
     ("share of relabelled transitions", ("buffer_hindsight_share", "batch_hindsight_share")),
 )
 _PPO_PANELS: Sequence[tuple[str, Sequence[str]]] = (
-    _PANELS[0],
-    _PANELS[1],
+    *_PANELS[:2],
     ("value and return", ("value", "return")),
     ("policy loss", ("policy_loss",)),
     ("value loss", ("value_loss",)),

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,24 @@ def installed() -> bool:
     return find_spec("aim") is not None
 
 
+@dataclass(eq=False)
 class AimSidecar:
-    """The process that copies a run into Aim."""
+    """The process that copies the run in `root` into the Aim repository in `repo`; without it, nothing is started.
 
-    def __init__(self, root: Path, repo: Path | None, display: Display, finish_s: float = 60.0) -> None:
-        """`root` is the run's folder, `repo` that of the Aim repository; without it, nothing is started.
+    `finish_s` is how long `close` waits for the process.
+    """
 
-        `finish_s` is how long `close` waits for the process.
-        """
-        self._root = root
-        self._repo = repo
-        self._display = display
-        self._finish_s = finish_s
-        self._process: subprocess.Popen[str] | None = None
+    root: Path
+    repo: Path | None
+    display: Display
+    finish_s: float = 60.0
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Start the process, in a new session so that Ctrl-C reaches the training alone."""
-        if self._repo is None:
+        if self.repo is None:
             return
-        command = [sys.executable, "-m", _PROGRAM, str(self._root), str(self._repo)]
+        command = [sys.executable, "-m", _PROGRAM, str(self.root), str(self.repo)]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -75,10 +75,10 @@ class AimSidecar:
             try:
                 process.wait(_QUIET_S)
             except subprocess.TimeoutExpired:
-                self._display.stage("writing the rest to Aim", 1)
-                process.wait(self._finish_s)
+                self.display.stage("writing the rest to Aim", 1)
+                process.wait(self.finish_s)
         except subprocess.TimeoutExpired:
-            self._give_up(f"it took more than {self._finish_s:g} s to end")
+            self._give_up(f"it took more than {self.finish_s:g} s to end")
         else:
             self._collect(process)
         finally:
@@ -96,9 +96,9 @@ class AimSidecar:
 
     def _give_up(self, why: str) -> None:
         self._process = None
-        self._display.note(
+        self.display.note(
             f"Aim does not show this run: {why}. Training is not affected; to add the run later: "
-            f"sacglam aim-import {self._root}"
+            f"sacglam aim-import {self.root}"
         )
 
 

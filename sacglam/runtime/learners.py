@@ -14,21 +14,21 @@ from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
 from sacglam.types import Batches, Learned, Published, Query
 
 
+@dataclass(eq=False)
 class LearnerGroup:
     """Makes every call on all ranks, since they meet in collectives; the first rank's result is returned.
 
     The methods are those of the learner, and raise `LearnerError` if a rank dies or hangs.
     """
 
-    def __init__(self, workers: Sequence[Worker], timeout_s: float) -> None:
-        """`workers` are the ranks, in order; `timeout_s` limits each call.
-
-        `begun` counts the updates requested, `updates` those that have finished.
-        """
-        self._workers = list(workers)
-        self._timeout_s = timeout_s
-        self.updates = 0
-        self.begun = 0
+    workers: Sequence[Worker]
+    """The ranks, in order."""
+    timeout_s: float
+    """Limits each call."""
+    updates: int = 0
+    """Those that have finished."""
+    begun: int = 0
+    """Those requested."""
 
     def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> PendingUpdate:
         """Start one interval's `updates`; with `publish`, the result has the adapter and its policy at `probe`."""
@@ -71,27 +71,27 @@ class LearnerGroup:
 
     def check(self) -> None:
         """Raise `LearnerError` if a rank is known to be dead; for times without calls, such as an evaluation."""
-        for worker in self._workers:
+        for worker in self.workers:
             try:
                 worker.check()
             except WorkerLost as error:
                 raise _lost(error) from error
 
     def _submit(self, method: str, *args: Any) -> list[Pending]:
-        return [worker.submit(method, *args, reply=rank == 0) for rank, worker in enumerate(self._workers)]
+        return [worker.submit(method, *args, reply=rank == 0) for rank, worker in enumerate(self.workers)]
 
     def first_result(
         self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
     ) -> Any:
         """The first rank's result, once all ranks have one."""
         try:
-            return gather(pending, timeout_s or self._timeout_s, tick)[0]
+            return gather(pending, timeout_s or self.timeout_s, tick)[0]
         except WorkerLost as error:
             raise _lost(error) from error
         except SacglamError:
             raise
         except Exception as error:
-            if len(self._workers) == 1:
+            if len(self.workers) == 1:
                 raise
             traceback = str(error).strip().splitlines() or [type(error).__name__]
             raise LearnerError(f"a learner rank failed: {traceback[-1].strip()}") from error

@@ -31,8 +31,14 @@ from sacglam.models.loading import load_text
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.packed import PackedScorer
 from sacglam.scoring.vllm.engine import VllmEngine, best_strategy, vllm_engine
-from sacglam.scoring.vllm.strategies import NextTokenLogprobs, PromptLogprobs, Request, Strategy, TokenIdLogprobs
-from sacglam.scoring.vllm.trie import edges_of
+from sacglam.scoring.vllm.strategies import (
+    NextTokenLogprobs,
+    PromptLogprobs,
+    Request,
+    Strategy,
+    TokenIdLogprobs,
+    edges_of,
+)
 from sacglam.types import Adapter, Query
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from typing_extensions import override
 
@@ -23,16 +23,8 @@ _MOST_OBJECTS = 48
 """Half of the 96 that exist, so that redrawing until no two are alike stays quick."""
 
 
-class _Defaults(NamedTuple):
-    num_objects: int
-    max_steps: int
-    sequential: bool
-
-
-_DEFAULTS: dict[str, _Defaults] = {
-    "simple": _Defaults(num_objects=3, max_steps=10, sequential=False),
-    "full": _Defaults(num_objects=6, max_steps=30, sequential=True),
-}
+_DEFAULTS = {"simple": (3, 10, False), "full": (6, 30, True)}
+"""`num_objects`, `max_steps` and `sequential` by size."""
 
 
 @dataclass(slots=True)
@@ -73,10 +65,10 @@ class Playground(TextEnv):
     ) -> None:
         if size not in _DEFAULTS:
             raise ConfigError(f"playground: expected size {' or '.join(map(repr, _DEFAULTS))}, got {size!r}")
-        default = _DEFAULTS[size]
-        self._sequential = default.sequential if sequential is None else sequential
-        self._num_objects = default.num_objects if num_objects is None else num_objects
-        self._max_steps = default.max_steps if max_steps is None else max_steps
+        default_objects, default_steps, default_sequential = _DEFAULTS[size]
+        self._sequential = default_sequential if sequential is None else sequential
+        self._num_objects = default_objects if num_objects is None else num_objects
+        self._max_steps = default_steps if max_steps is None else max_steps
         fewest = scene.slots_needed(self._sequential)
         if not fewest <= self._num_objects <= _MOST_OBJECTS:
             raise ConfigError(

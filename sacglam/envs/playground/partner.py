@@ -23,7 +23,9 @@ class SocialPartner:
         if self._sequential:
             for grown in self._grown:
                 candidates += texts(verb, thing, grown)
-        if self._goal.heldout and self._achieves_own(verb, thing):
+        *_, last = self._goal.parts
+        due = len(self._goal.parts) == 1 or self._first_part_done()
+        if self._goal.heldout and due and last.fits(verb, thing):
             candidates.append(self._goal.text)
         new = tuple(text for text in dict.fromkeys(candidates) if text not in self._said)
         self._said.update(new)
@@ -36,10 +38,6 @@ class SocialPartner:
         if self._goal.text in self._said:
             return 0
         return len(self._goal.parts) - self._first_part_done()
-
-    def _achieves_own(self, verb: Verb, thing: Thing) -> bool:
-        *_, last = self._goal.parts
-        return last.fits(verb, thing) and (len(self._goal.parts) == 1 or self._first_part_done())
 
     def _first_part_done(self) -> bool:
         first, *rest = self._goal.parts

@@ -23,8 +23,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import Engine
 from sacglam.scoring.vllm import adapters
 from sacglam.scoring.vllm.requests import RequestScorer
-from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, PromptLogprobs, Strategy, TokenIdLogprobs
-from sacglam.scoring.vllm.trie import Prefix
+from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Prefix, PromptLogprobs, Strategy, TokenIdLogprobs
 from sacglam.types import Adapter, LogPolicy, Query
 
 CPU_BLOCK = 32

@@ -7,12 +7,12 @@ from typing import Any
 
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
-from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Request, Strategy
-from sacglam.scoring.vllm.trie import Prefix, edges_of, log_prob
+from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Prefix, Request, Strategy, edges_of, log_prob
 
 ATTEMPTS = 4
 UNCACHED_FROM = 2
 """The third attempt and the fourth do not read the cache, in case its content is at fault."""
+_FALLBACK = NextTokenLogprobs()
 MAX_LOG_PROB = 1e-3
 """A larger number is no log-probability but uninitialised memory; rounding errors are far smaller."""
 
@@ -45,21 +45,19 @@ class _State:
     scores: dict[Prefix, float] = field(default_factory=dict)
 
 
+@dataclass
 class RequestScorer:
-    """The log-probabilities of actions, from requests to an engine; counts what they cost."""
+    """The log-probabilities of actions, from requests to an engine; counts what they cost.
 
-    def __init__(self, send: Send, strategy: Strategy, block_size: int, max_tokens: int) -> None:
-        """`strategy` is used first, `NextTokenLogprobs` where it cannot work or has failed.
+    `strategy` is used first, `NextTokenLogprobs` where it cannot work or has failed. The engine's cache has blocks of
+    `block_size` tokens. Prompt + action take at most `max_tokens`, a request one less, since the engine generates one.
+    """
 
-        The engine's cache has blocks of `block_size` tokens. Prompt + action take at most `max_tokens`, a request one
-        less, since the engine generates one token.
-        """
-        self.counts = Counts()
-        self._send = send
-        self._strategy = strategy
-        self._fallback = NextTokenLogprobs()
-        self._block_size = block_size
-        self._max_tokens = max_tokens
+    send: Send
+    strategy: Strategy
+    block_size: int
+    max_tokens: int
+    counts: Counts = field(default_factory=Counts)
 
     def log_probs(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
         """The log-probability of each query's actions (paper, Eq. 1), nats.
@@ -82,7 +80,7 @@ class RequestScorer:
     def _fill(self, states: Sequence[_State], attempt: int) -> None:
         """Request all missing scores and keep those that are valid."""
         batch = [item for state in states for item in self._requests(state, attempt)]
-        outputs = self._send(
+        outputs = self.send(
             [request.tokens for _, _, request in batch],
             [_parameters(strategy, request, attempt) for _, strategy, request in batch],
         )
@@ -92,10 +90,10 @@ class RequestScorer:
             state.missing = [edge for edge in state.missing if edge not in state.scores]
 
     def _requests(self, state: _State, attempt: int) -> Iterator[tuple[_State, Strategy, Request]]:
-        edges: dict[Strategy, list[Prefix]] = {self._fallback: [], self._strategy: []}
+        edges: dict[Strategy, list[Prefix]] = {_FALLBACK: [], self.strategy: []}
         for edge in state.missing:
             use_fallback = attempt > 0 or self._needs_fallback(state.prompt, edge)
-            edges[self._fallback if use_fallback else self._strategy].append(edge)
+            edges[_FALLBACK if use_fallback else self.strategy].append(edge)
         for strategy, chosen in edges.items():
             for request in strategy.requests(state.prompt, chosen):
                 yield state, strategy, request
@@ -106,7 +104,7 @@ class RequestScorer:
         Either it would be too long, or the prompt fills its last block: the first action's request then leaves the
         whole prompt in the cache, and with it the row that predicts the first token of every other action.
         """
-        return (len(edge) == 1 and len(prompt) % self._block_size == 0) or len(prompt) + len(edge) >= self._max_tokens
+        return (len(edge) == 1 and len(prompt) % self.block_size == 0) or len(prompt) + len(edge) >= self.max_tokens
 
     def _read(self, state: _State, strategy: Strategy, request: Request, output: Output) -> None:
         cached = output.num_cached_tokens or 0

