@@ -234,15 +234,6 @@ class Run:
         stream = _FINAL if split == "train" else _HELDOUT
         return self._play(scorer, policy, episodes, stream, split=split, progress=progress)
 
-    def _play(
-        self,
-        scorer: Scorer,
-        policy: Policy,
-        split: Split,
-        episodes: int,
-        stream: int,
-        progress: Progress = lambda done: None,
-    ) -> Evaluation:
+    def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
         rng = np.random.default_rng([self._config.seed, stream])
-        make_env = partial(build_env, self._config)
-        return evaluate(make_env, scorer, policy, split=split, episodes=episodes, rng=rng, progress=progress)
+        return evaluate(partial(build_env, self._config), scorer, policy, episodes=episodes, rng=rng, **options)
