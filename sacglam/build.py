@@ -128,13 +128,9 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
             lambda index: runtime.spawn(index).build(host_engine, config, where.engine_threads), config.engines, note
         )
         learners = _start_learners(runtime, config, where, clock)
-        handoff = EngineHandoff(
-            engines,
-            _fixed_states(config),
-            tolerance=config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype],
-            every=config.engines.parity_every * config.algo.updates_per_interval,
-            clock=clock,
-        )
+        tolerance = config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype]
+        every = config.engines.parity_every * config.algo.updates_per_interval
+        handoff = EngineHandoff(engines, _fixed_states(config), tolerance, every, clock)
         processes = Processes(runtime, engines)
         return Parts(learners, handoff, collector(config, engines, clock), clock, processes=processes)
     except BaseException:

@@ -117,8 +117,7 @@ def clip(optimizer: torch.optim.Optimizer, limit: float | None) -> float:
 
 def adam_moments(optimizer: torch.optim.Optimizer) -> Moments:
     """The state of an optimizer over whole parameters."""
-    moments: Moments = optimizer.state_dict()["state"]
-    return moments
+    return optimizer.state_dict()["state"]
 
 
 def load_adam_moments(optimizer: torch.optim.Optimizer, moments: Moments) -> None:

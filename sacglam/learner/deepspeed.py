@@ -140,8 +140,7 @@ class DeepSpeedBackend(Backend):
     def forward(self, compute: Callable[[], Result]) -> Result:
         # Inside the engine's forward pass, whose hooks gather what is sharded.
         self._root.compute = compute
-        result: Result = self._engine()
-        return result
+        return self._engine()
 
     @override
     def backward(self, loss: Tensor, last: bool) -> None:

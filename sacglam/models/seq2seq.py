@@ -56,8 +56,7 @@ class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
 
 def encoder_of(model: PreTrainedModel) -> nn.Module:
     """The part that reads the prompt."""
-    encoder: nn.Module = model.get_encoder()
-    return encoder
+    return model.get_encoder()
 
 
 def start_token(config: PreTrainedConfig) -> int:

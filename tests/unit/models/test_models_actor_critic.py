@@ -14,7 +14,6 @@ from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
-from sacglam.models.heads import CriticInput
 from tests.unit.models.reference import (
     BOTH,
     adapted,
@@ -165,7 +164,7 @@ def test_the_target_begins_where_the_online_network_is(backbone: Backbone, targe
 @pytest.mark.parametrize("target_backbone", TARGETS)
 @pytest.mark.parametrize("lm_name", ["qwen3", "flan"])
 def test_what_the_bootstrap_reads(
-    lm_name: str, backbone: Backbone, target_backbone: TargetBackbone, critic_input: CriticInput
+    lm_name: str, backbone: Backbone, target_backbone: TargetBackbone, critic_input: str
 ) -> None:
     names = adapters_of(backbone, target_backbone)
     lm = tiny_lm(lm_name, names)
