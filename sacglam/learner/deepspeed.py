@@ -181,7 +181,7 @@ class DeepSpeedBackend(Backend):
     @override
     @contextmanager
     def gathered(self, change: bool = False) -> Iterator[None]:
-        from deepspeed.zero import GatheredParameters
+        from deepspeed.runtime.zero import GatheredParameters
 
         modifier = 0 if change else None  # every rank sets the same values; rank 0's are then taken
         with GatheredParameters(self._learned, modifier_rank=modifier, enabled=self._stage == 3):
