@@ -117,7 +117,8 @@ def clip(optimizer: torch.optim.Optimizer, limit: float | None) -> float:
 
 def adam_moments(optimizer: torch.optim.Optimizer) -> Moments:
     """The state of an optimizer over whole parameters."""
-    return optimizer.state_dict()["state"]
+    moments: Moments = optimizer.state_dict()["state"]
+    return moments
 
 
 def load_adam_moments(optimizer: torch.optim.Optimizer, moments: Moments) -> None:

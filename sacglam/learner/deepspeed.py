@@ -140,7 +140,8 @@ class DeepSpeedBackend(Backend):
     def forward(self, compute: Callable[[], Result]) -> Result:
         # Inside the engine's forward pass, whose hooks gather what is sharded.
         self._root.compute = compute
-        return self._engine()
+        result: Result = self._engine()
+        return result
 
     @override
     def backward(self, loss: Tensor, last: bool) -> None:

@@ -51,7 +51,8 @@ class ValueHead(nn.Module):
 
     def forward(self, output: LMOutput) -> Tensor:
         """Values (B,), float32."""
-        return self.value(output.prompt_hidden_BH.float()).squeeze(-1)
+        value_B: Tensor = self.value(output.prompt_hidden_BH.float()).squeeze(-1)
+        return value_B
 
 
 class QHeads(nn.Module):

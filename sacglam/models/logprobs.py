@@ -57,7 +57,8 @@ def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor
 
     `weight_VH` gets no gradient.
     """
-    return _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N)  # type: ignore[no-untyped-call]
+    log_prob_N: Tensor = _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N)  # type: ignore[no-untyped-call]
+    return log_prob_N
 
 
 class SelectedLogProbs(nn.Module):

@@ -144,7 +144,8 @@ class LoraLM(PackedLM, Generic[P]):
         else:
             self._select(adapter)
             output = stack(**inputs)
-        return output.last_hidden_state
+        hidden: Tensor = output.last_hidden_state
+        return hidden
 
     def _merged_weights(self, stack: nn.Module, adapter: str) -> dict[str, Tensor]:
         """W + s B A of every layer that has an adapter, by the name of its base weight."""
@@ -236,12 +237,14 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str])
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
     """The model without its output layer."""
-    return model.get_decoder()
+    decoder: nn.Module = model.get_decoder()
+    return decoder
 
 
 def output_layer_of(model: PreTrainedModel) -> nn.Linear:
     """The layer from hidden states to logits."""
-    return model.get_output_embeddings()
+    layer: nn.Linear = model.get_output_embeddings()
+    return layer
 
 
 def mask_for(model: PreTrainedModel, packed: Packed) -> Tensor:

@@ -56,7 +56,8 @@ class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
 
 def encoder_of(model: PreTrainedModel) -> nn.Module:
     """The part that reads the prompt."""
-    return model.get_encoder()
+    encoder: nn.Module = model.get_encoder()
+    return encoder
 
 
 def start_token(config: PreTrainedConfig) -> int:

@@ -37,15 +37,18 @@ class LearnerGroup:
 
     def publish(self, probe: Sequence[Query]) -> Published:
         """The current adapter, and the policy at `probe`."""
-        return self._call("publish", probe)
+        published: Published = self._call("publish", probe)
+        return published
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions, one array (A,) for each."""
-        return self._call("q_values", queries)
+        values: list[npt.NDArray[np.float32]] = self._call("q_values", queries)
+        return values
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Whole tensors and JSON values, the same for any number of ranks."""
-        return self._call("state")
+        state: tuple[dict[str, Any], dict[str, Any]] = self._call("state")
+        return state
 
     def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
         """Restore what `state()` returned, on any number of ranks."""
@@ -54,11 +57,13 @@ class LearnerGroup:
 
     def exported(self) -> dict[str, bytes]:
         """The agent's files by name: peft adapter and critic."""
-        return self._call("exported")
+        files: dict[str, bytes] = self._call("exported")
+        return files
 
     def seconds(self) -> dict[str, float]:
         """The first rank's seconds by phase."""
-        return self._call("seconds")
+        seconds: dict[str, float] = self._call("seconds")
+        return seconds
 
     def wait_ready(self, timeout_s: float, tick: Tick = lambda: None) -> None:
         """Wait until every rank has started."""

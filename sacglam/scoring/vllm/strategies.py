@@ -92,7 +92,8 @@ class PromptLogprobs(Strategy):
         start = rows.start_indices[position]
         if start >= len(rows.token_ids) or rows.token_ids[start] != edge[-1]:
             return nan
-        return rows.logprobs[start]
+        score: float = rows.logprobs[start]
+        return score
 
 
 class TokenIdLogprobs(Strategy):

@@ -119,4 +119,5 @@ def explorer(folder: Path) -> Callable[..., Any]:
 
         RepoIndexManager.get_index_manager(repo).start()
         RunStatusManager(repo).start()
-        return app
+        application: Callable[..., Any] = app
+        return application

@@ -52,8 +52,11 @@ def diagnose(facts: Facts) -> Diagnosis:
     """Judge a machine."""
     findings = tuple(finding for check in checks.CHECKS for finding in check(facts))
     gpus = len(facts.gpus) if len(facts.gpus) >= checks.FEWEST_GPUS else "several"
-    titles: dict[Way, str] = {"one": "one process", "cpu": "engines + learners on CPU"}
-    titles["gpu"] = f"engines + learners on {gpus} GPUs"
+    titles: dict[Way, str] = {
+        "one": "one process",
+        "cpu": "engines + learners on CPU",
+        "gpu": f"engines + learners on {gpus} GPUs",
+    }
     return Diagnosis(findings, tuple(_verdict(way, title, findings) for way, title in titles.items()))
 
 

@@ -31,7 +31,8 @@ class Result:
     def heldout(self) -> dict[str, float] | None:
         """Success on held-out goals by type, if there are any; older runs have it in `heldout.json`."""
         older = _read_json(self.run.directory.root / "heldout.json", {})
-        return self.summary.get("success_heldout", older.get("success"))
+        found: dict[str, float] | None = self.summary.get("success_heldout", older.get("success"))
+        return found
 
     @property
     def machines(self) -> list[dict[str, Any]]:
@@ -87,7 +88,8 @@ def note_session(run: Run, jobs: int) -> None:
 
 
 def _sessions(run: Run) -> list[dict[str, Any]]:
-    return _read_json(run.directory.root / "sessions.json", [])
+    found: list[dict[str, Any]] = _read_json(run.directory.root / "sessions.json", [])
+    return found
 
 
 def _read_json(file: Path, default: Any) -> Any:

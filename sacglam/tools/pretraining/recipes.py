@@ -132,7 +132,8 @@ def split(document: str) -> tuple[str, str]:
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    return tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
+    ids: list[list[int]] = tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
