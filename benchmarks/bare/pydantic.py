@@ -18,7 +18,8 @@ class BaseModel:
     """Values by name, with the class attributes as defaults."""
 
     def __init__(self, **values: Any) -> None:
-        unknown = [name for name in values if name not in type(self).__annotations__]
+        known = {name for cls in type(self).__mro__ for name in getattr(cls, "__annotations__", {})}
+        unknown = [name for name in values if name not in known]
         if unknown:
             raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}")
         self.__dict__.update(values)

@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny_run: Path, tmp_p
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "does not match its checksum" in said
-    assert f"going on from {before}".replace(" ", "") in said.replace(" ", "")
+    assert f"resuming from {before}".replace(" ", "") in said.replace(" ", "")
     assert_same_end(run, tiny_run)
 
 
