@@ -19,6 +19,7 @@ from sacglam.models.agent_model import AgentModel
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.runs import checkpoint
+from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.directory import RunDirectory, write_files
 from sacglam.runtime.devices import in_one_process, resolve
 from sacglam.scoring.packed import PackedScorer
@@ -108,10 +109,14 @@ def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
     config = resolve(in_one_process(directory.config(), device))
     cpu.prepare(config.threads)
-    _, found = checkpoint.load_newest(directory.checkpoints, warnings.warn)
     model = build_model(config)
-    model.load_state(model_tensors(found.tensors))
-    return Agent(config, model, found.values["progress"]["env_steps"])
+
+    def restore(found: Checkpoint) -> int:
+        model.load_state(model_tensors(found.tensors))
+        return int(found.values["progress"]["env_steps"])
+
+    _, env_steps = checkpoint.restore_newest(directory.checkpoints, restore, warnings.warn)
+    return Agent(config, model, env_steps)
 
 
 def _state(observation: str, actions: Sequence[str]) -> Observation:

@@ -110,7 +110,15 @@ class Loop:
             raise CheckpointError(
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
+        progress = Progress(**values["progress"])
+        if min(progress.env_steps, progress.updates, progress.episodes, progress.seconds) < 0:
+            raise CheckpointError(f"expected counters of at least 0, got {progress}")
+        if progress.updates != values["learner"]["updates"]:
+            raise CheckpointError(f"expected as many updates as its learner's, got {progress}")
         tensors = dict(checkpoint.tensors)
+        broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        if broken:
+            raise CheckpointError(f"expected finite weights, got {broken[0]} with others")
         torch.set_rng_state(tensors.pop("torch_rng"))
         parts.learners.load_state(tensors, values["learner"])
         collector.experience.load_state(checkpoint.arrays, values["replay"])
@@ -119,4 +127,4 @@ class Loop:
             rng.bit_generator.state = values[name]
         parts.clock.restore(values["clock"])
         self.window.load_state(values["window"])
-        self.progress = Progress(**values["progress"])
+        self.progress = progress

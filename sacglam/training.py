@@ -107,8 +107,7 @@ class Run:
     def _restore(self) -> None:
         """Resume from the newest whole checkpoint, and drop what was logged after it."""
         if checkpoint.steps(self._directory.checkpoints):
-            folder, found = checkpoint.load_newest(self._directory.checkpoints, self._display.note)
-            self._loop.restore(found)
+            folder, _ = checkpoint.restore_newest(self._directory.checkpoints, self._loop.restore, self._display.note)
             self._saved_at = self._loop.progress.env_steps
             self._display.note(f"resuming from {folder}")
         for log in (self._log, self._samples):

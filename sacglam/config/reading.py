@@ -19,20 +19,29 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
     """
-    source = quickstart_path() if path is None else path
+    source = quickstart_path() if path is None else Path(path)
     try:
-        values = yaml.safe_load(source.read_text())
+        values = _read(source.read_text(), str(source))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source} is not valid YAML: {error}") from error
-    if values is None:
-        values = {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
+    except ValueError as error:  # a NUL in the name, bytes that are no UTF-8
+        raise ConfigError(f"cannot read the configuration {source}: {error}") from error
     for override in overrides:
         _apply(values, override)
     return parse(values)
+
+
+def _read(text: str, source: str) -> dict[str, Any]:
+    """A mapping of settings in YAML."""
+    try:
+        values = yaml.load(text, StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} is not valid YAML: {error or 'it is nested too deeply'}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
+    return values
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -45,6 +54,30 @@ def parse(values: Mapping[str, Any]) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
+
+
+def parse_complete(text: str) -> Config:
+    """A configuration as `Config.to_yaml` writes it, with every value there.
+
+    Raises:
+        ConfigError: a value is missing, or is not valid.
+    """
+    values = _read(text, "it")
+    config = parse(values)
+    missing = sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS)
+    if missing or not text.endswith("\n"):
+        lacks = f"lacks {missing[0]}" if missing else "ends within a line"
+        raise ConfigError(f"it {lacks}, so it was cut off; restore it from a copy, or start a new run")
+    return config
+
+
+def _missing(expected: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of `expected` that `values` lacks; an environment's options are its own."""
+    for key, value in expected.items():
+        if key not in values:
+            yield prefix + key
+        elif isinstance(value, dict) and isinstance(values[key], dict) and key != "options":
+            yield from _missing(value, values[key], f"{prefix}{key}.")
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
 from sacglam.config import UpdateConfig
-from sacglam.errors import DivergenceError
+from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
 from sacglam.scoring.base import Scorer
@@ -194,9 +194,33 @@ class Learner:
             if name.startswith("adam."):
                 _, index, moment = name.split(".")
                 moments[int(index)][moment] = tensor
+        self._check_moments(moments)
         self.backend.load_moments(dict(moments))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
+
+
+    def _check_moments(self, moments: Moments) -> None:
+        """Refuse moments of other parameters, or of some of a group's only: a group is stepped as a whole.
+
+        Raises:
+            CheckpointError: these are.
+        """
+        index = 0
+        for group in (self.model.actor_parameters(), self.model.critic_parameters()):
+            found = [moments.get(index + place, {}) for place in range(len(group))]
+            index += len(group)
+            if not any(found):
+                continue
+            for parameter, moment in zip(group, found, strict=True):
+                if moment.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+                    raise CheckpointError(f"expected all of Adam's moments of a parameter, got {sorted(moment)}")
+                if moment["exp_avg"].numel() != moment["exp_avg_sq"].numel():
+                    raise CheckpointError(
+                        f"expected Adam's moments to be as large as their parameter ({tuple(parameter.shape)})"
+                    )
+        if any(place >= index for place in moments):
+            raise CheckpointError(f"expected Adam's moments of {index} parameters, got more")
 
 
 def model_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

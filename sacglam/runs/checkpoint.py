@@ -2,13 +2,16 @@
 
 import errno
 import hashlib
+import io
 import json
+import math
 import os
 import shutil
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from sacglam.errors import CheckpointError
 
+T = TypeVar("T")
 _PREFIX = "step-"
 _DIGITS = 10
 _WRITING = ".writing-"
@@ -67,39 +71,71 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
     return folder
 
 
-def load_newest(root: Path, warn: Callable[[str], None]) -> tuple[Path, Checkpoint]:
-    """The newest checkpoint that is whole; calls `warn` for each damaged one that it skips.
+def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callable[[str], None]) -> tuple[Path, T]:
+    """The newest checkpoint that `restore` takes, and what it returns; `warn` is called for each that is skipped.
 
     Raises:
         CheckpointError: there is none.
     """
-    for folder in reversed(steps(root)):
+    folders = steps(root)
+    for folder in reversed(folders):
         try:
-            return folder, load(folder)
+            return folder, _restored(folder, restore)
         except CheckpointError as error:
-            warn(f"{error}; falling back to the one before")
+            last = folder == folders[0]
+            warn(f"{error}; {'there is no earlier one' if last else 'falling back to the one before'}")
     raise CheckpointError(f"expected a whole checkpoint in {root}, found none; start a new run with another --out")
+
+
+def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:
+    found = load(folder)
+    try:
+        if int(found.values["progress"]["env_steps"]) != int(folder.name.removeprefix(_PREFIX)):
+            raise ValueError(f"its step is {found.values['progress']['env_steps']}")
+        return restore(found)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The files are whole, so it was changed on purpose or by a faulty writer: any access may fail, in its own way.
+        raise CheckpointError(
+            f"checkpoint {folder} does not hold the state of a run: {type(error).__name__}: {error}"
+        ) from error
 
 
 def load(folder: Path) -> Checkpoint:
     """Read and verify one checkpoint.
 
     Raises:
-        CheckpointError: a file is missing or does not match its checksum.
+        CheckpointError: a file is missing, does not match its checksum, or is not what its name says.
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         for name in (_TENSORS, _ARRAYS, _VALUES):
             if _checksum(folder / name) != manifest[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
-        with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
-            return Checkpoint(
-                tensors=parse_tensors((folder / _TENSORS).read_bytes()),
-                arrays=dict(arrays),
-                values=json.loads((folder / _VALUES).read_text()),
-            )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Checkpoint(
+            tensors=parse_tensors((folder / _TENSORS).read_bytes()),
+            arrays=dict(_arrays(folder / _ARRAYS)),
+            values=dict(json.loads((folder / _VALUES).read_text())),
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:  # parsers of damaged bytes fail in many types, of several libraries
         raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _arrays(file: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The arrays of an uncompressed npz file. None takes more memory than its bytes, whatever its header says."""
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{entry.filename} is compressed, as no checkpoint is")
+            content = io.BytesIO(archive.read(entry))
+            if np.lib.format.read_magic(content) != (1, 0):
+                raise ValueError(f"{entry.filename} is of a version that no checkpoint is")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+            if math.prod(shape) * dtype.itemsize != len(content.getvalue()) - content.tell():
+                raise ValueError(f"{entry.filename} does not hold the {shape} values of its header")
+            content.seek(0)
+            yield entry.filename.removesuffix(".npy"), np.lib.format.read_array(content, allow_pickle=False)
 
 
 def steps(root: Path) -> list[Path]:

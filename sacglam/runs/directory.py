@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -11,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors import SafetensorError
 
 from sacglam import config as configuration
@@ -47,21 +47,38 @@ class RunDirectory:
         return run
 
     def claim(self, config: Config) -> None:
-        """Make the folder and write the run's resolved configuration; of two processes that try, one succeeds.
+        """Write the run's resolved configuration into the folder, which this process has locked.
 
         Raises:
-            RunDirectoryError: the folder holds a run already, or cannot be made.
+            RunDirectoryError: the folder holds a run already, or cannot be written.
         """
-        writing = self.root / f"config.writing-{os.getpid()}"
         with explained(self.config_file):
-            self.root.mkdir(parents=True, exist_ok=True)
-            writing.write_text(config.to_yaml())
             try:
-                os.link(writing, self.config_file)
+                self.config_file.open("x").close()  # exclusive where a file system has no locks
             except FileExistsError:
                 raise self._occupied() from None
-            finally:
-                writing.unlink()
+        _replace(self.config_file, config.to_yaml())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder, which is made if need be, against other processes. The lock ends with this process.
+
+        Raises:
+            RunDirectoryError: another process trains here, or the folder cannot be made.
+        """
+        with explained(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            held = (self.root / ".lock").open("a")
+        with held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunDirectoryError(
+                    f"another process is training the run in {self.root}; wait for it, or stop it, before you resume"
+                ) from None
+            except OSError:  # a file system without locks: there is nothing to hold
+                pass
+            yield
 
     @classmethod
     def open(cls, root: Path) -> RunDirectory:
@@ -84,11 +101,11 @@ class RunDirectory:
         """The run's resolved configuration.
 
         Raises:
-            ConfigError: the file does not fit this version of sacglam.
+            ConfigError: the file does not fit this version of sacglam, or lacks a value: it was cut off.
         """
         try:
-            return configuration.parse(yaml.safe_load(self.config_file.read_text()))
-        except (ConfigError, OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            return configuration.parse_complete(self.config_file.read_text())
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -97,19 +114,12 @@ class RunDirectory:
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, or None before it is first written, or if it is damaged: it can be made again."""
-        try:
-            found: dict[str, Any] = json.loads(self.summary_file.read_text())
-        except (OSError, ValueError):
-            return None
-        return found
+        return read_object(self.summary_file)
 
     def aim(self) -> dict[str, str] | None:
         """`aim.json`: the hash under which Aim knows this run, and the repository; None if Aim does not know it."""
-        try:
-            found: dict[str, str] = json.loads(self.aim_file.read_text())
-        except (OSError, ValueError):
-            return None
-        return found
+        found = read_object(self.aim_file)
+        return found if found and isinstance(found.get("hash"), str) else None
 
     def write_aim(self, run_hash: str, repo: Path) -> None:
         """Write `aim.json` whole or not at all."""
@@ -133,21 +143,48 @@ class LineLog:
             file.write(json.dumps(line) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
-        """All lines, without a last one cut short by a crash."""
-        if not self._file.exists():
-            return []
-        found = []
-        for line in self._file.read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        """All lines that can be read: a crash may have cut the last one short, and a fault damaged any."""
+        return self._read()[0]
 
-    def rewind(self, env_steps: int) -> None:
-        """Drop the lines after `env_steps`: a resumed run logs what came after its last checkpoint again."""
-        kept = [line for line in self.lines() if line["env_steps"] <= env_steps]
+    def rewind(self, env_steps: int) -> int:
+        """Drop the lines after `env_steps`: a resumed run logs what came after its last checkpoint again.
+
+        Damaged lines are dropped too; how many, without a last one cut short.
+        """
+        lines, damaged = self._read()
+        kept = [line for line in lines if line["env_steps"] <= env_steps]
         _replace(self._file, "".join(json.dumps(line) + "\n" for line in kept))
+        return damaged
+
+    def _read(self) -> tuple[list[dict[str, Any]], int]:
+        """The readable lines, and how many of the others were whole lines."""
+        content = self._file.read_bytes() if self._file.exists() else b""
+        *whole, rest = content.split(b"\n")
+        found = [line for line in map(_line, [*whole, rest]) if line is not None]
+        return found, sum(_line(line) is None for line in whole)
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """One line of a log; None if it is damaged."""
+    line = parse_object(text)
+    return line if line is not None and type(line.get("env_steps")) is int else None
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """A JSON object in a file; None if there is no such file, or it is damaged."""
+    try:
+        return parse_object(file.read_bytes())
+    except OSError:
+        return None
+
+
+def parse_object(text: bytes) -> dict[str, Any] | None:
+    """A JSON object; None if the text is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _replace(file: Path, content: str) -> None:
