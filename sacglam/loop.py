@@ -73,8 +73,14 @@ class Loop:
         display.advance(1)
         parts.processes.engines.wait_ready(check)
         display.advance(2)
-        self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
+        self.publish()
         display.advance(3)
+
+    def publish(self) -> None:
+        """Bring the present adapter to the engines, if there are any."""
+        parts = self._parts
+        if parts.processes is not None:
+            self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
 
     def checkpoint(self) -> Checkpoint:
         """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress.

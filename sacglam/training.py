@@ -39,9 +39,9 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
-    resolved = resolve(config)
-    directory, shown = RunDirectory.vacant(out), display or Display()
-    return Run(directory, resolved, shown, build(resolved, shown.note)).run(new=True)
+    resolved, directory, shown = resolve(config), RunDirectory.vacant(out), display or Display()
+    with closing(build(resolved, shown.note)) as parts:
+        return Run(directory, resolved, shown, parts).run(new=True)
 
 
 def resume(root: Path, display: Display | None = None, placement: Sequence[str] = ()) -> dict[str, Any]:
@@ -58,7 +58,8 @@ def resume(root: Path, display: Display | None = None, placement: Sequence[str] 
     # With another placement threads are settled again: they were for other processes.
     config = resolve(config.model_copy(update={"threads": 0}) if placement else config)
     shown = display or Display()
-    return Run(directory, config, shown, build(config, shown.note)).run()
+    with closing(build(config, shown.note)) as parts:
+        return Run(directory, config, shown, parts).run()
 
 
 class Run:
@@ -78,21 +79,40 @@ class Run:
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
-        with StopSignal() as stop, closing(self._parts), closing(self._sidecar):
+        with StopSignal() as stop, self._directory.locked(), closing(self._sidecar):
             if new:
                 self._directory.claim(self._config)
-            else:
-                self._restore()
-            self._sidecar.start()
             try:
-                self._loop.start_up(self._display, stop.check)
-                start = self._evaluate_start(stop)
+                start = self._start(stop)
                 self._train(stop)
                 after = self._evaluate_end(stop)
             except Stopped:
-                self._checkpoint()
-                return self._summarise(self._directory.summary() or {}, {})
+                return self._stopped()
             return self._summarise(start, after)
+
+    def _start(self, stop: StopSignal) -> dict[str, Any]:
+        """Resume from a checkpoint if there is one; the summary's first part."""
+        # Where it was lost, the untrained policy is evaluated again, before a checkpoint replaces it.
+        lost = self._directory.summary() is None and bool(checkpoint.steps(self._directory.checkpoints))
+        if lost:
+            self._saved_at = 0  # nothing to save yet
+            self._loop.start_up(self._display, stop.check)
+            self._evaluate_start(stop)
+        self._restore()
+        self._sidecar.start()
+        if lost:
+            self._loop.publish()
+        else:
+            self._loop.start_up(self._display, stop.check)
+        return self._evaluate_start(stop)
+
+    def _stopped(self) -> dict[str, Any]:
+        """End early, with a checkpoint; a run that was finished before stays as it is."""
+        summary = self._directory.summary() or {}
+        if summary.get("finished"):
+            return summary
+        self._checkpoint()
+        return self._summarise(summary, {})
 
     def _train(self, stop: StopSignal) -> None:
         """Run the loop until the budget is spent or `stop` is set; log, evaluate and save when it is time to."""
@@ -110,8 +130,9 @@ class Run:
             folder, _ = checkpoint.restore_newest(self._directory.checkpoints, self._loop.restore, self._display.note)
             self._saved_at = self._loop.progress.env_steps
             self._display.note(f"resuming from {folder}")
-        for log in (self._log, self._samples):
-            log.rewind(self._loop.progress.env_steps)
+        damaged = sum(log.rewind(self._loop.progress.env_steps) for log in (self._log, self._samples))
+        if damaged:
+            self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
 
     def _at_due_times(self) -> None:
         progress = self._loop.progress

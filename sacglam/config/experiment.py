@@ -12,13 +12,13 @@ from sacglam.config.sections import NonNegative, Positive, Section
 class Config(Section):
     """One experiment."""
 
-    seed: NonNegative = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seeds environments, policy, replay and initial weights."""
     steps: Positive = 400_000
     """Budget in environment steps over all copies."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
-    threads: NonNegative = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""

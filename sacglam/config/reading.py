@@ -1,6 +1,7 @@
 """From YAML and dotted overrides to a configuration, with errors that name the nearest key."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,39 @@ from sacglam.config.experiment import Config
 from sacglam.config.sections import ALGORITHMS
 from sacglam.errors import ConfigError
 
+_LATER_KEYS: frozenset[str] = frozenset()
+"""Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
+_MOST_QUOTED = 200
 
-def load(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+
+class StrictLoader(yaml.SafeLoader):
+    """YAML 1.2's plain scalars, each key once. YAML 1.1 reads `yes` as true, `12:30` as 750 and `010` as 8."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping.
+
+        Raises:
+            yaml.YAMLError: a key appears twice.
+        """
+        found = super().construct_mapping(node, deep=True)
+        if len(found) != len(node.value):
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is there twice", node.start_mark)
+        return found
+
+
+StrictLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
     Raises:
@@ -100,17 +132,17 @@ def quickstart_path() -> Path:
 def _apply(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise ConfigError(f"expected an override as key=value, e.g. algo.gamma=0.9; got {override!r}")
+        raise ConfigError(f"expected an override as key=value, e.g. algo.gamma=0.9; got {_short(override)}")
     *sections, last = key.split(".")
     for section in sections:
         inner = values.setdefault(section, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"override {override!r}: {section!r} is a value, not a section")
+            raise ConfigError(f"override {_short(override)}: {section!r} is a value, not a section")
         values = inner
     try:
-        values[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML: {error}") from error
+        values[last] = yaml.load(text, StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"override {_short(override)}: the value is not valid YAML: {error}") from error
 
 
 def _explain(fault: Any) -> str:
@@ -124,7 +156,13 @@ def _explain(fault: Any) -> str:
     if fault["type"] == "union_tag_invalid":
         return f"{where}.type: expected one of {', '.join(ALGORITHMS)} (got {fault['ctx']['tag']!r})"
     message = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message} (got {fault['input']!r})" if where else message
+    return f"{where}: {message} (got {_short(fault['input'])})" if where else message
+
+
+def _short(value: Any) -> str:
+    """A value as an error quotes it."""
+    text = repr(value)
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}... ({len(text):,} characters)"
 
 
 def _untagged(place: Sequence[int | str]) -> list[str]:

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+# Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
+Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
+NonNegative = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Size = Annotated[int, Field(gt=0, le=16_384)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -16,7 +18,9 @@ OpenFraction = Annotated[float, Field(gt=0, le=1)]
 class Section(BaseModel):
     """A frozen part of the configuration that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class EnvConfig(Section):
@@ -26,14 +30,14 @@ class EnvConfig(Section):
     """A registered environment (`sacglam envs` lists them), or your own factory as `package.module:attribute`."""
     options: dict[str, Any] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
-    copies: Positive = 32
+    copies: Size = 32
     """Environments in lockstep; one scoring pass serves them all."""
 
 
 class LoraSettings(Section):
     """The low-rank adapter that is trained; the base model is frozen."""
 
-    rank: Positive = 16
+    rank: Size = 16
     """Rank r of the update W + (alpha / r) B A."""
     alpha: PositiveFloat = 32.0
     """Numerator of the update's scale."""
@@ -57,7 +61,7 @@ class ModelConfig(Section):
     """Attention kernel; both take the packed mask."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    bucket: Positive = 32
+    bucket: Size = 32
     """Packed lengths are rounded up to a multiple of this, so that kernels see few shapes."""
 
     @model_validator(mode="after")
@@ -77,13 +81,13 @@ class CriticConfig(Section):
     """What the head reads: an action's last token (one Q value), or the prompt's last position (one per action)."""
     backbone: Literal["shared", "frozen", "separate"] = "shared"
     """Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or an adapter of their own."""
-    num_critics: Positive = 2
+    num_critics: Annotated[int, Field(gt=0, le=100)] = 2
     """Independent Q functions; targets and actor use their minimum."""
-    hidden: list[Positive] = Field(default=[1024, 1024])
+    hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat = 0.0
     """Initial value of a learned w in Q = MLP + w (log p(a) - its mean over actions); 0: no such term (the paper)."""
-    max_actions: Positive = 64
+    max_actions: Size = 64
     """Outputs of the head with `input: observation`; a state with more actions is an error."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
@@ -117,7 +121,7 @@ class UpdateConfig(Section):
     type: Literal["sac", "ppo"]
     gamma: OpenFraction = 0.99
     """Discount per environment step."""
-    batch_size: Positive = 256
+    batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Rows in one gradient update: SAC's transitions, PPO's steps."""
     micro_batch_size: Positive | None = None
     """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
@@ -191,7 +195,7 @@ AlgoConfig = Annotated[Annotated[SacConfig, Tag("sac")] | Annotated[PpoConfig, T
 class ReplayConfig(Section):
     """The replay buffer and hindsight relabelling; SAC only."""
 
-    capacity: Positive = 100_000
+    capacity: Annotated[int, Field(gt=0, le=100_000_000)] = 100_000
     """Transitions kept; the oldest are overwritten."""
     min_size: Positive = 256
     """Transitions needed before the first update."""

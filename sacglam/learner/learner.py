@@ -199,7 +199,6 @@ class Learner:
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
 
-
     def _check_moments(self, moments: Moments) -> None:
         """Refuse moments of other parameters, or of some of a group's only: a group is stepped as a whole.
 

@@ -129,13 +129,15 @@ def _arrays(file: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
             if entry.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"{entry.filename} is compressed, as no checkpoint is")
             content = io.BytesIO(archive.read(entry))
-            if np.lib.format.read_magic(content) != (1, 0):
+            if np.lib.format.read_magic(content) != (1, 0):  # type: ignore[no-untyped-call]
                 raise ValueError(f"{entry.filename} is of a version that no checkpoint is")
-            shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(content)  # type: ignore[no-untyped-call]
+            if dtype.hasobject:
+                raise ValueError(f"{entry.filename} holds Python objects, which are never read")
             if math.prod(shape) * dtype.itemsize != len(content.getvalue()) - content.tell():
                 raise ValueError(f"{entry.filename} does not hold the {shape} values of its header")
-            content.seek(0)
-            yield entry.filename.removesuffix(".npy"), np.lib.format.read_array(content, allow_pickle=False)
+            values = np.frombuffer(content.read(), dtype=dtype).reshape(shape, order="F" if fortran else "C").copy()
+            yield entry.filename.removesuffix(".npy"), values
 
 
 def steps(root: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sacglam.config import Config, PpoConfig, SacConfig, Section, load, parse, quickstart_path
+from sacglam.config import Config, PpoConfig, SacConfig, Section, load, parse, parse_complete, quickstart_path
 from sacglam.errors import ConfigError
 
 
@@ -310,7 +310,7 @@ def test_yaml_that_is_none_is_refused_with_its_place(tmp_path: Path, text: str) 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_bytes(b"\x80\x81seed: 1")
-    with pytest.raises(ConfigError, match=r"experiment.yaml is not valid YAML"):
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*experiment.yaml"):
         load(path)
 
 
@@ -361,3 +361,55 @@ def test_ppo_does_not_lag() -> None:
 def test_ppo_survives_yaml() -> None:
     config = parse({"algo": {"type": "ppo", "epochs": 3}})
     assert parse(yaml.safe_load(config.to_yaml())) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("algo.gamma=yes", "algo.gamma: Input should be a valid number"),
+        ("algo.n_step=yes", "algo.n_step: Input should be a valid integer"),
+        ("steps=12:30", "steps: Input should be a valid integer"),
+        ("algo.batch_size=010", "algo.batch_size: Input should be a valid integer"),
+        ("replay.hindsight=1", "replay.hindsight: Input should be a valid boolean"),
+        ("seed=18446744073709551616", "seed: Input should be less than"),
+        ("replay.capacity=100000000000", "replay.capacity: Input should be less than"),
+        ("critic.num_critics=100000", "critic.num_critics: Input should be less than"),
+        ("model.lora.rank=1000000", "model.lora.rank: Input should be less than"),
+        ("algo.gamma=" + "[" * 100_000, "is not valid YAML"),
+    ],
+)
+def test_values_of_another_type_or_size_are_refused(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(None, [override])
+
+
+def test_numbers_are_read_as_yaml_1_2_has_them() -> None:
+    config = load(None, ["algo.actor_lr=1e-4", "env.options={when: 2026-01-01, at: 12:30, code: 010, on: yes}"])
+    assert config.algo.actor_lr == 1e-4
+    assert config.env.options == {"when": "2026-01-01", "at": "12:30", "code": "010", "on": "yes"}
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text("algo: {gamma: 0.5}\nseed: 1\nalgo: {n_step: 2}\n")
+    with pytest.raises(ConfigError, match="'algo' is there twice"):
+        load(path)
+
+
+def test_a_long_value_is_not_quoted_whole() -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(None, ["steps=" + "x" * 1_000_000])
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text("seed: 7\n")
+    assert load(str(tmp_path / "experiment.yaml")).seed == 7
+
+
+def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
+    text = load(None).to_yaml()
+    assert parse_complete(text) == load(None)
+    for end in range(len(text)):
+        with pytest.raises(ConfigError):
+            parse_complete(text[:end])

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import yaml
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from sacglam import config as configuration
 from sacglam.config import Section
@@ -20,14 +20,18 @@ ABOUT_GOALS = "Proportion of each goal type in Playground-Text (Figure 4); no tr
 _BASE = "base"
 
 
-class OtherBase(Section):
+class _File(Section):
+    model_config = ConfigDict(strict=False)  # tuples are lists in YAML
+
+
+class OtherBase(_File):
     """A variant of another configuration than the ablation's `base`: `set` holds the overrides."""
 
     base: str
     set: tuple[str, ...] = ()
 
 
-class AblationGroup(Section):
+class AblationGroup(_File):
     """Variants that share a table, and a panel for each of `axes`: overrides of the base by label.
 
     Overrides that change nothing may be written out. `metric` is a name in metrics.jsonl; None is greedy success.
@@ -39,7 +43,7 @@ class AblationGroup(Section):
     metric: str | None = None
 
 
-class Ablation(Section):
+class Ablation(_File):
     """An ablation's file: its place in the paper, the paper's finding, and what varies.
 
     Every `base` is a configuration in the folder of this file.

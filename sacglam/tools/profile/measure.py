@@ -78,8 +78,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)
         if source.run and checkpoint.steps(source.run.checkpoints):
-            folder, found = checkpoint.load_newest(source.run.checkpoints, display.note)
-            loop.restore(found)
+            folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
             display.note(f"{source.label}: resuming from {folder}")
         meter = _Meter(source.label, config, parts, display, stop)
         try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import pickle
 import resource
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +23,17 @@ from hypothesis import strategies as st
 
 from sacglam.errors import CheckpointError
 from sacglam.runs import checkpoint
-from sacglam.runs.checkpoint import Checkpoint, load, load_newest, save, steps
+from sacglam.runs.checkpoint import Checkpoint, load, restore_newest, save, steps
 
 FILES = ("tensors.safetensors", "arrays.npz", "values.json", "manifest.json")
 
 
 def _small(mark: int = 0) -> Checkpoint:
-    return Checkpoint({"w": torch.full((3,), float(mark))}, {"column": np.arange(mark)}, {"mark": mark})
+    return Checkpoint(
+        {"w": torch.full((3,), float(mark))},
+        {"column": np.arange(mark)},
+        {"mark": mark, "progress": {"env_steps": mark}},
+    )
 
 
 def _mark(found: Checkpoint) -> int:
@@ -40,7 +46,7 @@ def _mark(found: Checkpoint) -> int:
 def _newest(root: Path) -> tuple[int, list[str]]:
     """The mark of the newest whole checkpoint, and the warnings on the way to it."""
     warnings: list[str] = []
-    return _mark(load_newest(root, warnings.append)[1]), warnings
+    return restore_newest(root, _mark, warnings.append)[1], warnings
 
 
 def _names(root: Path) -> list[str]:
@@ -121,9 +127,10 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
 
 
 def test_the_same_step_is_replaced(tmp_path: Path) -> None:
-    save(tmp_path, 1, _small(1), keep=2)
-    save(tmp_path, 1, _small(2), keep=2)
-    assert _newest(tmp_path) == (2, [])
+    save(tmp_path, 1, Checkpoint({}, {}, {"text": "first"}), keep=2)
+    folder = save(tmp_path, 1, Checkpoint({}, {}, {"text": "second"}), keep=2)
+    assert load(folder).values == {"text": "second"}
+    assert _names(tmp_path) == [folder.name]
 
 
 # Interrupted while writing
@@ -240,14 +247,14 @@ def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
         _flip(save(tmp_path, step, _small(step), keep=2) / "values.json")
     warnings: list[str] = []
     with pytest.raises(CheckpointError, match=f"whole checkpoint in {tmp_path}"):
-        load_newest(tmp_path, warnings.append)
+        restore_newest(tmp_path, _mark, warnings.append)
     assert [("0000000002" in w, "0000000001" in w) for w in warnings] == [(True, False), (False, True)]
 
 
 def test_where_there_is_none_it_says_so(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         with pytest.raises(CheckpointError, match="found none"):
-            load_newest(root, lambda warning: None)
+            restore_newest(root, _mark, lambda warning: None)
 
 
 def test_going_on_before_damaged_checkpoints_keeps_the_new_ones(tmp_path: Path) -> None:
@@ -351,8 +358,68 @@ def test_a_pickle_is_refused_when_reading(tmp_path: Path, whole: bool) -> None:
             np.savez(file, column=np.array([Bomb()]))
         else:
             pickle.dump(Bomb(), file)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["arrays.npz"] = hashlib.sha256((folder / "arrays.npz").read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="allow_pickle"):
+    _vouch(folder)
+    with pytest.raises(CheckpointError, match="Python objects" if whole else "BadZipFile"):
         load(folder)
+
+
+# Checksums rewritten, so that only the content can give the damage away
+
+
+def _vouch(folder: Path) -> None:
+    """Make the manifest's checksums those of the files."""
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES[:3]}
+    (folder / "manifest.json").write_text(json.dumps(sums))
+
+
+def _claiming(shape: tuple[int, ...]) -> bytes:
+    """An npy file of eight bytes whose header claims `shape`."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return file.getvalue() + bytes(8)
+
+
+def _npz(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("column.npy", content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tensors.safetensors", b""),
+        ("tensors.safetensors", b"\xff" * 64),
+        ("arrays.npz", b""),
+        ("arrays.npz", b"PK\x03\x04 and no more"),
+        ("arrays.npz", _npz(b"")),
+        ("arrays.npz", _npz(_claiming((2**50,)))),
+        ("arrays.npz", _npz(_claiming((1,)) + bytes(10**6), zipfile.ZIP_DEFLATED)),
+        ("values.json", b"[]"),
+        ("values.json", b"null"),
+        ("values.json", b"\xff"),
+        ("values.json", b"[" * 100_000),
+        ("values.json", b'{"progress": []}'),
+        ("values.json", b'{"mark": 2, "progress": {"env_steps": -2}}'),
+        ("values.json", b'{"mark": "two", "progress": {"env_steps": 2}}'),
+    ],
+)
+def test_damage_that_its_checksum_vouches_for_falls_back_too(tmp_path: Path, name: str, content: bytes) -> None:
+    save(tmp_path, 1, _small(1), keep=2)
+    folder = save(tmp_path, 2, _small(2), keep=2)
+    (folder / name).write_bytes(content)
+    _vouch(folder)
+    mark, warnings = _newest(tmp_path)
+    assert mark == 1
+    [warning] = warnings
+    assert "step-0000000002" in warning
+    assert warning.endswith("falling back to the one before")
+
+
+def test_where_the_only_checkpoint_is_damaged_none_is_before_it(tmp_path: Path) -> None:
+    _flip(save(tmp_path, 1, _small(1), keep=2) / "values.json")
+    warnings: list[str] = []
+    with pytest.raises(CheckpointError, match="found none"):
+        restore_newest(tmp_path, _mark, warnings.append)
+    assert warnings[0].endswith("there is no earlier one")
