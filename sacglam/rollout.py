@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sacglam.clock import PhaseClock
-from sacglam.envs.base import TextEnv, check_actions
+from sacglam.envs.base import TextEnv
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import query
@@ -56,7 +56,6 @@ class _Open:
 
     def take(self, decision: Decision) -> None:
         step = self.env.step(decision.action)
-        check_actions(step.observation)
         self.decisions.append(decision)
         self.steps.append(step)
 
@@ -193,5 +192,4 @@ class Rollout:
 
     def _reset(self, env: TextEnv, start: Start) -> _Open:
         observation = env.reset(start.goal, start.seed)
-        check_actions(observation)
         return _Open(env, start, observation)

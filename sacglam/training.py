@@ -11,7 +11,7 @@ import numpy as np
 from sacglam import config as configuration
 from sacglam.build import Parts, build, build_env
 from sacglam.config import Config
-from sacglam.envs.base import Split
+from sacglam.envs import Split, check_env
 from sacglam.evaluate import evaluate
 from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy
@@ -40,6 +40,7 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     resolved, directory, shown = resolve(config), RunDirectory.vacant(out), display or Display()
+    check_env(lambda: build_env(resolved))
     with closing(build(resolved, shown.note)) as parts:
         return Run(directory, resolved, shown, parts).run(new=True)
 

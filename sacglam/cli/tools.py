@@ -9,13 +9,39 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_plain
 
 
-def envs(as_json: JsonOption = False) -> None:
-    """List the environments and their number of goals by type, to train on and held out."""
-    from sacglam.envs import describe
+def envs(
+    check: Annotated[
+        str | None, typer.Option(help="Check this environment instead: package.module:factory.", metavar="NAME")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it.", metavar="KEY=VALUE")] = None,
+    episodes: Annotated[int, typer.Option(help="Random episodes to check it with.", min=1)] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List the environments and their number of goals by type, to train on and held out.
 
+    \b
+    Examples:
+      sacglam envs
+      sacglam envs --check house:House --set max_steps=5
+    """
+    from sacglam.envs import check_env, describe, make
+
+    if check is not None:
+        settings = configuration.load(None, [f"env.name={check}", *(f"env.options.{each}" for each in set_ or [])]).env
+        trial = check_env(lambda: make(settings.name, **settings.options), episodes)
+        if as_json:
+            print(json.dumps(asdict(trial)))
+        else:
+            print_plain(
+                console,
+                f"{check} keeps the contract: {trial.goals:,} goals, {trial.episodes} random episodes, "
+                f"{trial.steps:,} steps, {trial.successes} successes, up to {trial.most_actions} actions",
+            )
+        return
     found = [asdict(description) for description in describe()]
     if as_json:
         print(json.dumps(found))

@@ -2,11 +2,23 @@
 
 from functools import partial
 
-from sacglam.envs.base import Description, Split, TextEnv, check_actions, describe, make, register
+from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.bitflip import BitFlip
+from sacglam.envs.checks import CheckedEnv, check_actions, check_env
 from sacglam.envs.playground import Playground
+from sacglam.envs.registry import Description, describe, make, register
 
-__all__ = ["Description", "Split", "TextEnv", "check_actions", "describe", "make", "register"]
+__all__ = [
+    "CheckedEnv",
+    "Description",
+    "Split",
+    "TextEnv",
+    "check_actions",
+    "check_env",
+    "describe",
+    "make",
+    "register",
+]
 
 register("playground", Playground)
 register("playground_simple", partial(Playground, size="simple"))

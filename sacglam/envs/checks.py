@@ -1,0 +1,182 @@
+"""The contract of an environment, held at every step; and a trial that shows whether a whole environment keeps it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from typing_extensions import override
+
+from sacglam.envs.base import Split, TextEnv
+from sacglam.errors import EnvironmentContractError
+from sacglam.types import Observation, Step
+
+MOST_STEPS = 10_000
+"""Steps of an episode that neither terminates nor is truncated, after which it counts as endless."""
+_TRIAL_EPISODES, _TRIAL_STEPS = 8, 50
+
+
+def check_actions(observation: Observation) -> None:
+    """Refuse a list of actions on which no policy can be defined.
+
+    Raises:
+        EnvironmentContractError: the list is empty, an action has no text, or two have the same.
+    """
+    actions, shown = observation.actions, f"in the state:\n{observation.text}"
+    if not actions:
+        raise EnvironmentContractError(f"expected at least one action, got none, {shown}")
+    if not all(isinstance(action, str) and action.strip() for action in actions):
+        raise EnvironmentContractError(f"expected actions of at least one word, got {actions} {shown}")
+    if len(set(actions)) != len(actions):
+        repeated = sorted({action for action in actions if actions.count(action) > 1})
+        raise EnvironmentContractError(
+            f"expected distinct actions, got {repeated} more than once, {shown}\n"
+            "Give each action its own text, or list it once."
+        )
+
+
+class CheckedEnv(TextEnv):
+    """An environment whose every answer is checked against the contract of `TextEnv`.
+
+    Sequences of other types than the protocol's are converted where nothing is lost.
+    """
+
+    def __init__(self, env: Any, name: str) -> None:
+        """`env` goes by `name` in messages.
+
+        Raises:
+            EnvironmentContractError: `env` lacks a method of `TextEnv`.
+        """
+        self._env, self._name = env, name
+        missing = [method for method in ("goals", "goal_type", "reset", "step") if not callable(_member(env, method))]
+        if missing:
+            raise self._broken(f"an object with the methods of TextEnv, got a {type(env).__name__} without {missing}")
+        self._planner: Callable[[], int | None] = _member(env, "optimal_length") or (lambda: None)
+        self._goals: dict[Split, Sequence[str]] = {}
+        self._goal = ""
+        self._achieved: set[str] = set()
+        self._steps = 0
+
+    @override
+    def goals(self, split: Split) -> Sequence[str]:
+        if split not in self._goals:
+            found = self._env.goals(split)
+            if isinstance(found, Set) or not isinstance(found, Iterable):
+                raise self._broken(f"goals({split!r}) in a fixed order, such as a list; got a {type(found).__name__}")
+            goals = found if isinstance(found, tuple | list) else [str(goal) for goal in found]
+            if split == "train" and not goals:
+                raise self._broken("at least one goal to train on, got none")
+            if len(set(goals)) != len(goals):
+                raise self._broken(f"each goal once, got {Counter(goals).most_common(1)[0][0]!r} several times")
+            self._goals[split] = goals
+        return self._goals[split]
+
+    @override
+    def goal_type(self, goal: str) -> str:
+        found = self._env.goal_type(goal)
+        if not isinstance(found, str):
+            raise self._broken(f"goal_type({goal!r}) as text, got {found!r}")
+        return found
+
+    @override
+    def reset(self, goal: str, seed: int) -> Observation:
+        self._goal, self._achieved, self._steps = goal, set(), 0
+        return self._observation(self._env.reset(goal, seed), "reset")
+
+    @override
+    def step(self, action: int) -> Step:
+        step = self._env.step(action)
+        if not isinstance(step, Step):
+            raise self._broken(f"step to return a sacglam.types.Step, got a {type(step).__name__}")
+        self._steps += 1
+        achieved = tuple(step.achieved) if isinstance(step.achieved, Collection) else ()
+        if isinstance(step.achieved, str) or not all(isinstance(goal, str) for goal in achieved):
+            raise self._broken(f"achieved as a tuple of goals, got {step.achieved!r}")
+        again = [goal for goal, count in Counter(achieved).items() if count > 1 or goal in self._achieved]
+        if again:
+            raise self._broken(f"a goal in achieved at the first step that achieves it, got {again[0]!r} again")
+        self._achieved.update(achieved)
+        success = self._goal in achieved
+        if step.reward != float(success):
+            raise self._broken(
+                f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
+                f"{step.reward} (goal {self._goal!r}, achieved {achieved})"
+            )
+        if success and not step.terminated:
+            raise self._broken("the step that achieves the episode's goal to terminate it; it did not")
+        if self._steps >= MOST_STEPS and not (step.terminated or step.truncated):
+            raise self._broken(f"an end within {MOST_STEPS:,} steps; truncate episodes that take too long")
+        observation = self._observation(step.observation, "step")
+        if achieved is step.achieved and observation is step.observation:
+            return step
+        return replace(step, observation=observation, achieved=achieved)
+
+    @override
+    def optimal_length(self) -> int | None:
+        return self._planner()
+
+    def _observation(self, found: Any, method: str) -> Observation:
+        if not isinstance(found, Observation) or not isinstance(found.text, str):
+            raise self._broken(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
+        if not isinstance(found.actions, tuple):
+            found = replace(found, actions=tuple(found.actions))
+        check_actions(found)
+        return found
+
+    def _broken(self, expected: str) -> EnvironmentContractError:
+        return EnvironmentContractError(f"environment {self._name!r}: expected {expected}; see docs/environments.md")
+
+
+def _member(env: Any, name: str) -> Any:
+    """A method of an object that may lack it: what users bring is not known to follow the protocol."""
+    return getattr(env, name, None)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial of an environment saw."""
+
+    episodes: int
+    steps: int
+    successes: int
+    goals: int
+    most_actions: int
+
+
+def check_env(make_env: Callable[[], TextEnv], episodes: int = _TRIAL_EPISODES) -> Trial:
+    """Play random episodes in two copies at once, and hold their answers against the contract and each other.
+
+    For tests of your own environment: `check_env(lambda: CheckedEnv(House(), "house"), 100)`.
+
+    Raises:
+        EnvironmentContractError: an answer breaks the contract, or the copies differ.
+    """
+    first, second = make_env(), make_env()
+    goals = first.goals("train")
+    if list(goals) != list(second.goals("train")):
+        raise EnvironmentContractError("two copies of the environment list different goals; give them a fixed order")
+    rng = Random(0)
+    steps = successes = most = 0
+    for _ in range(episodes):
+        goal, seed = goals[rng.randrange(len(goals))], rng.randrange(2**31)
+        first.goal_type(goal)
+        answers: list[Any] = [copy.reset(goal, seed) for copy in (first, second)]
+        observation = answers[0]
+        for t in range(_TRIAL_STEPS):
+            if answers[0] != answers[1]:
+                raise EnvironmentContractError(
+                    f"the environment does not repeat itself: after {t} steps of goal {goal!r}, seed {seed}, one copy "
+                    f"answers {answers[0]}, another {answers[1]}. Draw all randomness from a generator that reset "
+                    "seeds with its seed"
+                )
+            most = max(most, len(observation.actions))
+            action = rng.randrange(len(observation.actions))
+            answers = [copy.step(action) for copy in (first, second)]
+            observation, steps = answers[0].observation, steps + 1
+            if answers[0].terminated or answers[0].truncated:
+                successes += goal in answers[0].achieved
+                break
+    return Trial(episodes, steps, successes, len(goals), most)

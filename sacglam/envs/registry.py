@@ -1,0 +1,88 @@
+"""Environments by name: those that were registered, and a user's own by `package.module:factory`."""
+
+import inspect
+import pkgutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.checks import CheckedEnv
+from sacglam.errors import ConfigError
+
+Factory = Callable[..., TextEnv]
+_REGISTRY: dict[str, Factory] = {}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make `factory` available as `make(name, **options)`; its keyword arguments are the options."""
+    if name in _REGISTRY and _REGISTRY[name] is not factory:
+        raise ConfigError(f"environment {name!r} is already registered; choose another name")
+    _REGISTRY[name] = factory
+
+
+def make(name: str, **options: Any) -> TextEnv:
+    """Make the environment registered as `name`, or by the factory at `package.module:attribute`; it is checked.
+
+    Raises:
+        ConfigError: no such environment, or an option that its factory does not accept.
+    """
+    factory = _find(name)
+    parameters = inspect.signature(factory).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for option in options:
+        if option not in known and not takes_any:
+            near = get_close_matches(option, known, n=1)
+            hint = f" did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"environment {name!r} has no option {option!r};{hint} it accepts: {', '.join(known) or 'none'}"
+            )
+    try:
+        return CheckedEnv(factory(**options), name)
+    except TypeError as error:
+        raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
+
+
+def _find(name: str) -> Factory:
+    if name in _REGISTRY:
+        return _REGISTRY[name]
+    if ":" in name:
+        try:
+            factory: Factory = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"environment {name!r} cannot be imported: {error!r}. Is it on the Python path?"
+            ) from error
+        if not callable(factory):
+            raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
+        return factory
+    near = get_close_matches(name, _REGISTRY, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(
+        f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
+        "or name your own as 'package.module:factory'"
+    )
+
+
+@dataclass(frozen=True)
+class Description:
+    """An environment in figures: its training and held-out goals by type."""
+
+    name: str
+    goals: dict[str, int]
+    heldout: dict[str, int]
+
+
+def describe() -> list[Description]:
+    """The registered environments with their default options, in figures."""
+    return [
+        Description(name, _counts(env, "train"), _counts(env, "heldout"))
+        for name, env in ((name, factory()) for name, factory in _REGISTRY.items())
+    ]
+
+
+def _counts(env: TextEnv, split: Split) -> dict[str, int]:
+    return dict(Counter(env.goal_type(goal) for goal in env.goals(split)))
