@@ -6,7 +6,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from sacglam.config import sections
-from sacglam.config.sections import NonNegative, Positive, Section
+from sacglam.config.sections import Positive, Section
 
 
 class Config(Section):
