@@ -36,7 +36,7 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
     return {**run(config, folder), "run_dir": str(folder)}
 
 
-def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
+def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
     """The agent of a run's newest whole checkpoint: `.probabilities`, `.q_values`, `.act`.
 
     Raises:
@@ -44,4 +44,4 @@ def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
     """
     from sacglam.agent import load_agent as load
 
-    return load(run_dir, device)
+    return load(run_dir, device, trusted)

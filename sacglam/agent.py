@@ -98,13 +98,13 @@ class Agent:
         write_files(folder, self.model.exported_files(critic_settings(self.config)))
 
 
-def load_agent(run_dir: str | Path, device: str = "auto") -> Agent:
+def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
     """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
     Raises:
         SacglamError: no run there, or none with a checkpoint; or this machine has no such device.
     """
-    directory = RunDirectory.open(Path(run_dir))
+    directory = RunDirectory.open(Path(run_dir), trusted)
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
     config = resolve(in_one_process(directory.config(), device))

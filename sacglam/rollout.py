@@ -10,11 +10,13 @@ import numpy as np
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
-from sacglam.errors import CheckpointError, EnvironmentContractError
+from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import query
 from sacglam.scoring.base import Scorer
-from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
+from sacglam.types import Decision, Episode, LogPolicy, Observation, RolloutBatch, Step
+
+_ROUNDING = 1e-2  # of probabilities that add up to 1, in bfloat16 too
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,7 @@ class Rollout:
         if not self._open:  # every start has been played
             return []
         with self.clock.phase("scoring"):
-            policies = self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
-            version = self.scorer.version
+            policies, version = self._policies(self._open), self.scorer.version
         with self.clock.phase("environment"):
             ended, still_open = [], []
             for opened, log_pi in zip(self._open, policies, strict=True):
@@ -141,7 +142,20 @@ class Rollout:
             DivergenceError: the policy is not a number.
         """
         if self._open:
-            self.scorer.log_policy([query(o.start.goal, o.observation) for o in self._open])
+            self._policies(self._open)
+
+    def _policies(self, opened: Sequence[_Open]) -> list[LogPolicy]:
+        """The policy in each open episode, whoever computed it."""
+        found = self.scorer.log_policy([query(o.start.goal, o.observation) for o in opened])
+        for each, log_pi in zip(opened, found, strict=True):
+            total = np.exp(log_pi.astype(np.float64)).sum()
+            if len(log_pi) != len(each.observation.actions) or not abs(total - 1) < _ROUNDING:
+                raise DivergenceError(
+                    f"expected probabilities of {len(each.observation.actions)} actions that add up to 1, got "
+                    f"{len(log_pi)} that add up to {total}: the weights have diverged; start again with smaller "
+                    "learning rates"
+                )
+        return found
 
     def state(self) -> list[dict[str, Any]]:
         """The open episodes as goal, seed and decisions: all that is needed to replay them."""

@@ -45,16 +45,19 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         return Run(directory, resolved, shown, parts).run(new=True)
 
 
-def resume(root: Path, display: Display | None = None, placement: Sequence[str] = ()) -> dict[str, Any]:
+def resume(
+    root: Path, display: Display | None = None, placement: Sequence[str] = (), trusted: bool = False
+) -> dict[str, Any]:
     """Resume the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
 
     On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
     `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
+    `trusted` runs are not asked where their environment's code is.
 
     Raises:
         SacglamError: no run there, no whole checkpoint among those it has, a device that this machine lacks, ...
     """
-    directory = RunDirectory.open(root)
+    directory = RunDirectory.open(root, trusted)
     config = configuration.override(directory.config(), placement)
     # With another placement threads are settled again: they were for other processes.
     config = resolve(config.model_copy(update={"threads": 0}) if placement else config)

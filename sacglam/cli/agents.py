@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sacglam.cli.display import JsonOption, RichDisplay, console, errors
+from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
@@ -24,6 +24,7 @@ def evaluate(
     seed: SeedOption = 1_000_000,
     sample: SampleOption = False,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a run's success on fresh episodes, by goal type.
@@ -41,7 +42,7 @@ def evaluate(
     from sacglam.evaluate import evaluate as measure
     from sacglam.policy import SamplingPolicy, greedy
 
-    agent = load_agent(run, device)
+    agent = load_agent(run, device, trust)
     rng = np.random.default_rng(seed)
     with RichDisplay(errors) as display:
         display.stage(f"evaluating {goals} goals", episodes)
@@ -70,6 +71,7 @@ def play(
     seed: SeedOption = 0,
     sample: SampleOption = False,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
 ) -> None:
     """Watch one episode: each observation, and every action with its probability and Q value.
 
@@ -83,7 +85,7 @@ def play(
     from sacglam.build import build_env
     from sacglam.rollout import RandomStarts
 
-    agent = load_agent(run, device)
+    agent = load_agent(run, device, trust)
     env = build_env(agent.config)
     rng = np.random.default_rng(seed) if sample else None
     if goal is None:
@@ -122,6 +124,6 @@ def export(
     """
     from sacglam.agent import load_agent
 
-    agent = load_agent(run, "cpu")
+    agent = load_agent(run, "cpu", trusted=True)  # which makes no environment
     agent.export(folder)
     console.print(f"adapter and critic of step {agent.env_steps:,} are in {folder}")

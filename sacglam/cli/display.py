@@ -16,6 +16,10 @@ from sacglam.runs.progress import Progress
 console = Console()
 errors = Console(stderr=True)
 
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the environment that the run names, wherever its code is."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 # Lines per stage if the output is a file.

@@ -97,7 +97,7 @@ def aim_import(
 
     with RichDisplay(errors) as display:
         for each in runs:
-            run = RunDirectory.open(each)
+            run = RunDirectory.open(each, trusted=True)
             folder = (repo or repo_of(run, run.config().tracking)).resolve()
             display.stage(f"importing {each}", len(run.metrics()))
             run_hash = fill(run, folder, advance=display.advance)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sacglam import config as configuration
-from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_plain, print_summary
+from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, print_summary
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
@@ -33,6 +33,7 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="Resume this run; only placement options apply.", metavar="RUN")
     ] = None,
+    trust: TrustOption = False,
     gpus: Annotated[int | None, _placement("GPUs to use, split over engines and learner ranks.", 0)] = None,
     engines: Annotated[int | None, _placement("Engines that score (vLLM or packed); 0: the learner scores.", 0)] = None,
     learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver learns.", 0)] = None,
@@ -67,7 +68,7 @@ def train(
     if resume is None:
         settings = configuration.load(config, [*overrides, *where])
     else:
-        settings = configuration.override(directory.RunDirectory.open(resume).config(), where)
+        settings = configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
     if dry_run:
         _dry_run(settings)
         return
@@ -79,7 +80,7 @@ def train(
             folder = out or directory.fresh(settings.seed)
             summary = training.train(settings, folder, display)
         else:
-            folder, summary = resume, training.resume(resume, display, where)
+            folder, summary = resume, training.resume(resume, display, where, trust)
     print_summary(console, folder, summary)
 
 
@@ -108,6 +109,7 @@ def profile(
     seconds: Annotated[float | None, typer.Option(help="Seconds to measure, instead of --intervals.", min=0.1)] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="New folder to write to (default: one in profiles/).")] = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show where training time goes: seconds by phase, tokens and FLOP per second, share of the floor.
@@ -125,7 +127,7 @@ def profile(
     from sacglam.tools.profile import report
     from sacglam.tools.profile.measure import measure, sources_of
 
-    found = sources_of(sources or [configuration.quickstart_path()], set_ or [])
+    found = sources_of(sources or [configuration.quickstart_path()], set_ or [], trust)
     folder = report.vacant(out or directory.fresh(found[0].config.seed, Path("profiles")))
     with RichDisplay(errors) as display:
         measured = [measure(source, intervals, seconds, display) for source in found]

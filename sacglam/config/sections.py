@@ -100,7 +100,7 @@ class PolicyConfig(Section):
     """Divide an action's log-probability by its number of tokens."""
     score_eos: bool = False
     """Also score the end-of-sequence token after each action."""
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     """Divides the scores before the softmax."""
 
 

@@ -6,7 +6,7 @@ from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.checks import CheckedEnv, check_actions, check_env
 from sacglam.envs.playground import Playground
-from sacglam.envs.registry import Description, describe, make, register
+from sacglam.envs.registry import Description, check_trusted, describe, make, register
 
 __all__ = [
     "CheckedEnv",
@@ -15,6 +15,7 @@ __all__ = [
     "TextEnv",
     "check_actions",
     "check_env",
+    "check_trusted",
     "describe",
     "make",
     "register",

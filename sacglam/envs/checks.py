@@ -91,6 +91,7 @@ class CheckedEnv(TextEnv):
         step = self._env.step(action)
         if not isinstance(step, Step):
             raise self._broken(f"step to return a sacglam.types.Step, got a {type(step).__name__}")
+        observation = self._observation(step.observation, "step")
         self._steps += 1
         achieved = tuple(step.achieved) if isinstance(step.achieved, Collection) else ()
         if isinstance(step.achieved, str) or not all(isinstance(goal, str) for goal in achieved):
@@ -109,7 +110,6 @@ class CheckedEnv(TextEnv):
             raise self._broken("the step that achieves the episode's goal to terminate it; it did not")
         if self._steps >= MOST_STEPS and not (step.terminated or step.truncated):
             raise self._broken(f"an end within {MOST_STEPS:,} steps; truncate episodes that take too long")
-        observation = self._observation(step.observation, "step")
         if achieved is step.achieved and observation is step.observation:
             return step
         return replace(step, observation=observation, achieved=achieved)

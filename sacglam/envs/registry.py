@@ -1,11 +1,13 @@
 """Environments by name: those that were registered, and a user's own by `package.module:factory`."""
 
+import importlib.util
 import inspect
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from sacglam.envs.base import Split, TextEnv
@@ -44,6 +46,29 @@ def make(name: str, **options: Any) -> TextEnv:
         return CheckedEnv(factory(**options), name)
     except TypeError as error:
         raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
+
+
+def check_trusted(name: str) -> None:
+    """Refuse a factory that a run's folder names, unless it is registered or its module is below the working directory.
+
+    Nothing is imported to find out. Configurations are code: whoever writes `os:system` into one has it run.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if name in _REGISTRY:
+        return
+    package = name.partition(":")[0].partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
+    if not any(Path(place).resolve().is_relative_to(Path.cwd()) for place in places if place):
+        raise ConfigError(
+            f"this run's config.yaml names {name!r}, which would be imported and called, and is neither registered nor "
+            "below the working directory; go to the folder that holds it, or pass --trust if you know who made the run"
+        )
 
 
 def _find(name: str) -> Factory:

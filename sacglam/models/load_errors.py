@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from sacglam.errors import ModelError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 
 
 def load_error(name: str, reason: object) -> ModelError:
@@ -56,16 +56,17 @@ def missing_files(folder: Path) -> list[str]:
 
 
 def _missing_weights(folder: Path) -> list[str]:
-    if _any(folder, _WEIGHTS):
+    if (folder / _WEIGHTS).is_file():
         return []
-    for name in _WEIGHTS:
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            try:
-                parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            except (ValueError, KeyError, TypeError):  # cut short, or not an index
-                return [f"a readable {index.name}"]
-            return [f"weights ({part})" for part in parts if not (folder / part).is_file()]
+    index = folder / f"{_WEIGHTS}.index.json"
+    if index.is_file():
+        try:
+            parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError):  # cut short, or not an index
+            return [f"a readable {index.name}"]
+        return [f"weights ({part})" for part in parts if not (folder / part).is_file()]
+    if (folder / _PICKLE).is_file() or (folder / f"{_PICKLE}.index.json").is_file():
+        return [f"weights as {_WEIGHTS} ({_PICKLE} is a pickle, which can run code when it is read, and never is)"]
     return ["weights (model.safetensors, or model.safetensors.index.json and its parts)"]
 
 

@@ -33,6 +33,8 @@ from sacglam.models.seq2seq import Seq2SeqLM
 
 BUILTIN = Path(__file__).parent / "builtin"
 BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
+_SAFE = {"trust_remote_code": False, "use_safetensors": True}
+"""Nothing that is loaded may run code: neither a model's own modules nor pickled weights."""
 ANY_LENGTH = 1 << 20
 """Tokens of a model without a limit; memory sets one earlier."""
 
@@ -92,9 +94,8 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     text = load_text(settings)
     dtype: torch.dtype = getattr(torch, settings.dtype)
     quantised = settings.quantize == "nf4"
-    read = partial(
-        text.architecture.auto.from_pretrained, text.source, dtype=dtype, attn_implementation=settings.attention
-    )
+    options = {"dtype": dtype, "attn_implementation": settings.attention, **_SAFE}
+    read = partial(text.architecture.auto.from_pretrained, text.source, **options)
     if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
         logging.disable_progress_bar()
     try:
@@ -116,7 +117,7 @@ def load_text(settings: ModelConfig) -> ModelText:
     """
     source, config = _source_of(settings.name), load_shape(settings)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise load_error(settings.name, error) from error
     # Without tokenizer files, transformers makes a tokenizer that knows no words.
@@ -132,7 +133,7 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
         ModelError: not found, or an encoder-decoder outside the T5 family.
     """
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name))
+        config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise load_error(settings.name, error) from error
     check_architecture(config, settings.name)

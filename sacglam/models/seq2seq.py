@@ -61,16 +61,17 @@ def encoder_of(model: PreTrainedModel) -> nn.Module:
 
 
 def start_token(config: PreTrainedConfig) -> int:
-    """The token that decoding starts with: in the T5 family the padding token.
+    """The token that decoding starts with: `decoder_start_token_id`, in most of the T5 family the padding token.
 
     Raises:
-        ModelError: the configuration has none.
+        ModelError: the configuration has neither.
     """
-    if config.pad_token_id is None:
+    start = config.to_dict().get("decoder_start_token_id")
+    if start is None and config.pad_token_id is None:
         raise ModelError(
-            f"expected pad_token_id in this {config.model_type}'s config.json, with which its decoder starts"
+            f"expected decoder_start_token_id in this {config.model_type}'s config.json, with which its decoder starts"
         )
-    return int(config.pad_token_id)
+    return int(config.pad_token_id if start is None else start)
 
 
 @torch.no_grad()

@@ -16,15 +16,17 @@ from safetensors import SafetensorError
 
 from sacglam import config as configuration
 from sacglam.config import Config
+from sacglam.envs import check_trusted
 from sacglam.errors import ConfigError, RunDirectoryError
 
 
 class RunDirectory:
     """`config.yaml`, the `.jsonl` logs, `summary.json`, `checkpoints/`, `adapter/` and `curves.png` under one root."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, trusted: bool = True) -> None:
         """Touches nothing; see `create` and `open`."""
         self.root = root
+        self._trusted = trusted
         self.config_file = root / "config.yaml"
         self.metrics_file = root / "metrics.jsonl"
         self.samples_file = root / "samples.jsonl"
@@ -81,13 +83,13 @@ class RunDirectory:
             yield
 
     @classmethod
-    def open(cls, root: Path) -> RunDirectory:
-        """An existing run.
+    def open(cls, root: Path, trusted: bool = False) -> RunDirectory:
+        """An existing run, which may be someone else's: `config` then refuses to name their code, unless `trusted`.
 
         Raises:
             RunDirectoryError: there is none.
         """
-        run = cls(root)
+        run = cls(root, trusted)
         if not run.config_file.is_file():
             raise RunDirectoryError(f"expected a run directory with a config.yaml at {root}, found none")
         return run
@@ -104,9 +106,12 @@ class RunDirectory:
             ConfigError: the file does not fit this version of sacglam, or lacks a value: it was cut off.
         """
         try:
-            return configuration.parse_complete(self.config_file.read_text())
+            config = configuration.parse_complete(self.config_file.read_text())
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
+        if not self._trusted:
+            check_trusted(config.env.name)
+        return config
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, without a last line cut short by a crash."""

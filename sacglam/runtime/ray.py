@@ -139,8 +139,9 @@ class RayWorker(Worker):
         with contextlib.suppress(Exception):
             node, pid = self._ray.get(self._where, timeout=0)
             if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
-                for each in [pid, *guardian.descendants(pid)]:
-                    os.kill(each, signal.SIGKILL)
+                for each in [*guardian.descendants(pid), pid]:
+                    with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+                        os.kill(each, signal.SIGKILL)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor, no_restart=True)
 

@@ -128,6 +128,60 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny_run: Path, tmp_p
     assert_same_end(run, tiny_run)
 
 
+@pytest.mark.parametrize("content", [None, "[]", "{"])
+def test_a_lost_summary_is_made_again_with_the_untrained_policy(
+    content: str | None, tiny_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "lost"
+    shutil.copytree(tiny_run, run)
+    if content is None:
+        (run / "summary.json").unlink()
+    else:
+        (run / "summary.json").write_text(content)
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)
+
+
+def test_a_damaged_line_of_metrics_costs_no_other(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "damaged"
+    shutil.copytree(tiny_run, run)
+    shutil.rmtree(checkpoint.steps(run / "checkpoints")[-1])
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(b"".join([*lines[:3], b"\xff\xfe\n", *lines[3:]]))
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 0, done.stderr
+    assert "1 damaged lines" in done.stdout
+    assert_same_end(run, tiny_run)
+
+
+def test_a_finished_run_that_is_stopped_in_its_last_evaluation_keeps_its_results(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "finished"
+    shutil.copytree(tiny_run, run)
+    before = (run / "summary.json").read_text()
+    said, deadline = tmp_path / "said.txt", time.monotonic() + 120
+    with said.open("wb") as out:
+        process = start(sacglam("train", resume=str(run)), out)
+    while "evaluating after" not in said.read_text():
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 0
+    assert json.loads((run / "summary.json").read_text())["success_after"] == json.loads(before)["success_after"]
+
+
+def test_a_truncated_configuration_is_not_another_experiment(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "cut"
+    shutil.copytree(tiny_run, run)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text[: len(text) // 2])
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 1
+    assert "cut off" in " ".join(done.stderr.split())
+
+
 def test_a_policy_that_breaks_at_a_checkpoint_is_not_saved(tmp_path: Path) -> None:
     """The step that breaks the weights is the last before a checkpoint; no loss has shown it yet."""
     run = tmp_path / "broken"

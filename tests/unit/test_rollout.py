@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.clock import PhaseClock
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs import CheckedEnv, Split, TextEnv
 from sacglam.envs.playground import Playground
-from sacglam.errors import CheckpointError, EnvironmentContractError
+from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout, Start
@@ -375,6 +375,32 @@ def test_a_state_of_before_the_first_step_restores_to_a_fresh_start() -> None:
     ids=["none-at-start", "twice-at-start", "none-later", "twice-later"],
 )
 def test_actions_that_no_policy_can_be_defined_on_are_refused(env: Steady, fault: str) -> None:
-    rollout = _rollout([env], iter(_starts("3")))
+    rollout = _rollout([CheckedEnv(env, "steady")], iter(_starts("3")))
     with pytest.raises(EnvironmentContractError, match=fault):
         rollout.collect(2)
+
+
+@dataclass
+class Broken:
+    """Answers with one row of numbers, whatever is asked."""
+
+    row: LogPolicy
+    version: int = 0
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        return [self.row for _ in queries]
+
+
+@pytest.mark.parametrize(
+    "row", [[np.nan, np.nan], [np.nan, 0.0], [0.0, np.inf], [-np.inf, -np.inf], [0.0, 0.0], [0.0], [-1.1, -1.1, -1.1]]
+)
+def test_a_policy_that_is_none_ends_the_run_whoever_computed_it(row: list[float]) -> None:
+    rollout = _rollout([Steady()], iter(_starts("3")), Broken(np.array(row, dtype=np.float32)))
+    with pytest.raises(DivergenceError, match="add up to 1"):
+        rollout.collect(1)
+
+
+def test_an_action_may_have_no_probability() -> None:
+    rollout = _rollout([Steady()], iter(_starts("3")), Broken(np.array([0.0, -np.inf], dtype=np.float32)))
+    [segment] = rollout.collect(1).segments
+    assert segment.decisions[0].action == 0

@@ -106,7 +106,7 @@ class Run:
         """The command that starts it, or resumes it if it has begun."""
         train = [sys.executable, "-m", "sacglam", "train"]
         if self.begun:
-            return [*train, "--resume", str(self.directory.root)]
+            return [*train, "--resume", str(self.directory.root), "--trust"]  # its settings are those of this command
         settings = [word for o in (*self.variant.overrides, *self.overrides) for word in ("--set", o)]
         return [*train, str(self.variant.file), f"--seed={self.seed}", f"--out={self.directory.root}", *settings]
 

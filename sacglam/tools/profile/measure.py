@@ -33,7 +33,7 @@ class Source:
     run: RunDirectory | None = None
 
 
-def sources_of(paths: Sequence[Path], overrides: Sequence[str]) -> list[Source]:
+def sources_of(paths: Sequence[Path], overrides: Sequence[str], trusted: bool = False) -> list[Source]:
     """Configurations (files) and runs (folders), each with a label of its own.
 
     Raises:
@@ -44,7 +44,7 @@ def sources_of(paths: Sequence[Path], overrides: Sequence[str]) -> list[Source]:
     for path in paths:
         stems.append(path.resolve().name if path.is_dir() else path.stem)
         same = stems.count(stems[-1])
-        run = RunDirectory.open(path) if path.is_dir() else None
+        run = RunDirectory.open(path, trusted) if path.is_dir() else None
         config = configuration.override(run.config(), overrides) if run else configuration.load(path, overrides)
         found.append(Source(f"{stems[-1]} ({same})" if same > 1 else stems[-1], config, run))
     return found

@@ -25,6 +25,9 @@ def test_what_a_folder_lacks(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert missing_files(tmp_path) == [WEIGHTS]
     (tmp_path / "pytorch_model.bin").touch()
+    [pickled] = missing_files(tmp_path)
+    assert "pytorch_model.bin is a pickle" in pickled
+    (tmp_path / "model.safetensors").touch()
     assert missing_files(tmp_path) == []
 
 

@@ -132,5 +132,7 @@ def test_decoding_begins_with_the_padding_token() -> None:
     assert start_token(config) == 5
     model = T5ForConditionalGeneration(config).requires_grad_(False).eval()
     assert Seq2SeqLM(model, lora("t5")).pack(QUERIES).ids_BS[0].tolist() == [5, 1, 2, 5, 3]
-    with pytest.raises(ModelError, match="expected pad_token_id in this t5's config"):
+    config.update({"decoder_start_token_id": 0})  # as MADLAD-400, whose padding token is 1
+    assert start_token(config) == 0
+    with pytest.raises(ModelError, match="expected decoder_start_token_id in this t5's config"):
         start_token(T5Config(pad_token_id=None))
