@@ -32,7 +32,10 @@ def make(name: str, **options: Any) -> TextEnv:
         ConfigError: no such environment, or an option that its factory does not accept.
     """
     factory = _find(name)
-    parameters = inspect.signature(factory).parameters.values()
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # a builtin type such as dict, which makes no environment
+        raise ConfigError(f"environment {name!r} is not a factory; expected a class or function of options") from None
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for option in options:
@@ -63,8 +66,8 @@ def check_trusted(name: str) -> None:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         spec = None
-    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
-    if not any(Path(place).resolve().is_relative_to(Path.cwd()) for place in places if place):
+    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])] if spec else []
+    if not any(Path(place).resolve().is_relative_to(Path.cwd()) for place in places):
         raise ConfigError(
             f"this run's config.yaml names {name!r}, which would be imported and called, and is neither registered nor "
             "below the working directory; go to the folder that holds it, or pass --trust if you know who made the run"

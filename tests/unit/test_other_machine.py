@@ -30,7 +30,9 @@ def _same_threads() -> Iterator[None]:
 
 def run_of(root: Path, config: Config) -> Path:
     """A run's folder with a checkpoint of fresh weights."""
-    RunDirectory.vacant(root).claim(config)
+    directory = RunDirectory.vacant(root)
+    with directory.locked():
+        directory.claim(config)
     weights = build_model(config.model_copy(update={"device": "cpu"})).state()
     found = Checkpoint({f"model.{name}": t for name, t in weights.items()}, {}, {"progress": {"env_steps": 0}})
     checkpoint.save(root / "checkpoints", 0, found, keep=2)

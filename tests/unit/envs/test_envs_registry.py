@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sacglam.envs import base, check_actions, describe, make, register
+from sacglam.envs import check_actions, describe, make, register, registry
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.playground import Playground
 from sacglam.errors import ConfigError, EnvironmentContractError
@@ -28,7 +28,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "house.py").write_text(code_blocks()[0])
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "house", raising=False)
-    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
 
 
 def test_the_included_environments_are_registered() -> None:

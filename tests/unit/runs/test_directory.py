@@ -99,7 +99,9 @@ def test_a_run_may_not_name_code_from_elsewhere(name: str, tmp_path: Path) -> No
 
 def test_a_run_may_name_code_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_world.py").write_text("raise SystemExit('this must not be imported to find out')\n")
-    RunDirectory(tmp_path / "run").claim(load(None, ["env.name=my_world:World"]))
+    run = RunDirectory(tmp_path / "run")
+    with run.locked():
+        run.claim(load(None, ["env.name=my_world:World"]))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert RunDirectory.open(tmp_path / "run").config().env.name == "my_world:World"

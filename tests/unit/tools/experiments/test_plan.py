@@ -36,7 +36,7 @@ def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
     assert (run.config.seed, run.config.steps, run.config.threads) == (1, 640, 2)
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(run.config.to_yaml())
-    assert run.command()[3:] == ["train", "--resume", str(folder)]
+    assert run.command()[3:] == ["train", "--resume", str(folder), "--trust"]
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
