@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import pkgutil
+import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,8 +67,12 @@ def check_trusted(name: str) -> None:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         spec = None
-    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])] if spec else []
-    if not any(Path(place).resolve().is_relative_to(Path.cwd()) for place in places):
+    found = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])] if spec else []
+    places = [Path(place).resolve() for place in found if place]
+    # A virtual environment is often below the working directory, and what is installed in it is not yours.
+    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    yours = [place for place in places if not any(place.is_relative_to(folder) for folder in installed)]
+    if not any(place.is_relative_to(Path.cwd()) for place in yours):
         raise ConfigError(
             f"this run's config.yaml names {name!r}, which would be imported and called, and is neither registered nor "
             "below the working directory; go to the folder that holds it, or pass --trust if you know who made the run"
