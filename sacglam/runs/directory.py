@@ -20,6 +20,29 @@ from sacglam.envs import check_trusted
 from sacglam.errors import ConfigError, RunDirectoryError
 
 
+@contextmanager
+def locked_folder(root: Path, busy: str) -> Iterator[int]:
+    """Hold the lock of a folder, which is made if need be; yields its file descriptor.
+
+    The lock ends with the last process that has the descriptor.
+
+    Raises:
+        RunDirectoryError: another process holds it (with the message `busy`), or the folder cannot be made.
+    """
+    file = root / ".lock"
+    with explained(file):
+        root.mkdir(parents=True, exist_ok=True)
+        held = file.open("a")
+    with held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(busy) from None
+        except OSError:  # a file system without locks: there is nothing to hold
+            pass
+        yield held.fileno()
+
+
 class RunDirectory:
     """`config.yaml`, the `.jsonl` logs, `summary.json`, `checkpoints/`, `adapter/` and `curves.png` under one root."""
 
@@ -68,18 +91,8 @@ class RunDirectory:
         Raises:
             RunDirectoryError: another process trains here, or the folder cannot be made.
         """
-        with explained(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
-            held = (self.root / ".lock").open("a")
-        with held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunDirectoryError(
-                    f"another process is training the run in {self.root}; wait for it, or stop it, before you resume"
-                ) from None
-            except OSError:  # a file system without locks: there is nothing to hold
-                pass
+        busy = f"another process is training the run in {self.root}; wait for it, or stop it, before you resume"
+        with locked_folder(self.root, busy):
             yield
 
     @classmethod

@@ -1,12 +1,11 @@
 """Runs `sacglam train` in processes, a few at a time, and picks up where an earlier command left off."""
 
-import fcntl
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -14,8 +13,7 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 from sacglam.clock import duration
-from sacglam.errors import RunDirectoryError
-from sacglam.runs.directory import explained
+from sacglam.runs.directory import explained, locked_folder
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.tools.experiments.plan import Run
 from sacglam.tools.experiments.results import note_session, progress
@@ -27,8 +25,7 @@ _LINES_PER_RUN = 4
 _PACE_S = 1800.0  # the time left is predicted from the pace of so many seconds
 
 
-@contextmanager
-def sole_user(root: Path) -> Iterator[int]:
+def sole_user(root: Path) -> AbstractContextManager[int]:
     """Hold the lock of an experiment's folder; yields its file descriptor.
 
     Runs inherit the descriptor. So a run that outlives a killed command keeps the folder locked, and no other process
@@ -37,18 +34,8 @@ def sole_user(root: Path) -> Iterator[int]:
     Raises:
         RunDirectoryError: another process works there.
     """
-    file = root / ".lock"
-    with explained(file):
-        root.mkdir(parents=True, exist_ok=True)
-        opened = file.open("a")
-    with opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunDirectoryError(
-                f"another sacglam, or a run that it started, is at work in {root}; wait for it, or choose another --out"
-            ) from None
-        yield opened.fileno()
+    busy = f"another sacglam, or a run that it started, is at work in {root}; wait for it, or choose another --out"
+    return locked_folder(root, busy)
 
 
 class RunsDisplay:
