@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import torch
@@ -80,7 +81,15 @@ class Loop:
         """Bring the present adapter to the engines, if there are any."""
         parts = self._parts
         if parts.processes is not None:
-            self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
+            with self.training_time():
+                self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
+
+    @contextmanager
+    def training_time(self) -> Iterator[None]:
+        """Count the time of the `with` block as an interval's, for what an interval does at other times too."""
+        started = time.perf_counter()
+        yield
+        self.progress.seconds += time.perf_counter() - started
 
     def checkpoint(self) -> Checkpoint:
         """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress.

@@ -170,7 +170,8 @@ class Run:
         now = self._loop.progress.env_steps
         if self._saved_at == now:
             return
-        self._loop.finish_updates()
+        with self._loop.training_time():
+            self._loop.finish_updates()
         with self._parts.clock.phase("checkpoint"):
             self._parts.collector.rollout.check_policy()
             checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint(), self._config.checkpoint.keep)

@@ -51,6 +51,11 @@ def main() -> None:
         if isinstance(error, TrackingError):
             os._exit(1)  # Aim's exit handlers hang if it cannot write
         sys.exit(1)
+    except OSError as error:  # e.g. a name too long for a file system
+        if error.filename is None:
+            raise
+        _fail(f"cannot use {error.filename}: {error.strerror}")
+        sys.exit(1)
     except Exception as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, by its name, since torch may not be imported
             raise

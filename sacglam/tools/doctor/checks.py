@@ -1,6 +1,7 @@
 """Checks of the machine and its Python environment: each a pure function from facts to findings."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +19,12 @@ _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models"}
 # A conflict over one of these breaks the package that has it; one over others mostly does not.
 _DECISIVE = ("torch", "transformers", "tokenizers", "numpy", "pydantic")
+_RISKY_PORTS = {
+    8265: ("Ray", "its dashboard runs any job that it is sent"),
+    10001: ("Ray", "its client server runs any code that it is sent"),
+    43800: ("Aim", "it evaluates Python in queries"),
+}
+_UNPICKLES = ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "VLLM_ALLOW_INSECURE_SERIALIZATION")
 _CONFLICT = re.compile(r"(\S+) \S+ has requirement (.+), but you have \S+ (.+)\.")
 
 
@@ -206,5 +213,23 @@ def _install(facts: Facts, extra: str = "") -> str:
     return f"{facts.executable} -m pip install {what}"
 
 
+def security(facts: Facts) -> Iterator[Finding]:
+    """What others could use to have code run here; docs/security.md has the whole threat model."""
+    token = facts.environ.get("RAY_AUTH_MODE") == "token"
+    if (address := facts.environ.get("RAY_ADDRESS")) and not token:
+        came = f"RAY_ADDRESS is {address}, without authentication: who reaches the cluster can run code on it"
+        yield Finding("Ray", "warning", came, "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE")
+    for port, (name, risk) in _RISKY_PORTS.items():
+        if port in facts.ports and not (token and name == "Ray"):
+            came = f"port {port} is open to other machines: {risk}"
+            yield Finding(name, "warning", came, "restart it on 127.0.0.1, or with authentication")
+    for folder in facts.writable:
+        came = f"every user of this machine may write to {folder}, from which code or weights are read"
+        yield Finding("permissions", "warning", came, f"chmod o-w {shlex.quote(folder)}")
+    for name in _UNPICKLES:
+        if facts.environ.get(name, "0").lower() not in ("", "0", "false"):
+            yield Finding("pickles", "warning", f"{name} is set: libraries run what files hold", f"unset {name}")
+
+
 # In the order of fixing: causes before their consequences.
-CHECKS = (python, platform, gpus, companions, core, gpu_use, conflicts, engines, optional, resources)
+CHECKS = (python, platform, gpus, companions, core, gpu_use, conflicts, engines, optional, resources, security)

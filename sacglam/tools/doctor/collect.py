@@ -1,11 +1,14 @@
 """The facts of this machine, from its files and tools; a tool that does not answer leaves its fact unknown."""
 
+import ipaddress
 import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -53,6 +56,7 @@ _PROBES = {
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 _GIB = 2**30
+_LISTENING = "0A"
 
 
 def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
@@ -67,7 +71,7 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
     return Facts(
         tested=Pins.stated(),
         python=sys.version_info[:3],
-        executable=sys.executable,
+        executable=shlex.quote(sys.executable),
         system=platform.system(),
         machine=platform.machine(),
         checkout=PYPROJECT.is_file(),
@@ -83,6 +87,9 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
         memory_gib=_memory_gib(),
         shm_gib=shutil.disk_usage("/dev/shm").total / _GIB if Path("/dev/shm").is_dir() else None,
         open_files=_open_files(),
+        writable=writable(Path.cwd(), Path("runs"), *map(Path, filter(None, sys.path)), _hub_cache()),
+        ports=frozenset().union(*(open_ports(_read(f"/proc/net/{table}")) for table in ("tcp", "tcp6"))),
+        environ=dict(os.environ),
     )
 
 
@@ -151,6 +158,40 @@ def _open_files() -> int | None:
     """The limit on open files of this process; None if unlimited or unknown."""
     limit = -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX")
     return limit if limit > 0 else None
+
+
+def writable(*folders: Path) -> tuple[str, ...]:
+    """Those of `folders` that every user of this machine may write to."""
+    if sys.platform == "win32":
+        return ()
+    found = [each.resolve() for each in folders if os.path.isdir(each)]
+    return tuple(dict.fromkeys(str(each) for each in found if each.stat().st_mode & stat.S_IWOTH))
+
+
+def open_ports(table: str) -> set[int]:
+    """Ports that other machines can connect to, from the text of /proc/net/tcp or tcp6."""
+    found = set()
+    for line in table.splitlines()[1:]:
+        _, local, _, state, *_ = line.split()
+        address, port = (bytes.fromhex(part) for part in local.split(":"))
+        words = b"".join(address[i : i + 4][::-1] for i in range(0, len(address), 4))  # each is little-endian
+        ip = ipaddress.ip_address(words)
+        mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+        if state == _LISTENING and not (mapped or ip).is_loopback:
+            found.add(int.from_bytes(port))
+    return found
+
+
+def _hub_cache() -> Path:
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+
+
+def _read(file: str) -> str:
+    """A file's text; empty where there is none."""
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""
 
 
 def _nvidia_driver() -> Driver:

@@ -111,6 +111,12 @@ class Facts:
     shm_gib: float | None = None
     """Size of /dev/shm."""
     open_files: int | None = None
+    writable: tuple[str, ...] = ()
+    """Folders that code, configurations or weights are read from and that every user may write to."""
+    ports: frozenset[int] = frozenset()
+    """TCP ports on which this machine listens for others."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The environment's variables."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

@@ -68,14 +68,20 @@ def _verdict(way: Way, title: str, findings: Sequence[Finding]) -> Verdict:
 
 
 def print_report(console: Console, diagnosis: Diagnosis) -> None:
-    """A table of findings, and the verdicts, with the fix for each no."""
-    table = Table("", "what", "found", "fix")
+    """A table of findings with the fixes below it, whole in any terminal, and the verdicts, with the fix of each no."""
+    table = Table("", "what", "found")
     for finding in diagnosis.findings:
-        fix = finding.fix if finding.level in ("warning", "fault") else None
-        table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.came), escape(fix or ""))
+        table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.came))
     console.print(table)
+    for finding in diagnosis.findings:
+        if finding.fix and finding.level in ("warning", "fault"):
+            _print_whole(console, f"fix {finding.name}:  {finding.fix}")
     for verdict in diagnosis.verdicts:
         console.print(f"{'[green]yes[/green]' if verdict.works else '[red]no [/red]'}  [bold]{verdict.title}[/bold]")
         if not verdict.works:
-            console.print(f"     {verdict.reason}", markup=False, highlight=False, soft_wrap=True)
-            console.print(f"     fix: {verdict.fix}", markup=False, highlight=False, soft_wrap=True)
+            _print_whole(console, f"     {verdict.reason}")
+            _print_whole(console, f"     fix: {verdict.fix}")
+
+
+def _print_whole(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import ablations, plan, results
 from sacglam.tools.experiments.plan import Experiment, Run
 
-console = Console()
+console = Console(emoji=False)
 
 SeedsOption = Annotated[int, typer.Option(help="Seeds per configuration (0 to N-1).", min=1, metavar="N")]
 JobsOption = Annotated[

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sacglam.clock import duration
+from sacglam.runs.summary import OUTSIDE_TRAINING
 from sacglam.tools.experiments.results import OVERALL
 from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = Mapping[str, Any]
-_OUTSIDE_TRAINING = ("evaluation", "checkpoint")
 _UNTRAINED = ("random", "before")  # often the same for all members
 
 
@@ -93,8 +93,8 @@ def _phases(members: Sequence[Values]) -> str:
 
     names = dict.fromkeys(name for member in members for name in member["seconds_by_phase"])
     total = {"": "**training**"} | {m["label"]: f"**{m['train_seconds'].mean:.1f}**" for m in members}
-    during = [row(name, name) for name in names if name not in _OUTSIDE_TRAINING]
-    outside = [row(name, f"{name} (apart)") for name in names if name in _OUTSIDE_TRAINING]
+    during = [row(name, name) for name in names if name not in OUTSIDE_TRAINING]
+    outside = [row(name, f"{name} (apart)") for name in names if name in OUTSIDE_TRAINING]
     return "Seconds by phase, mean over seeds.\n\n" + _table([*during, total, *outside])
 
 
@@ -144,7 +144,8 @@ _HOW_TO_READ = """## How to read it
 - *Area* is mean success from step 0 to the shortest budget, by trapezoids between evaluations.
 - *Steps* and *seconds to {threshold:g}* are those of the first evaluation at or above it, so they are no finer than the
   evaluations. A run that never reached it counts as longer than all others in the median, and there is no mean.
-- Seconds are those of training, without evaluations and checkpoints. A mean over seconds ends with its fastest seed."""
+- Seconds are those of training, without evaluations, sample episodes and checkpoints. A mean over seconds ends with
+  its fastest seed."""
 
 
 def _interval(found: Estimate | None, form: str = ".3f") -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacglam.tools.doctor.collect import _BITSANDBYTES, _TORCH, Outcome, parse_driver, probe, torch_build, wrong_widths
+from sacglam.tools.doctor.collect import (
+    _BITSANDBYTES,
+    _TORCH,
+    Outcome,
+    open_ports,
+    parse_driver,
+    probe,
+    torch_build,
+    writable,
+    wrong_widths,
+)
 from sacglam.tools.doctor.facts import Gpu, Pins
 from tests.conftest import sacglam
 
@@ -81,3 +93,31 @@ def test_a_broken_install_is_reported_and_exits_with_1(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     one = json.loads(done.stdout)["verdicts"][0]
     assert "cannot be imported: RuntimeError: operator torchvision::nms" in one["reason"]
+
+
+def test_folders_that_others_may_write_to_are_found(tmp_path: Path) -> None:
+    for name, mode in (("mine", 0o755), ("ours", 0o775), ("everyone's", 0o777), ("sticky", 0o1777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    folders = [*sorted(tmp_path.iterdir()), tmp_path / "missing", tmp_path / "sticky"]
+    assert writable(*folders) == (str(tmp_path / "everyone's"), str(tmp_path / "sticky"))
+
+
+def test_ports_that_other_machines_can_reach() -> None:
+    """Those that this process opens, as the kernel lists them."""
+    ours = {}
+    with contextlib.ExitStack() as stack:
+        for family, host in (
+            (socket.AF_INET, "0.0.0.0"),
+            (socket.AF_INET, "127.0.0.1"),
+            (socket.AF_INET6, "::"),
+            (socket.AF_INET6, "::1"),
+            (socket.AF_INET6, "::ffff:127.0.0.1"),
+        ):
+            try:
+                server = stack.enter_context(socket.create_server((host, 0), family=family))
+            except OSError:  # without IPv6
+                continue
+            ours[host] = server.getsockname()[1]
+        found = open_ports(Path("/proc/net/tcp").read_text()) | open_ports(Path("/proc/net/tcp6").read_text())
+    assert {host for host, port in ours.items() if port in found} == ours.keys() & {"0.0.0.0", "::"}

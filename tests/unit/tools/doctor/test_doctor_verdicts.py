@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from sacglam.tools.doctor.facts import Driver, Facts, Finding, Gpu, Pins, TorchBuild
-from sacglam.tools.doctor.report import Verdict, diagnose
+from sacglam.tools.doctor.report import Verdict, diagnose, print_report
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80.0, "9.0")
 V100 = Gpu("Tesla V100-SXM2-32GB", 32.0, "7.0")
@@ -206,3 +208,30 @@ def test_scarce_resources_are_warnings() -> None:
     assert [levels[name] for name in ("cores", "memory", "/dev/shm", "open files")] == ["warning"] * 4
     unknown = replace(CPU_ENGINES, memory_gib=None, shm_gib=None, open_files=None)
     assert works(unknown) == (True, True, False)
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_fixes_are_printed_whole_in_any_terminal(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    diagnosis = diagnose(replace(LAPTOP, installed={"torch": "2.12.0"}, executable="'/opt/a folder/python'"))
+    print_report(console, diagnosis)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    wanted = [f"fix {f.name}:  {f.fix}" for f in diagnosis.findings if f.fix and f.level in ("warning", "fault")]
+    assert len(wanted) >= 3
+    assert set(wanted) <= set(lines)
+
+
+def test_what_others_could_use_is_reported() -> None:
+    assert all(f.name not in ("Ray", "Aim", "permissions", "pickles") for f in diagnose(CPU_ENGINES).findings)
+    open_to_others = replace(
+        LAPTOP,
+        environ={"RAY_ADDRESS": "10.0.0.1:6379", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
+        ports=frozenset({22, 8265, 43800}),
+        writable=("/data/our runs",),
+    )
+    found = [f for f in diagnose(open_to_others).findings if f.name in ("Ray", "Aim", "permissions", "pickles")]
+    assert [f.name for f in found] == ["Ray", "Ray", "Aim", "permissions", "pickles"]
+    assert all(f.level == "warning" and not f.blocks and f.fix for f in found)
+    assert found[3].fix == "chmod o-w '/data/our runs'"
+    with_token = replace(open_to_others, environ={**open_to_others.environ, "RAY_AUTH_MODE": "token"})
+    assert [f.name for f in diagnose(with_token).findings if f.name == "Ray"] == []

@@ -1,0 +1,43 @@
+"""What the command line prints: text of users as it is."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sacglam.cli.display import RichDisplay, print_summary
+
+FOLDERS = ("runs/[red]x[/]", "runs/[/bold]", "runs/:smile:", "runs/two words", "runs/[link=x]\\")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_s_name_is_printed_as_it_is(folder: str, finished: bool) -> None:
+    summary = {
+        "finished": finished,
+        "env_steps": 640,
+        "updates": 40,
+        "train_seconds": 1.0,
+        "success_heldout": None,
+        **{f"success_{when}": {"overall": 0.5, "[red]kind": 0.5} for when in ("random", "before", "after")},
+    }
+    console = Console(file=io.StringIO(), emoji=False)
+    print_summary(console, Path(folder), summary)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"sacglam {'evaluate' if finished else 'train --resume'} {shlex.quote(folder)}\n" in said
+    assert ("[red]kind" in said) == finished
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_stage_is_printed_as_it_is(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, emoji=False, color_system=None)
+    with RichDisplay(console) as display:
+        display.stage("importing [red]x[/]", 1)
+        display.note("[/] noted")
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "importing [red]x[/]" in said
+    assert "[/] noted" in said

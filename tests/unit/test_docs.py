@@ -1,0 +1,83 @@
+"""What the docs name exists: classes and their members, modules, settings, files."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sacglam.config import Config, Section
+from sacglam.config.sections import ALGORITHMS
+
+ROOT = Path(__file__).parents[2]
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("sacglam", "tests", "launch", "configs", "docs", "benchmarks")
+
+
+def members() -> Mapping[str, set[str]]:
+    """Names in the body of each class of the package, and of its bases there."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    bases: dict[str, list[str]] = {}
+    for file in (ROOT / "sacglam").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef):
+                        found[node.name].add(each.name)
+                    elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                        found[node.name].add(each.target.id)
+
+    def whole(name: str) -> set[str]:
+        return found[name].union(*(whole(base) for base in bases.get(name, [])))
+
+    return {name: whole(name) for name in bases}
+
+
+def settings(section: type[Section] = Config, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all settings and sections."""
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        kinds = ALGORITHMS.values() if name == "algo" else [field.annotation]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from settings(kind, f"{prefix}{name}.")
+
+
+MEMBERS, SETTINGS = members(), set(settings())
+
+
+def wrong(text: str) -> Iterator[str]:
+    """The names in backticks that look like ours and are not there."""
+    for quoted in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        name = re.split(r"[(:= ]", quoted)[0]
+        first, _, rest = name.partition(".")
+        if re.fullmatch(r"sacglam(\.\w+)+", name):
+            try:
+                pkgutil.resolve_name(name)
+            except (ImportError, AttributeError):
+                yield quoted
+        elif first in MEMBERS and re.fullmatch(r"\w+", rest) and rest not in MEMBERS[first]:
+            yield quoted
+        elif re.fullmatch(r"\w+(\.\w+)+", name) and first in Config.model_fields:
+            if name not in SETTINGS and not re.match(r"env\.options\.|critic\.(json|safetensors)", name):
+                yield quoted
+        elif re.fullmatch(rf"({'|'.join(FOLDERS)})(/[\w.]+)+/?", name) and not (ROOT / name).exists():
+            yield quoted
+
+
+@pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
+def test_what_the_docs_name_exists(file: Path) -> None:
+    added_in_the_first_hour = "algo.actor_q"  # of CONTRIBUTING.md
+    assert [name for name in wrong(file.read_text()) if not name.startswith(added_in_the_first_hour)] == []
+
+
+def test_a_name_that_is_not_there_is_found() -> None:
+    bad = ["Learner.no_such", "sacglam.no_such", "algo.no_such", "sacglam/no_such.py"]
+    good = ["Learner.state()", "sacglam.envs.register", "algo.epochs", "sacglam/loop.py"]
+    assert list(wrong(" ".join(f"`{name}`" for name in [*bad, *good]))) == bad
