@@ -42,11 +42,13 @@ if [ "$gpus_per_node" -eq 0 ]; then
 fi
 
 # on NODE COMMAND...: run one process on that node. It replaces the calling subshell, so that a signal to the subshell
-# reaches it. --overlap: steps share the node; otherwise each would wait for the one before.
+# reaches it. --overlap: steps share the node; otherwise each would wait for the one before. From SLURM 22.05 on a step
+# has a single core unless it asks for the job's --cpus-per-task.
+cpus=${SLURM_CPUS_PER_TASK:-1}
 on() {
   local node=$1
   shift
-  exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" "$@"
+  exec srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --nodelist="$node" "$@"
 }
 
 # The nodes communicate over the network of the head's own address. If it has several, choose one: HEAD_ADDRESS=10.0.0.1.
@@ -72,7 +74,7 @@ forward() { # the run finishes its interval and writes a checkpoint
 }
 trap forward TERM
 
-resources=(--num-cpus="${SLURM_CPUS_PER_TASK:-1}" --num-gpus="$gpus_per_node" --disable-usage-stats --block)
+resources=(--num-cpus="$cpus" --num-gpus="$gpus_per_node" --disable-usage-stats --block)
 on "$head" ray start --head --node-ip-address="$address" --port="$PORT" --include-dashboard=false "${resources[@]}" &
 steps+=($!)
 deadline=$((SECONDS + START_S))

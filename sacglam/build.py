@@ -30,7 +30,7 @@ from sacglam.prompt import query
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.devices import machine
+from sacglam.runtime.devices import machine, resolve_device
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff, Handoff
@@ -174,19 +174,36 @@ def serves_vllm(config: Config) -> bool:
     """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model.
 
     Raises:
-        ModelError: vLLM is asked for by name, for a model that is no decoder; or the model cannot be found.
+        ModelError: vLLM is asked for by name or by `engines.tensor_parallel`, and cannot serve the model; or the model
+            cannot be found.
     """
     if config.engines.type == "packed":
         return False
-    decodes = not load_shape(config.model).is_encoder_decoder
-    if config.engines.type == "auto":
-        return decodes and config.model.quantize == "none" and find_spec("vllm") is not None
-    if not decodes:
+    obstacle = _obstacle_to_vllm(config)
+    if config.engines.type == "auto" and config.engines.tensor_parallel == 1:
+        return obstacle is None and find_spec("vllm") is not None
+    if obstacle:
         raise ModelError(
-            f"model {config.model.name!r} is an encoder-decoder, which vLLM does not serve; expected engines.type auto "
-            "or packed (our own forward pass, in a process of its own), got vllm"
+            f"vLLM cannot serve model {config.model.name!r}: {obstacle}; expected engines.type auto or packed (our own "
+            "forward pass, in a process of its own) and engines.tensor_parallel 1"
         )
     return True
+
+
+def _obstacle_to_vllm(config: Config) -> str | None:
+    """Why vLLM cannot serve the model on this machine's device; None if it can."""
+    if load_shape(config.model).is_encoder_decoder:
+        return "it is an encoder-decoder"
+    if config.model.quantize != "none":
+        return f"model.quantize is {config.model.quantize}"
+    if resolve_device(config) == "cpu":
+        return None
+    if config.model.dtype == "float32":
+        return "on GPUs its LoRA kernels compute in 16 bits only, and model.dtype is float32 (bfloat16 would do)"
+    # In a cluster the driver may have no GPU; each engine then decides on its own.
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        return f"{torch.cuda.get_device_name()} has no bfloat16, which begins with compute capability 8.0"
+    return None
 
 
 def _fixed_states(config: Config) -> list[Query]:

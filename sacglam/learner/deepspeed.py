@@ -31,7 +31,8 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
     A collective in which a rank has not joined after `timeout_s` seconds fails on the others.
     """
     chosen = torch.device(device)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(chosen.index or 0)}
+    index = chosen.index or 0  # Ray shows each rank its own GPU only
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(index)}
     os.environ |= {"DS_ACCELERATOR": chosen.type}
     deepspeed, groups = _import_deepspeed()
 
@@ -42,7 +43,7 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
         # Keeps DeepSpeed from looking for operators that it could compile.
         deepspeed.ops.__compatible_ops__ = {}
     else:
-        torch.cuda.set_device(chosen)
+        torch.cuda.set_device(index)
     timeout = timedelta(seconds=timeout_s)
     deepspeed.init_distributed(
         "gloo" if chosen.type == "cpu" else "nccl",

@@ -15,7 +15,7 @@ class _Slot:
     """The place of one engine, whichever process fills it."""
 
     worker: Worker
-    starting: bool = True  # the first answer takes longer
+    starting: bool = True  # until it has scored a state: the first ones compile kernels
     served: bool = False  # some engine in this place has answered
 
 
@@ -90,7 +90,8 @@ class EngineGroup:
                 first = [] if self._adapter is None or method == "load" else [("load", self._adapter)]
                 calls = [slot.worker.submit(*call) for call in (*first, (method, argument))]
             else:
-                slot.starting, slot.served = False, True
+                slot.starting = slot.starting and not (method == "score" and argument)
+                slot.served = True
                 return result
 
     def _replace(self, index: int, cause: Exception) -> None:

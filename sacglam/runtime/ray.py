@@ -20,6 +20,8 @@ from sacglam.runtime.group import StillRunning, Worker, WorkerLost
 _OBJECT_STORE_BYTES = 512 * 1024**2
 # Listen on loopback only. Ray has an option for it (`_options`); gloo, NCCL and vLLM read these.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+# In a user's or a cluster's environment the second one would leave every worker on the first GPU.
+_WORKER = {"TOKENIZERS_PARALLELISM": "false", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0"}
 _RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 # No idle process for each core: our workers have environments of their own and would use none of them. And despite its
 # name, on Linux the other variable keeps Ray from replacing 127.0.0.1 with the machine's address.
@@ -160,7 +162,7 @@ class RayRuntime:
         self._workers: list[RayWorker] = []
         self._group: Any = None
         self._guardian: guardian.Guardian | None = None
-        self._env = {"TOKENIZERS_PARALLELISM": "false", **(_LOOPBACK if self._own else {})}
+        self._env = {**_WORKER, **(_LOOPBACK if self._own else {})}
         os.environ |= _RAY | (_OWN_RAY if self._own else {})  # read when Ray is imported
         try:
             import ray
@@ -193,6 +195,7 @@ class RayRuntime:
             **options,
             "address": "local",  # even if Ray already runs here or RAY_ADDRESS is set
             "num_cpus": max(os.cpu_count() or 1, sum(spec.threads for spec in self._specs)),
+            "num_gpus": sum(spec.gpus for spec in self._specs),  # the plan has counted them
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_node_ip_address": "127.0.0.1",

@@ -28,7 +28,12 @@ STAND_INS = {
     "scontrol": '[ "$1" = requeue ] && echo "scontrol $*" >>"$LOG" || printf "%s\\n" $NODES',
     "hostname": "echo 10.0.0.1 192.168.0.1",
     "srun": """
-        while [[ $1 == --* ]]; do [[ $1 == --nodelist=* ]] && node=${1#--nodelist=}; shift; done
+        cpus=1 # as SLURM does
+        while [[ $1 == --* ]]; do
+          case $1 in --nodelist=*) node=${1#*=} ;; --cpus-per-task=*) cpus=${1#*=} ;; esac
+          shift
+        done
+        echo "$cpus" >>"$LOG.cpus"
         [ "$1" = hostname ] || echo "$node: $*" >>"$LOG"
         exec "$@" """,
     "ray": """
@@ -106,6 +111,7 @@ def test_a_job_starts_the_head_then_the_workers_then_the_training(job: dict[str,
     assert trained == [f"sacglam train configs/x.yaml --set steps=9 --gpus 12 --address auto --out {job['RUN']}"]
     assert lines.index(trained[0]) > max(lines.index(line) for line in (first, *others))
     assert not list(Path(job["HOME"]).glob(".sacglam-ray-token*"))
+    assert set(Path(job["LOG"] + ".cpus").read_text().split()) == {job["SLURM_CPUS_PER_TASK"]}
 
 
 def test_the_trainings_exit_code_is_the_jobs(job: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,20 @@ class Lost:
 
     def result(self, timeout_s: float | None = None) -> Any:
         raise self.error
+
+
+class Slow:
+    """A result that comes after a moment."""
+
+    def __init__(self, pending: Pending) -> None:
+        self.pending = pending
+        self.ready = time.monotonic() + 0.3
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        if time.monotonic() < self.ready:
+            time.sleep(0.02)
+            raise StillRunning
+        return self.pending.result()
 
 
 class Mortal(Worker):
@@ -122,10 +137,30 @@ def test_an_engine_that_dies_while_it_loads_is_replaced() -> None:
 
 
 def test_a_hung_engine_counts_as_lost() -> None:
-    engines, workers = group([None, StillRunning()])
+    engines, workers = group([None, None, StillRunning()])
     engines.wait_ready()
+    engines.log_policy(QUERIES)
     assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
     assert workers[0].killed
+
+
+def test_the_first_states_may_take_as_long_as_a_start() -> None:
+    """Kernels are compiled then, with the first adapter too."""
+
+    class Compiling(Mortal):
+        def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
+            done = super().submit(method, *args)
+            return Slow(done) if method == "load" or args[0] else done
+
+    notes: list[str] = []
+    config = EnginesConfig(count=1, timeout_s=0.1, start_timeout_s=9)
+    engines = EngineGroup(lambda _: Compiling([]), config, notes.append)
+    engines.wait_ready()
+    engines.load(Adapter(3, {}))
+    assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
+    assert notes == []
+    engines.log_policy(QUERIES)
+    assert len(notes) == 1  # from then on an answer as slow as that means a hung engine
 
 
 def test_restarts_are_bounded() -> None:

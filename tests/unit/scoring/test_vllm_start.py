@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from sacglam import build
 from sacglam.build import serves_vllm
-from sacglam.config import Config, ModelConfig
+from sacglam.config import Config, ModelConfig, load
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
 from sacglam.scoring.vllm.engine import vllm_engine
@@ -34,6 +37,41 @@ def test_a_model_that_is_no_decoder_is_refused_before_vllm_starts(tmp_path: Path
     config = _config(tmp_path)
     with pytest.raises(ModelError, match=message):
         serves_vllm(config.model_copy(update={"engines": config.engines.model_copy(update={"type": "vllm"})}))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Makes torch find a GPU of a compute capability, next to an installed vLLM."""
+    monkeypatch.setattr(build, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    return lambda *capability: monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+
+
+def _serves(kind: str, dtype: str, *settings: str) -> bool:
+    return serves_vllm(
+        load(None, ["device=cuda", "engines.count=1", f"engines.type={kind}", f"model.dtype={dtype}", *settings])
+    )
+
+
+def test_on_a_gpu_vllm_serves_bfloat16_from_ampere_on(gpu: Callable[[int, int], None]) -> None:
+    gpu(8, 0)
+    assert _serves("auto", "bfloat16")
+    assert _serves("vllm", "bfloat16")
+    assert not _serves("auto", "float32")
+    with pytest.raises(ModelError, match=r"16 bits only, and model.dtype is float32"):
+        _serves("vllm", "float32")
+    with pytest.raises(ModelError, match=r"float32.* engines.tensor_parallel 1"):
+        _serves("auto", "float32", "engines.tensor_parallel=2")
+    gpu(7, 5)
+    assert not _serves("auto", "bfloat16")
+    with pytest.raises(ModelError, match="Tesla T4 has no bfloat16"):
+        _serves("vllm", "bfloat16")
+
+
+def test_on_a_cpu_vllm_serves_float32(gpu: Callable[[int, int], None]) -> None:
+    gpu(7, 5)
+    assert serves_vllm(load(None, ["device=cpu", "engines.count=1"]))
 
 
 def test_adapted_layers_are_those_of_the_settings_and_never_the_output_layer() -> None:
