@@ -1,8 +1,10 @@
 """The values that pass between the parts of sacglam: frozen, of plain Python and numpy, free of torch."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,6 +139,16 @@ class Adapter:
 
     version: int
     files: Mapping[str, bytes]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickle the files apart from the rest, so that Ray copies tens of megabytes once and not four times."""
+        if operator.index(protocol) < 5:
+            return object.__reduce_ex__(self, protocol)
+        return _adapter, (self.version, {name: PickleBuffer(content) for name, content in self.files.items()})
+
+
+def _adapter(version: int, files: Mapping[str, "bytes | memoryview"]) -> Adapter:
+    return Adapter(version, {name: bytes(content) for name, content in files.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class Learner:
         """The actor's adapter now, and the policy at the states of `probe`."""
         with self.clock.phase("publish"):
             with self.backend.gathered():
-                adapter = Adapter(self.updates, self.model.lm.adapter_files())
+                adapter = Adapter(self.updates, self.model.lm.adapter_files(base_dtype=True))
             return Published(adapter, self.log_policy(probe) if probe else [])
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:

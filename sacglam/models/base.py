@@ -52,5 +52,8 @@ class PackedLM(Protocol):
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
 
-    def adapter_files(self, adapter: str = ACTOR) -> dict[str, bytes]:
-        """`adapter` as the files of a peft folder, by name, as peft and vLLM load it."""
+    def adapter_files(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
+        """`adapter` as the files of a peft folder, by name, as peft and vLLM load it.
+
+        Weights are float32 or, with `base_dtype`, of the base model's type, in which vLLM computes with them.
+        """

@@ -178,10 +178,13 @@ class LoraLM(PackedLM, Generic[P]):
             )
 
     @override
-    def adapter_files(self, adapter: str = ACTOR) -> dict[str, bytes]:
+    def adapter_files(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
         settings = {**self._peft.peft_config[adapter].to_dict(), "inference_mode": True}
         plain = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
-        tensors = {name: p.detach().cpu().contiguous() for name, p in self.adapter_parameters(adapter).items()}
+        dtype = self._model.dtype if base_dtype else torch.float32
+        tensors = {
+            name: p.detach().to("cpu", dtype).contiguous() for name, p in self.adapter_parameters(adapter).items()
+        }
         return {
             CONFIG_NAME: json.dumps(plain, indent=2, sort_keys=True).encode(),
             SAFETENSORS_WEIGHTS_NAME: save(tensors, metadata={"format": "pt"}),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel
+from safetensors.torch import load
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -199,6 +200,20 @@ def test_adapter_files_are_those_that_peft_writes(lm_name: str, tmp_path: Path) 
         settings["target_modules"].sort()  # a set, in any order
     assert own == theirs
     assert files["adapter_model.safetensors"] == (tmp_path / "adapter_model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("lm_name", BOTH)
+def test_adapter_files_in_the_models_type_are_the_rounded_weights(lm_name: str) -> None:
+    lm = adapted(lm_name, tiny_model(lm_name, dtype=torch.bfloat16))
+    shake(lm, [ACTOR])
+    whole, rounded = (
+        load(files["adapter_model.safetensors"]) for files in (lm.adapter_files(), lm.adapter_files(base_dtype=True))
+    )
+    assert whole.keys() == rounded.keys()
+    for name, tensor in whole.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(rounded[name], tensor.bfloat16())
+    assert tiny_lm(lm_name).adapter_files(base_dtype=True) == tiny_lm(lm_name).adapter_files()
 
 
 @pytest.mark.parametrize("merged", [False, True])
