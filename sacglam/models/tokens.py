@@ -1,4 +1,7 @@
-"""Text to token ids: prompt and actions are tokenised separately and joined as ids."""
+"""Text to token ids: prompt and actions are tokenised separately and joined as ids.
+
+This is the only place where they become tokens, for the learner, all engines and agents.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +11,13 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 from sacglam.errors import ModelError
-from sacglam.types import Query
+from sacglam.prompt import query
+from sacglam.types import Observation, Query
 
 Ids = npt.NDArray[np.int64]
 
 _CACHED_TEXTS = 200_000
+_EXAMPLE = query("Grasp red cat", Observation("You see: red cat", ("Go to red cat", "Grasp", "Open door 2")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class QueryTokenizer:
         each prompt.
 
         Raises:
-            ModelError: the tokenizer has no such token.
+            ModelError: the tokenizer has no such token, or splits no text between a prompt and its action.
         """
         if score_eos and tokenizer.eos_token_id is None:
             raise ModelError("policy.score_eos needs an end-of-sequence token; set it to false for this tokenizer")
@@ -48,6 +53,7 @@ class QueryTokenizer:
         self._max_tokens = max_tokens
         self._action_end = [tokenizer.eos_token_id] if score_eos else []
         self._prompt_end = [tokenizer.eos_token_id] if prompt_eos else []
+        self._dropped = _dropped_prefix(tokenizer)
         self._cache: dict[str, Ids] = {}
 
     def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
@@ -56,6 +62,8 @@ class QueryTokenizer:
         Raises:
             ModelError: a text without tokens, or prompt + action longer than the model allows.
         """
+        if self._dropped:
+            queries = [Query(q.prompt, tuple(a.removeprefix(self._dropped) for a in q.actions)) for q in queries]
         self._fill_cache(queries)
         return [self._tokenise(query) for query in queries]
 
@@ -90,3 +98,28 @@ class QueryTokenizer:
                 f"The prompt begins: {query.prompt[:80]!r}"
             )
         return tokenised
+
+
+def _dropped_prefix(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What an action's text loses before it is tokenised: nothing, or its leading space.
+
+    Tokenizers of Llama 2's form (Mistral-7B-v0.1, Phi-3) put a space before every text, which would make two.
+
+    Raises:
+        ModelError: neither way gives the tokens of prompt and action as one text.
+    """
+    prompt, actions = _EXAMPLE.prompt, _EXAMPLE.actions
+
+    def ids(*texts: str) -> list[list[int]]:
+        encoded: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return encoded
+
+    [prompt_ids], together = ids(prompt), ids(*(prompt + action for action in actions))
+    for prefix in ("", " "):
+        if together == [prompt_ids + apart for apart in ids(*(action.removeprefix(prefix) for action in actions))]:
+            return prefix
+    raise ModelError(
+        f"this model's tokenizer reads {prompt[-7:] + actions[0]!r} as other tokens than its parts {prompt[-7:]!r} and "
+        f"{actions[0]!r}, with or without the space, so actions cannot be scored after a prompt that they share; "
+        "expected a tokenizer that splits texts at spaces"
+    )

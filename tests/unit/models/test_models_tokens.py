@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, T5Tokenizer
 
 from sacglam.errors import ModelError
 from sacglam.models import tokens
 from sacglam.models.loading import BUILTIN
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
-from sacglam.types import Query
+from sacglam.prompt import query
+from sacglam.types import Observation, Query
 
 WORDS = ("a", "b", "c", "d", "ab", "bc", "abc")
 
@@ -44,7 +45,9 @@ class Counting:
 
 def _counting(max_tokens: int = 99) -> tuple[QueryTokenizer, Counting]:
     counting = Counting()
-    return QueryTokenizer(counting, max_tokens), counting  # type: ignore[arg-type]
+    tokenise = QueryTokenizer(counting, max_tokens)  # type: ignore[arg-type]
+    counting.asked.clear()  # what it tries when it is made
+    return tokenise, counting
 
 
 def _ids(tokenised: TokenisedQuery) -> tuple[list[int], list[list[int]]]:
@@ -67,6 +70,50 @@ def test_the_built_in_tokenizer_joins_to_its_own_reading() -> None:
     joined = np.concatenate([got.prompt, got.actions[0]])
     assert tokenizer.decode(joined) == prompt + action
     assert joined.tolist() == tokenizer(prompt + action, add_special_tokens=False)["input_ids"]
+
+
+PIECES = ("\u2581Go", "\u2581to", "\u2581red", "\u2581cat", "\u2581Grasp", "\u2581Open", "\u2581\u2581", "Go")
+
+
+def _sentencepiece(normalizer: Any = None, metaspace: str | None = None, pieces: tuple[str, ...] = PIECES) -> Any:
+    """A BPE over sentencepiece's marks that knows every letter and `pieces`; spaces become \u2581 in the way given."""
+    letters = sorted({*"".join(pieces), *"Goal: Grasp red cat\nYou see: Action Open door 2"} - {" "})
+    vocabulary, merges = {letter: i for i, letter in enumerate(letters)}, []
+    for piece in pieces:
+        for end in range(2, len(piece) + 1):
+            merges.append((piece[: end - 1], piece[end - 1]))
+            vocabulary.setdefault(piece[:end], len(vocabulary))
+    core = Tokenizer(models.BPE(vocabulary, list(dict.fromkeys(merges))))
+    if normalizer is not None:
+        core.normalizer = normalizer
+    if metaspace is not None:
+        core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=metaspace, split=False)
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+LLAMA_2 = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        pytest.param(_sentencepiece(LLAMA_2), id="Llama 2"),
+        pytest.param(_sentencepiece(normalizers.Replace(" ", "\u2581")), id="Gemma"),
+        *(pytest.param(_sentencepiece(metaspace=scheme), id=scheme) for scheme in ("always", "first", "never")),
+        pytest.param(AutoTokenizer.from_pretrained(BUILTIN), id="byte-level"),
+    ],
+)
+def test_an_action_has_the_tokens_that_it_has_in_one_text_with_its_prompt(tokenizer: Any) -> None:
+    seen = query("Go to red cat", Observation("red cat", ("Go to red cat", "Grasp", "Open red door")))
+    [got] = QueryTokenizer(tokenizer, 99)([seen])
+    for action, ids in zip(seen.actions, got.actions, strict=True):
+        together = tokenizer(seen.prompt + action, add_special_tokens=False)["input_ids"]
+        assert [*got.prompt, *ids] == together
+
+
+def test_a_tokenizer_that_joins_prompt_and_action_is_refused() -> None:
+    with pytest.raises(ModelError, match="reads 'Action: Go to red cat' as other tokens than its parts 'Action:' and"):
+        QueryTokenizer(_sentencepiece(normalizers.Replace(" ", "\u2581"), pieces=(":\u2581Go",)), 99)
 
 
 def test_score_eos_ends_every_action() -> None:
