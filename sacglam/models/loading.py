@@ -101,6 +101,12 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     try:
         model = read_in_4_bits(read, dtype, device) if quantised else read()
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        if settings.attention == "sdpa" and "scaled_dot_product_attention" in str(error):
+            load_model(settings.model_copy(update={"attention": "eager"}), device)  # or refused for a reason of its own
+            raise ModelError(
+                f"model {settings.name!r} ({text.config.model_type}) has no sdpa attention in transformers, but can be "
+                "packed without; set model.attention=eager"
+            ) from error
         raise load_error(settings.name, error) from error
     model = model.to(device).requires_grad_(False).eval()
     if settings.gradient_checkpointing:
@@ -113,7 +119,7 @@ def load_text(settings: ModelConfig) -> ModelText:
     """What an engine that loads the weights itself needs; `source` is a folder or a Hugging Face name.
 
     Raises:
-        ModelError: not found, an encoder-decoder outside the T5 family, or without a tokenizer.
+        ModelError: not found, of an architecture that cannot be packed, or without a tokenizer.
     """
     source, config = _source_of(settings.name), load_shape(settings)
     try:
@@ -130,7 +136,7 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
     """A model's configuration alone.
 
     Raises:
-        ModelError: not found, or an encoder-decoder outside the T5 family.
+        ModelError: not found, or of an architecture that cannot be packed.
     """
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name), trust_remote_code=False)
@@ -180,20 +186,25 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
 
 
 def _max_tokens(config: PreTrainedConfig) -> int:
-    """The longest prompt + action: the positions, or the attention window if layers have one."""
+    """The longest prompt + action: the positions, the attention window if layers have one, or longrope's first range.
+
+    Beyond that range longrope takes other frequencies, for all of a batch if one sequence is longer.
+    """
     if config.is_encoder_decoder:  # the T5 family: relative positions
         return ANY_LENGTH
     text_config = config.get_text_config()
     values = text_config.to_dict()
-    try:
-        lengths = [text_config.max_position_embeddings]
-    except AttributeError as error:
-        raise ModelError(
-            f"the configuration of this {config.model_type} does not state its number of positions; expected "
-            f"max_position_embeddings among {sorted(values)}"
-        ) from error
+    lengths = [text_config.max_position_embeddings]
+    rope = values.get("rope_parameters") or {}
+    if rope.get("rope_type") == "longrope":
+        lengths.append(rope["original_max_position_embeddings"])
     kinds = layer_kinds(text_config)
-    for kind, setting in (("sliding_attention", "sliding_window"), ("chunked_attention", "attention_chunk_size")):
+    windows = {
+        "sliding_window": "sliding_attention",
+        "attention_chunk_size": "chunked_attention",
+        "keep_window_size": "full_attention",  # Doge: of more tokens it keeps some, later ones among them
+    }
+    for setting, kind in windows.items():
         if values.get(setting) and (not kinds or kind in kinds):
             lengths.append(values[setting])
     return int(min(lengths))

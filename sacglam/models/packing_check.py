@@ -1,4 +1,4 @@
-"""The check that a language model can be packed: it must score a small query as separate sequences do."""
+"""The check that a language model can be packed: it must score small queries as separate sequences do."""
 
 from typing import Any
 
@@ -21,15 +21,17 @@ HIDDEN_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 """Largest relative gap between hidden states; observed: below 3e-7 in float32, above 2e-4 where state leaks."""
 SCORE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """Largest gap between log-probabilities, in nats, beyond their rounding (1 in bfloat16 from 128 on)."""
+_LONGEST_TRIAL = 2048
+"""Widest window, in tokens, that is tried."""
 
 
 @torch.no_grad()
 def check_packing(model: PreTrainedModel, name: str) -> None:
-    """Compare the packed scores of a small query with those of separate sequences.
+    """Compare the packed scores of small queries with those of separate sequences.
 
-    It finds models that leak state between actions (recurrent, hybrid), scale or cap logits, or ignore positions, so
-    decoder-only models need no list of architectures. Encoder-decoders do, because experts (Switch) compete for tokens
-    in a batch but not in this check.
+    It finds models that leak state between actions (recurrent, hybrid), scale or cap logits, ignore positions, or count
+    packed tokens in a window of their own, so decoder-only models need no list of architectures. Encoder-decoders do,
+    because experts (Switch) compete for tokens in a batch but not in this check.
 
     Raises:
         ModelError: the model refuses the packed input, or its hidden states or scores differ.
@@ -38,40 +40,71 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
     text_config = model.config.get_text_config()
     foreign = layer_kinds(text_config) - ATTENTION_KINDS
     if foreign:
-        raise _unpackable(model, name, f"it has layers of kind {sorted(foreign)}, whose state leaks between actions")
-    kind: type[LoraLM[Any]] = Seq2SeqLM if model.config.is_encoder_decoder else CausalLM
-    ids = np.random.default_rng(0).integers(1, text_config.vocab_size, size=17)
-    together = TokenisedQuery(ids[:8], (ids[8:11], ids[11:12], ids[12:17]))
-    weight = output_layer_of(model).weight
-    try:
-        packed: Packed = kind.packed(model, [together], 1).to(model.device)
-        hidden_SH = kind.hidden(model, packed, lambda stack, inputs: stack(**inputs).last_hidden_state)[0]
-        separate = [_separate(model, together.prompt, action) for action in together.actions]
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise _unpackable(
-            model, name, f"it does not take a packed sequence with a 4-D attention mask and positions ({error})"
-        ) from error
-    expected_SH, expected_N = (torch.cat(parts) for parts in zip(*separate, strict=True))
-    gap_SH = hidden_SH[packed.segment_BS[0] > 0].float() - expected_SH
-    hidden_gap = (gap_SH.norm(dim=-1) / expected_SH.norm(dim=-1)).max().item()
-    if not hidden_gap <= HIDDEN_TOLERANCE[weight.dtype]:
-        raise _unpackable(
-            model,
+        raise unpackable(
+            model.config, name, f"it has layers of kind {sorted(foreign)}, whose state leaks between actions"
+        )
+    dtype = output_layer_of(model).weight.dtype
+    rng = np.random.default_rng(0)
+
+    def ids(length: int) -> Ids:
+        return rng.integers(1, text_config.vocab_size, size=length)
+
+    def query(prompt: int, *actions: int) -> TokenisedQuery:
+        return TokenisedQuery(ids(prompt), tuple(ids(length) for length in actions))
+
+    small = query(8, 3, 1, 5)
+    hidden_gap, score_gap = _gaps(model, small, name)
+    if not hidden_gap <= HIDDEN_TOLERANCE[dtype]:
+        raise unpackable(
+            model.config,
             name,
             f"its hidden states differ by a share of {hidden_gap:.2g} from those of separate sequences, because state "
             "leaks between actions (recurrent or hybrid layers) or the given positions are ignored",
         )
+    plain = _gives_plain_logits(model, _inputs(model, small.prompt, small.actions[0]))
+    if not (score_gap <= SCORE_TOLERANCE[dtype] and plain):
+        raise unpackable(model.config, name, "it scales, caps or shifts its logits on the way from the output layer")
+    for setting, width in _windows(text_config).items():
+        half = min(width, _LONGEST_TRIAL) // 2 + 1  # the third action's tokens are further than this from the prompt
+        if not _gaps(model, query(8, half, half, 5), name)[0] <= HIDDEN_TOLERANCE[dtype]:
+            raise unpackable(model.config, name, f"its {setting} of {width} tokens counts those of other actions")
+
+
+def _windows(text_config: PreTrainedConfig) -> dict[str, int]:
+    """Tokens that attention is limited to by a model's own code, by the name of the setting.
+
+    Not `sliding_window` and `attention_chunk_size`: they limit the mask alone, which is given.
+    """
+    return {
+        name: min(value, text_config.max_position_embeddings)
+        for name, value in text_config.to_dict().items()
+        if name.endswith(("window", "window_size", "topk")) and name != "sliding_window" and type(value) is int
+    }
+
+
+def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[float, float]:
+    """The largest gap between packed and separate sequences, of hidden states (relative) and of scores (nats)."""
+    kind: type[LoraLM[Any]] = Seq2SeqLM if model.config.is_encoder_decoder else CausalLM
+    weight = output_layer_of(model).weight
+    try:
+        packed: Packed = kind.packed(model, [query], 1).to(model.device)
+        hidden_SH = kind.hidden(model, packed, lambda stack, inputs: stack(**inputs).last_hidden_state)[0]
+        separate = [_separate(model, query.prompt, action) for action in query.actions]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise unpackable(
+            model.config, name, f"it fails on a packed sequence with a 4-D attention mask and positions ({error})"
+        ) from error
+    expected_SH, expected_N = (torch.cat(parts) for parts in zip(*separate, strict=True))
+    gap_SH = hidden_SH[packed.segment_BS[0] > 0].float() - expected_SH
+    hidden_gap = (gap_SH.norm(dim=-1) / expected_SH.norm(dim=-1)).max().item()
     scored_RH = kind.scale(model) * hidden_SH[packed.scored_rows_R]
     got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N)
     rounding_N = 2 * torch.finfo(weight.dtype).eps * expected_N.abs()
-    gap = ((got_N - expected_N).abs() - rounding_N).max().item()
-    plain = _gives_plain_logits(model, _inputs(model, together.prompt, together.actions[0]))
-    if not (gap <= SCORE_TOLERANCE[weight.dtype] and plain):
-        raise _unpackable(model, name, "it scales, caps or shifts its logits on the way from the output layer")
+    return hidden_gap, ((got_N - expected_N).abs() - rounding_N).max().item()
 
 
 def check_architecture(config: PreTrainedConfig, name: str) -> None:
-    """Refuse an encoder-decoder outside the T5 family.
+    """Refuse an encoder-decoder outside the T5 family, and a decoder that is not told positions.
 
     Raises:
         ModelError: it is one.
@@ -80,6 +113,15 @@ def check_architecture(config: PreTrainedConfig, name: str) -> None:
         raise ModelError(
             f"model {name!r} is an encoder-decoder ({config.model_type}) whose actions cannot share one decoder "
             "sequence; expected T5, Flan-T5, mT5, UMT5 or UL2, or a decoder-only model"
+        )
+    text_config = config.get_text_config()
+    numbered = config.is_encoder_decoder or "max_position_embeddings" in {
+        *text_config.to_dict(),
+        *text_config.attribute_map,
+    }
+    if not numbered or text_config.to_dict().get("alibi"):
+        raise unpackable(
+            config, name, "it takes no positions (max_position_embeddings), as ALiBi and recurrent layers do"
         )
 
 
@@ -122,9 +164,10 @@ def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:
     return torch.equal(logits_TV, ramp_V.expand_as(logits_TV).to(logits_TV.dtype))
 
 
-def _unpackable(model: PreTrainedModel, name: str, reason: str) -> ModelError:
+def unpackable(config: PreTrainedConfig, name: str, reason: str) -> ModelError:
+    """The error for a model that cannot be packed."""
     return ModelError(
-        f"model {name!r} ({model.config.model_type}) cannot be packed: {reason}; expected a transformer decoder such "
+        f"model {name!r} ({config.model_type}) cannot be packed: {reason}; expected a transformer decoder such "
         "as Llama, Qwen2, Qwen3, Gemma or Mistral, or one of the T5 family"
     )
 

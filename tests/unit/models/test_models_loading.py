@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,9 +16,15 @@ from transformers import (
     AutoTokenizer,
     BambaConfig,
     BartConfig,
+    BloomConfig,
     CohereConfig,
+    DogeConfig,
+    FalconConfig,
     FalconH1Config,
     Gemma2Config,
+    Gemma3TextConfig,
+    GPTJConfig,
+    GPTNeoConfig,
     GraniteConfig,
     JambaConfig,
     Lfm2Config,
@@ -25,6 +32,8 @@ from transformers import (
     Mamba2Config,
     MambaConfig,
     MistralConfig,
+    MptConfig,
+    Phi3Config,
     PreTrainedConfig,
     Qwen2Config,
     RecurrentGemmaConfig,
@@ -48,7 +57,8 @@ from sacglam.models.loading import (
 )
 from sacglam.models.packing_check import check_packing
 from sacglam.models.seq2seq import logit_scale
-from tests.unit.models.reference import CONFIGS, PACKED, SEQ2SEQ, ragged, tiny_model
+from sacglam.models.tokens import TokenisedQuery
+from tests.unit.models.reference import CONFIGS, PACKED, SEQ2SEQ, alone, ragged, tiny_model
 
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {
@@ -60,6 +70,8 @@ SHAPE: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
+GPT: dict[str, Any] = {"vocab_size": 512, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
 MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
 STATEFUL: dict[str, PreTrainedConfig] = {
@@ -279,12 +291,70 @@ def test_the_trial_leaves_the_model_as_it_was() -> None:
         (Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=16, max_window_layers=0), 16),
         (Qwen2Config(**SHAPE, use_sliding_window=False, sliding_window=16), 128),
         (CONFIGS["gpt2"](), 96),
+        (DogeConfig(**SHAPE, keep_window_size=32), 32),
+        (Phi3Config(**SHAPE, pad_token_id=0, original_max_position_embeddings=32, rope_parameters=LONGROPE), 32),
     ],
 )
 def test_how_many_tokens_fit(config: PreTrainedConfig, tokens: int) -> None:
     assert _max_tokens(config) == tokens
 
 
-def test_a_model_that_does_not_tell_how_many_tokens_fit() -> None:
-    with pytest.raises(ModelError, match="does not state its number of positions"):
-        _max_tokens(MambaConfig(**SMALL))
+@pytest.mark.parametrize(
+    "config", [MambaConfig(**SMALL), BloomConfig(), MptConfig(), FalconConfig(alibi=True)], ids=type
+)
+def test_a_model_that_takes_no_positions_is_refused_in_one_line(config: PreTrainedConfig, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="cannot be packed: it takes no positions") as caught:
+        load_model(ModelConfig(name=str(tmp_path)), CPU)
+    assert len(str(caught.value).replace(str(tmp_path), "")) < 250
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (GPTJConfig(**GPT, rotary_dim=8), r"\(gptj\) has no sdpa attention .* set model.attention=eager"),
+        (RwkvConfig(**(SMALL | {"vocab_size": 512}), context_length=128), "cannot be packed: its hidden states differ"),
+    ],
+    ids=["gptj", "rwkv"],
+)
+def test_a_model_without_sdpa_is_refused_for_what_eager_shows(
+    config: PreTrainedConfig, said: str, folder: Path, tmp_path: Path
+) -> None:
+    _random(config).save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / name, tmp_path)
+    with pytest.raises(ModelError, match=said):
+        load_model(ModelConfig(name=str(tmp_path)), CPU)
+
+
+def test_a_window_that_counts_the_tokens_of_other_actions_is_refused() -> None:
+    shape = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 128}
+    config = GPTNeoConfig(**shape, attention_types=[[["global", "local"], 1]], window_size=32)
+    with pytest.raises(ModelError, match="its window_size of 32 tokens counts those of other actions"):
+        check_packing(_random(config), "tiny")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(**SHAPE, sliding_window=32),
+        Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=32, max_window_layers=1),
+        Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=32, layer_types=["sliding_attention", "full_attention"]),
+        Phi3Config(**SHAPE, pad_token_id=0, original_max_position_embeddings=32, rope_parameters=LONGROPE),
+    ],
+    ids=["mistral", "qwen2", "gemma3", "phi3"],
+)
+@torch.no_grad()
+def test_scores_are_right_up_to_the_longest_query_of_a_model_with_a_window(config: PreTrainedConfig) -> None:
+    lm = CausalLM(_random(config), lora_config(ModelConfig()))
+    plain, rng, longest = _random(config), np.random.default_rng(0), _max_tokens(config)
+    assert longest == 32
+    # The first query's last actions begin far beyond the window; in the second one's row, its few tokens are padded.
+    queries = [
+        TokenisedQuery(rng.integers(1, 64, 20), tuple(rng.integers(1, 64, longest - 20) for _ in range(6))),
+        TokenisedQuery(rng.integers(1, 64, 3), (rng.integers(1, 64, 2), rng.integers(1, 64, 4))),
+    ]
+    got_BA = lm.forward(lm.pack(queries)).log_probs_BA
+    for row, query in enumerate(queries):
+        expected_A = alone("mistral", plain, query)
+        torch.testing.assert_close(got_BA[row, : len(expected_A)], expected_A, atol=1e-4, rtol=0)
