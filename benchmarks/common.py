@@ -155,9 +155,10 @@ def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 def observation(seed: int, options: argparse.Namespace, actions: int) -> Observation:
     """A state whose prompt has `prompt_tokens` tokens and whose `actions` have `action_tokens` each."""
     generator = torch.Generator().manual_seed(seed)
+    vocabulary = model_config(options).vocab_size - 3
 
     def text(words: int) -> str:
-        ids = torch.randint(model_config(options).vocab_size - 3, (words,), generator=generator)
+        ids = torch.randint(vocabulary, (words,), generator=generator)
         return " ".join(f"w{i}" for i in ids.tolist())
 
     return Observation(
