@@ -4,23 +4,31 @@
     summary = sacglam.train(sacglam.load_config())
     agent = sacglam.load_agent(summary["run_dir"])
 
-Importing this package is free: torch and transformers are loaded by the first call that needs them.
+Importing this package is free: what it offers is loaded at its first use.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacglam import envs
-from sacglam.config import Config
-from sacglam.config import load as load_config
-
 if TYPE_CHECKING:
+    from sacglam import envs
     from sacglam.agent import Agent
+    from sacglam.config import Config
+    from sacglam.config import load as load_config
 
 __all__ = ["Config", "envs", "load_agent", "load_config", "train"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "envs":
+        return import_module("sacglam.envs")
+    if name in ("Config", "load_config"):
+        return getattr(import_module("sacglam.config"), name.removesuffix("_config"))
+    raise AttributeError(f"module 'sacglam' has no attribute {name!r}")
 
 
 def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:

@@ -1,5 +1,15 @@
-"""`python -m sacglam`: the command line."""
+"""`sacglam` and `python -m sacglam`: the command line."""
 
-from sacglam.cli import main
+from sacglam.runs.stopping import exit_on_interrupt
 
-main()
+
+def main() -> None:
+    """Run the command line, which takes a moment to import."""
+    exit_on_interrupt()
+    from sacglam import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -62,20 +62,18 @@ class Loop:
             self.progress.updates = self._parts.learners.updates
 
     def start_up(self, display: Display, check: Callable[[], None]) -> None:
-        """Wait for the other processes, if there are any, and bring the first adapter to the engines.
+        """Wait for the other processes, if there are any; `publish` then brings the first adapter to the engines.
 
         `check` is called now and then, and may raise to give up.
         """
         parts, timeout_s = self._parts, self._config.engines.start_timeout_s
         if parts.processes is None:
             return
-        display.stage("starting engines and learners", 3)
+        display.stage("starting engines and learners", 2)
         parts.learners.wait_ready(timeout_s, check)
         display.advance(1)
         parts.processes.engines.wait_ready(check)
         display.advance(2)
-        self.publish()
-        display.advance(3)
 
     def publish(self) -> None:
         """Bring the present adapter to the engines, if there are any."""

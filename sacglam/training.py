@@ -80,6 +80,7 @@ class Run:
         self._samples = LineLog(directory.samples_file)
         self._sidecar = sidecar_for(directory, config.tracking, display)
         self._saved_at: int | None = None
+        self._ready = False  # to take steps and checkpoints
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
@@ -98,23 +99,23 @@ class Run:
         """Resume from a checkpoint if there is one; the summary's first part."""
         # Where it was lost, the untrained policy is evaluated again, before a checkpoint replaces it.
         lost = self._directory.summary() is None and bool(checkpoint.steps(self._directory.checkpoints))
-        if lost:
-            self._saved_at = 0  # nothing to save yet
-            self._loop.start_up(self._display, stop.check)
-            self._evaluate_start(stop)
-        self._restore()
-        self._sidecar.start()
+        self._loop.start_up(self._display, stop.check)
         if lost:
             self._loop.publish()
-        else:
-            self._loop.start_up(self._display, stop.check)
+            self._evaluate_start(stop)
+        self._restore()
+        self._ready = True
+        self._sidecar.start()
+        self._loop.publish()
         return self._evaluate_start(stop)
 
     def _stopped(self) -> dict[str, Any]:
-        """End early, with a checkpoint; a run that was finished before stays as it is."""
+        """End early, with a checkpoint; a run that was finished before, or is not restored yet, stays as it is."""
         summary = self._directory.summary() or {}
         if summary.get("finished"):
             return summary
+        if not self._ready:
+            return {"env_steps": 0, **summary, "finished": False}
         self._checkpoint()
         return self._summarise(summary, {})
 

@@ -1,6 +1,7 @@
 """The command line. Imports torch only inside the commands that need it."""
 
 import os
+import signal
 import sys
 
 import typer
@@ -33,6 +34,14 @@ for command in (
     train.pretrain,
 ):
     app.command()(command)
+
+
+@app.callback()
+def _on_interrupt(context: typer.Context) -> None:
+    """Ctrl-C ends `train` at once until the run handles it; other commands get Python's KeyboardInterrupt."""
+    if context.invoked_subcommand != "train":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 _OUT_OF_MEMORY = (
     "the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size), recompute activations "

@@ -112,9 +112,10 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
     """Print success before and after, where the results are and what to run next."""
     shown = escape(shlex.quote(str(folder)))
     if not summary["finished"]:
+        steps = summary["env_steps"]
+        where = f"at {steps:,} steps with a checkpoint" if steps else "before the first step"
         console.print(
-            f"stopped at {summary['env_steps']:,} steps with a checkpoint; "
-            f"resume: [bold]sacglam train --resume {shown}",
+            f"stopped {where}; resume: [bold]sacglam train --resume {shown}",
             soft_wrap=True,
         )
         return

@@ -67,9 +67,14 @@ class RunDirectory:
             RunDirectoryError: it holds a run already.
         """
         run = cls(root)
-        if run.config_file.exists():
+        if run.claimed:
             raise run._occupied()
         return run
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it holds a run. A process that is killed while it claims the folder may leave an empty file."""
+        return self.config_file.is_file() and self.config_file.stat().st_size > 0
 
     def claim(self, config: Config) -> None:
         """Write the run's resolved configuration into the folder, which this process has locked.
@@ -81,7 +86,8 @@ class RunDirectory:
             try:
                 self.config_file.open("x").close()  # exclusive where a file system has no locks
             except FileExistsError:
-                raise self._occupied() from None
+                if self.claimed:
+                    raise self._occupied() from None
         _replace(self.config_file, config.to_yaml())
 
     @contextmanager
@@ -103,7 +109,7 @@ class RunDirectory:
             RunDirectoryError: there is none.
         """
         run = cls(root, trusted)
-        if not run.config_file.is_file():
+        if not run.claimed:
             raise RunDirectoryError(f"expected a run directory with a config.yaml at {root}, found none")
         return run
 

@@ -1,12 +1,32 @@
 """SIGINT and SIGTERM as a request to end cleanly."""
 
+import os
 import signal
 from types import FrameType
 from typing import Any, Self
 
+_INTERRUPTED = b"stopped at once; a run that has begun continues with sacglam train --resume RUN\n"
+_SHOW_CURSOR = b"\x1b[?25h"  # a progress bar may have hidden it
 
-class Stopped(Exception):
-    """Raised where work is cut short because a stop was requested."""
+
+class Stopped(BaseException):
+    """Raised where work is cut short because a stop was requested; as KeyboardInterrupt, no `Exception`."""
+
+
+def exit_on_interrupt() -> None:
+    """From now on, SIGINT ends this process at once, with a line and exit code 130.
+
+    While libraries are imported or start, a KeyboardInterrupt shows a traceback or is lost in one of their handlers.
+    What they leave behind must be ended by others (`sacglam.runtime.guardian`).
+    """
+    signal.signal(signal.SIGINT, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    if os.isatty(2):
+        os.write(2, _SHOW_CURSOR)
+    os.write(2, _INTERRUPTED)
+    os._exit(128 + number)
 
 
 class StopSignal:

@@ -16,7 +16,6 @@ class _Slot:
 
     worker: Worker
     starting: bool = True  # until it has scored a state: the first ones compile kernels
-    served: bool = False  # some engine in this place has answered
 
 
 class EngineGroup:
@@ -43,7 +42,7 @@ class EngineGroup:
         """Wait until every engine has started.
 
         Raises:
-            EngineError: one cannot start.
+            EngineError: more than `max_restarts` were lost.
         """
         self._score([()] * len(self._slots), tick)
 
@@ -91,13 +90,10 @@ class EngineGroup:
                 calls = [slot.worker.submit(*call) for call in (*first, (method, argument))]
             else:
                 slot.starting = slot.starting and not (method == "score" and argument)
-                slot.served = True
                 return result
 
     def _replace(self, index: int, cause: Exception) -> None:
         slot = self._slots[index]
-        if not slot.served:
-            raise EngineError(f"scoring engine {index} cannot start: {cause}") from cause
         if self.restarts >= self._config.max_restarts:
             raise EngineError(
                 f"scoring engine {index} was lost ({cause}), and the {self._config.max_restarts} restarts of "

@@ -71,7 +71,7 @@ class _Actor:
     def init_method(self, own: bool) -> str:
         """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
         if own:
-            return f"file://{tempfile.mkdtemp(prefix='sacglam-ranks-')}/ranks"
+            return f"file://{tempfile.mkdtemp(prefix=guardian.folder_prefix('ranks'))}/ranks"
         from ray.util import get_node_ip_address
 
         address: str = get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
@@ -172,20 +172,27 @@ class RayRuntime:
                 "leave engines.count and learners.count at 0"
             ) from error
         self._ray: Any = ray
-        before = guardian.children(os.getpid())
         try:
-            ray.init(**self._options(address))
-        except Exception as error:  # Ray raises many types
-            expected = "to start Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
-            raise ConfigError(f"expected {expected}, but {error}") from error
-        try:
-            # A cluster outlives its drivers; Ray processes that we started must not.
-            if self._own and sys.platform == "linux":
-                self._guardian = guardian.start(guardian.children(os.getpid()) - before)
+            self._start(address)
             self._reserve(timeout_s)
         except BaseException:
             self.close()
             raise
+
+    def _start(self, address: str | None) -> None:
+        on_terminate = signal.getsignal(signal.SIGTERM)
+        # A cluster outlives its drivers; Ray processes that we start must not, even if we are killed meanwhile.
+        if self._own and sys.platform == "linux":
+            self._guardian = guardian.start()
+        try:
+            self._ray.init(**self._options(address))
+        except Exception as error:  # Ray raises many types
+            expected = "to start Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
+            raise ConfigError(f"expected {expected}, but {error}") from error
+        if self._guardian:
+            guardian.started(self._guardian)
+        with contextlib.suppress(ValueError):  # not the main thread, where Ray sets none
+            signal.signal(signal.SIGTERM, on_terminate)
 
     def _options(self, address: str | None) -> dict[str, Any]:
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}

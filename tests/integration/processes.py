@@ -49,6 +49,19 @@ def titled(pid: int, title: str) -> list[Process]:
     return [p for p in below(pid) if p.title.startswith(title) and not p.zombie]
 
 
+def marked(mark: str) -> list[Process]:
+    """Processes that were started with `mark` in their environment."""
+    found = []
+    for process in running().values():
+        try:
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        except OSError:  # ended meanwhile
+            continue
+        if mark.encode() in environment and not process.zombie:
+            found.append(process)
+    return found
+
+
 def left_after(processes: list[Process], seconds: float) -> list[Process]:
     """Those that are still alive after at most `seconds`."""
     deadline = time.monotonic() + seconds

@@ -1,5 +1,6 @@
 """Adapters on an engine's own disk, since vLLM loads them by path."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -57,7 +58,8 @@ def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
     Raises:
         EngineError: the disk refuses.
     """
-    with TemporaryDirectory(prefix="sacglam-adapter-") as root:
+    # With our process id, by which a folder that outlives us is found (`sacglam.runtime.guardian`).
+    with TemporaryDirectory(prefix=f"sacglam-adapter-{os.getpid()}-") as root:
         folder = Path(root) / name
         try:
             folder.mkdir()

@@ -95,7 +95,7 @@ class Run:
     @property
     def begun(self) -> bool:
         """Whether its folder holds a run, finished or not."""
-        return self.directory.config_file.is_file()
+        return self.directory.claimed
 
     @property
     def finished(self) -> bool:

@@ -77,12 +77,13 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     parts = build(config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)
-        if source.run and checkpoint.steps(source.run.checkpoints):
-            folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
-            display.note(f"{source.label}: resuming from {folder}")
         meter = _Meter(source.label, config, parts, display, stop)
         try:
             loop.start_up(display, stop.check)
+            if source.run and checkpoint.steps(source.run.checkpoints):
+                folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
+                display.note(f"{source.label}: resuming from {folder}")
+            loop.publish()
             meter.run(loop, intervals, seconds)
         except Stopped as error:
             raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written") from error

@@ -45,6 +45,17 @@ def test_a_last_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_bytes() == written(LINES)
 
 
+def test_a_folder_that_was_being_claimed_when_its_process_was_killed_holds_no_run(tmp_path: Path) -> None:
+    config = load()
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(RunDirectoryError, match="found none"):
+        RunDirectory.open(tmp_path)
+    RunDirectory.vacant(tmp_path).claim(config)
+    assert RunDirectory.open(tmp_path).config() == config
+    with pytest.raises(RunDirectoryError, match="holds a run already"):
+        RunDirectory(tmp_path).claim(config)
+
+
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
 def test_any_bytes_can_be_read(content: bytes) -> None:

@@ -170,11 +170,12 @@ def test_restarts_are_bounded() -> None:
         engines.log_policy(QUERIES)
 
 
-def test_an_engine_that_never_served_is_not_tried_again() -> None:
-    engines, _ = group([DEATH])
-    with pytest.raises(EngineError, match=r"engine 0 cannot start: gone"):
-        engines.wait_ready()
-    assert engines.restarts == 0
+def test_an_engine_that_dies_before_its_first_answer_is_replaced() -> None:
+    engines, workers = group([DEATH], [DEATH])
+    engines.wait_ready()
+    assert engines.restarts == 2
+    assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
+    assert [worker.killed for worker in workers] == [True, True, False]
 
 
 def test_a_broken_engine_is_replaced_as_a_dead_one() -> None:

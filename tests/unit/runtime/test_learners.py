@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sacglam.errors import DivergenceError, LearnerError
-from sacglam.runtime.group import Done, Pending, Worker, WorkerLost
+from sacglam.runs.stopping import Stopped
+from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.types import Learned
 
@@ -37,6 +38,14 @@ class Rank(Worker):
     def check(self) -> None:
         if self.error:
             raise self.error
+
+
+def test_waiting_for_ranks_can_be_given_up() -> None:
+    def stop() -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        LearnerGroup([Rank(0, StillRunning()), Rank(1)], timeout_s=1).wait_ready(9, stop)
 
 
 def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
