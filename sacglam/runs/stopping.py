@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Any, Self
 
@@ -14,19 +15,30 @@ class Stopped(BaseException):
 
 
 def exit_on_interrupt() -> None:
-    """From now on, SIGINT ends this process at once, with a line and exit code 130.
+    """From now on, SIGINT ends this process at once, with a line and exit code 130, except in a `StopSignal`.
 
     While libraries are imported or start, a KeyboardInterrupt shows a traceback or is lost in one of their handlers.
     What they leave behind must be ended by others (`sacglam.runtime.guardian`).
     """
-    signal.signal(signal.SIGINT, _exit)
 
+    def exit_now(number: int, frame: FrameType | None) -> None:
+        if os.isatty(2):
+            os.write(2, _SHOW_CURSOR)
+        os.write(2, _INTERRUPTED)
+        os._exit(128 + number)
 
-def _exit(number: int, frame: FrameType | None) -> None:
-    if os.isatty(2):
-        os.write(2, _SHOW_CURSOR)
-    os.write(2, _INTERRUPTED)
-    os._exit(128 + number)
+    def watch() -> None:
+        while True:
+            number = os.read(arrived, 1)[0]
+            if signal.getsignal(number) is exit_now:
+                exit_now(number, None)
+
+    # A handler waits until the main thread is back in Python: minutes if Ray cannot start. A thread does not.
+    arrived, arrive = os.pipe()
+    os.set_blocking(arrive, False)
+    signal.signal(signal.SIGINT, exit_now)
+    signal.set_wakeup_fd(arrive)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class StopSignal:
@@ -40,6 +52,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.requested = False
         self._previous: dict[signal.Signals, Any] = {}
+        self._wakeup = -1
 
     def check(self) -> None:
         """Give up if a stop was requested.
@@ -52,6 +65,7 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         try:
+            self._wakeup = signal.set_wakeup_fd(-1)  # else the first signal may be taken for the second
             self._previous = {number: signal.signal(number, self._request) for number in self._SIGNALS}
         except ValueError:  # not the main thread
             self._previous = {}
@@ -67,4 +81,6 @@ class StopSignal:
     def _restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._previous:
+            signal.set_wakeup_fd(self._wakeup)
         self._previous = {}
