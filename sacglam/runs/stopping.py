@@ -21,22 +21,20 @@ def exit_on_interrupt() -> None:
     What they leave behind must be ended by others (`sacglam.runtime.guardian`).
     """
 
-    def exit_now(number: int, frame: FrameType | None) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
+        """Waits until the main thread is back in Python: minutes if Ray cannot start. So a thread acts."""
+
+    def watch() -> None:
+        while signal.getsignal(number := os.read(arrived, 1)[0]) is not handler:
+            pass
         if os.isatty(2):
             os.write(2, _SHOW_CURSOR)
         os.write(2, _INTERRUPTED)
         os._exit(128 + number)
 
-    def watch() -> None:
-        while True:
-            number = os.read(arrived, 1)[0]
-            if signal.getsignal(number) is exit_now:
-                exit_now(number, None)
-
-    # A handler waits until the main thread is back in Python: minutes if Ray cannot start. A thread does not.
     arrived, arrive = os.pipe()
     os.set_blocking(arrive, False)
-    signal.signal(signal.SIGINT, exit_now)
+    signal.signal(signal.SIGINT, handler)
     signal.set_wakeup_fd(arrive)
     threading.Thread(target=watch, daemon=True).start()
 
