@@ -25,12 +25,12 @@ from sacglam.models.agent_model import AgentModel, trained_adapters
 from sacglam.models.heads import PolicyHead, QHeads, ValueHead
 from sacglam.models.loading import load_model, load_shape, lora_config
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.policy import SamplingPolicy
+from sacglam.policy import SamplingPolicy, opening_temperature
 from sacglam.prompt import query
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.devices import machine, resolve_device
+from sacglam.runtime.devices import in_one_process, machine, resolve_device
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff, Handoff
@@ -42,7 +42,9 @@ from sacglam.scoring.packed import PackedEngine, PackedScorer
 from sacglam.types import Query
 
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05}
-_PARITY_SEED, _PARITY_STATES = 0x9A217, 8
+_FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
+OPEN_SHARE = 0.5
+"""Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
 _SHUFFLES = 0x5F0FF1E  # the stream of PPO's minibatches
 
 
@@ -130,7 +132,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         learners = _start_learners(runtime, config, where, clock)
         tolerance = config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype]
         every = config.engines.parity_every * config.algo.updates_per_interval
-        handoff = EngineHandoff(engines, _fixed_states(config), tolerance, every, clock)
+        handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
         processes = Processes(runtime, engines)
         return Parts(learners, handoff, collector(config, engines, clock), clock, processes=processes)
     except BaseException:
@@ -206,12 +208,27 @@ def _obstacle_to_vllm(config: Config) -> str | None:
     return None
 
 
-def _fixed_states(config: Config) -> list[Query]:
-    """The states at which engines and learner are compared: first observations of fixed episodes."""
+def first_states(config: Config, count: int = 64) -> list[Query]:
+    """First observations of fixed training episodes: where policies are compared, and temperatures chosen."""
     env = build_env(config)
-    starts = RandomStarts(env.goals("train"), np.random.default_rng(_PARITY_SEED))
-    chosen = itertools.islice(starts, _PARITY_STATES)
+    starts = RandomStarts(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
+    chosen = itertools.islice(starts, count)
     return [query(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
+
+
+def resolve_temperature(config: Config) -> Config:
+    """`config` with a number for `policy.temperature: auto`, which all processes of a run then share.
+
+    Where the learner is in other processes the model is loaded once more, on the CPU.
+    """
+    if config.policy.temperature != "auto":
+        return config
+    open_at = config.policy.model_copy(update={"temperature": 1.0})
+    here = in_one_process(config, "cpu" if config.learners.count else config.device)
+    cpu.prepare(here.threads or cpu.default_threads())
+    policies = _scorer(build_model(here.model_copy(update={"policy": open_at}))).log_policy(first_states(config))
+    found = opening_temperature(policies, OPEN_SHARE)
+    return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": found})})
 
 
 def build_env(config: Config) -> TextEnv:
@@ -233,7 +250,7 @@ def build_model(config: Config) -> AgentModel:
         merged=config.model.lora.merged,
     )
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos, architecture.prompt_eos)
-    policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
+    policy = PolicyHead.of(config.policy)
     if not sac:
         head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
         return ActorValue(lm, tokenizer, policy, head, critic.backbone)
@@ -242,10 +259,12 @@ def build_model(config: Config) -> AgentModel:
 
 
 def critic_settings(config: Config) -> dict[str, Any]:
-    """What the critic's heads are, for readers of an exported agent."""
+    """What the critic's heads are, and how scores become the policy, for readers of an exported agent."""
+    policy = config.policy.model_dump(mode="json")
     if config.algo.type == "ppo":
-        return {"value": "state", **config.critic.model_dump(mode="json", include={"backbone", "hidden"})}
-    return {"value": "action", **config.critic.model_dump(mode="json")}
+        critic = config.critic.model_dump(mode="json", include={"backbone", "hidden"})
+        return {"value": "state", **critic, "policy": policy}
+    return {"value": "action", **config.critic.model_dump(mode="json"), "policy": policy}
 
 
 def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learner:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -12,6 +12,7 @@ from sacglam.types import LogPolicy
 
 Policy = Callable[[LogPolicy], int]
 """Chooses one action, by its index, given the log-probabilities of all."""
+_HIGHEST_TEMPERATURE = 1e3
 
 
 def greedy(log_pi: LogPolicy) -> int:
@@ -29,3 +30,33 @@ class SamplingPolicy:
         """Inverse transform sampling, in double precision; plain Python, since actions are few."""
         cumulative = list(accumulate(math.exp(value) for value in log_pi.tolist()))
         return min(bisect_right(cumulative, self.rng.random() * cumulative[-1]), len(cumulative) - 1)
+
+
+def mean_entropy(policies: Sequence[LogPolicy], temperature: float = 1.0) -> float:
+    """Mean over states of the entropy of softmax(log pi / temperature), in nats. It rises with the temperature."""
+    entropies = []
+    for log_pi in policies:
+        score = log_pi.astype(np.float64) / temperature
+        log_p = score - np.logaddexp.reduce(score)
+        entropies.append(-(np.exp(log_p) * log_p).sum())
+    return float(np.mean(entropies))
+
+
+def uniform_entropy(policies: Sequence[LogPolicy]) -> float:
+    """Mean over states of ln |A|, the entropy of the random policy, in nats."""
+    return float(np.mean([math.log(len(log_pi)) for log_pi in policies]))
+
+
+def opening_temperature(policies: Sequence[LogPolicy], share: float) -> float:
+    """The least temperature from 1 to 1,000 at which mean entropy is this share of the random policy's.
+
+    It has three digits, so that rounding differences between machines do not show. `policies` have temperature 1.
+    """
+    target = share * uniform_entropy(policies)
+    if mean_entropy(policies) >= target:
+        return 1.0
+    low, high = 0.0, math.log(_HIGHEST_TEMPERATURE)
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean_entropy(policies, math.exp(middle)) < target else (low, middle)
+    return float(f"{math.exp(high):.3g}")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from sacglam import config as configuration
-from sacglam.build import Parts, build, build_env
+from sacglam.build import Parts, build, build_env, first_states, resolve_temperature
 from sacglam.config import Config
 from sacglam.envs import Split, check_env
 from sacglam.evaluate import evaluate
 from sacglam.loop import Loop
-from sacglam.policy import Policy, SamplingPolicy, greedy
+from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
 from sacglam.runs import checkpoint
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import LineLog, RunDirectory, write_files
@@ -29,6 +29,7 @@ from sacglam.types import Evaluation
 
 # Streams of evaluation episodes: before and after a run play the same ones, and training none of them.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1
+_COLLAPSED = 0.2  # share of the random policy's entropy below which hardly anything is explored
 
 
 def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
     """
     resolved, directory, shown = resolve(config), RunDirectory.vacant(out), display or Display()
     check_env(lambda: build_env(resolved))
+    resolved = resolve_temperature(resolved)
     with closing(build(resolved, shown.note)) as parts:
         return Run(directory, resolved, shown, parts).run(new=True)
 
@@ -182,12 +184,24 @@ class Run:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
         start = self._directory.summary()
         if start is None:
+            self._warn_of_collapse()
             rng = np.random.default_rng(self._config.seed)
             random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
             before = self._evaluate("evaluating before", self._parts.scorer, greedy, stop)
             start = summary_of_start(random, before)
             self._directory.write_summary(start)
         return start
+
+    def _warn_of_collapse(self) -> None:
+        """Note a policy that is almost deterministic before it has learned anything."""
+        policies = self._parts.scorer.log_policy(first_states(self._config))
+        entropy, uniform = mean_entropy(policies), uniform_entropy(policies)
+        if entropy < _COLLAPSED * uniform:
+            self._display.note(
+                f"the untrained policy hardly explores: its mean entropy in first states is {entropy:.3f} nats, the "
+                f"random policy's {uniform:.3f}. It will learn little. Set policy.temperature=auto or "
+                "policy.length_normalised=true, or name the possible actions in the observations"
+            )
 
     def _evaluate_end(self, stop: StopSignal) -> dict[Split, Evaluation]:
         """The trained policy on the goals of training and on those held out, if the budget is spent."""

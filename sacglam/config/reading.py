@@ -100,6 +100,8 @@ def parse_complete(text: str) -> Config:
     if missing or not text.endswith("\n"):
         lacks = f"lacks {missing[0]}" if missing else "ends within a line"
         raise ConfigError(f"it {lacks}, so it was cut off; restore it from a copy, or start a new run")
+    if config.policy.temperature == "auto":
+        raise ConfigError("policy.temperature is auto, where a run has a number; restore it from a copy")
     return config
 
 

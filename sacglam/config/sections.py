@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 # Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
 Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
@@ -93,6 +93,12 @@ class CriticConfig(Section):
     """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
 
 
+def _temperature(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int | float) and 1e-3 <= value <= 1e3):
+        return value
+    raise ValueError("expected a number from 0.001 to 1,000, or auto")
+
+
 class PolicyConfig(Section):
     """How log-probabilities of actions become a policy."""
 
@@ -100,8 +106,8 @@ class PolicyConfig(Section):
     """Divide an action's log-probability by its number of tokens."""
     score_eos: bool = False
     """Also score the end-of-sequence token after each action."""
-    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
-    """Divides the scores before the softmax."""
+    temperature: Annotated[float | Literal["auto"], BeforeValidator(_temperature)] = 1.0
+    """Divides the scores before the softmax. `auto`: opens an almost deterministic start, and is 1 for any other."""
 
 
 class AlphaConfig(Section):

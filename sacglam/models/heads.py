@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from sacglam.config import CriticConfig
+from sacglam.config import CriticConfig, PolicyConfig
 from sacglam.errors import ModelError
 from sacglam.models.base import LMOutput
 
@@ -18,6 +19,12 @@ class PolicyHead:
 
     length_normalised: bool = False
     temperature: float = 1.0
+
+    @classmethod
+    def of(cls, settings: PolicyConfig) -> Self:
+        """The head of these settings, their temperature resolved."""
+        assert settings.temperature != "auto"  # see `build.resolve_temperature`
+        return cls(settings.length_normalised, settings.temperature)
 
     def __call__(self, output: LMOutput) -> Tensor:
         """log pi (B, A) from a packed forward pass, float32; -inf on padding."""

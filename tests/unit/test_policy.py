@@ -1,7 +1,9 @@
-"""From log-probabilities to an action: frequencies, the edges of the unit interval, and one draw a decision."""
+"""From log-probabilities to an action: frequencies, the unit interval's edges, one draw a decision; temperatures."""
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.policy import SamplingPolicy, greedy
+from sacglam.policy import SamplingPolicy, greedy, mean_entropy, opening_temperature, uniform_entropy
 from sacglam.types import LogPolicy
 
 LARGEST_BELOW_ONE = 1.0 - 2.0**-53  # the largest number that Generator.random() gives
@@ -85,3 +87,38 @@ def test_each_decision_draws_one_number(actions: int) -> None:
         policy(_log_policy(*[1 / actions] * actions))
         reference.random()
         assert policy.rng.bit_generator.state == reference.bit_generator.state
+
+
+def test_entropy_by_hand() -> None:
+    # Odds of 9 to 1; at temperature 2 of 3 to 1: H = -(3/4 ln 3/4 + 1/4 ln 1/4) = 0.562335. One action has no entropy.
+    policies = [_log_policy(0.9, 0.1), _log_policy(1.0)]
+    assert mean_entropy(policies, 2.0) == pytest.approx(0.562335 / 2, abs=1e-6)
+    assert mean_entropy(policies) == pytest.approx(-(0.9 * math.log(0.9) + 0.1 * math.log(0.1)) / 2, abs=1e-6)
+    assert uniform_entropy(policies) == pytest.approx(math.log(2) / 2)
+
+
+def test_the_opening_temperature_by_hand() -> None:
+    # Scores 40 ln 3 apart are odds of 3 to 1 at temperature 40, an entropy of 0.562335 / ln 2 = 0.811278 of the most.
+    apart = np.array([-40 * math.log(3), 0.0], dtype=np.float32)
+    assert opening_temperature([apart], 0.811278) == 40.0
+    assert opening_temperature([apart, _log_policy(1.0)], 0.811278) == 40.0
+
+
+def test_a_policy_that_is_open_already_keeps_temperature_1() -> None:
+    assert opening_temperature([_log_policy(0.4, 0.6)], 0.5) == 1.0
+    assert opening_temperature([_log_policy(1.0)], 0.5) == 1.0  # there is nothing to choose
+
+
+_scores = st.lists(st.floats(-1e3, 0.0, width=32), min_size=1, max_size=6)
+
+
+@given(st.lists(_scores, min_size=1, max_size=4), st.floats(0.05, 0.95))
+def test_the_opening_temperature_reaches_the_share_and_is_the_least_that_does(
+    scores: list[list[float]], share: float
+) -> None:
+    policies = [np.array(row, dtype=np.float32) for row in scores]
+    entropies = [mean_entropy(policies, temperature) for temperature in (1, 3, 10, 100, 1000)]
+    assert all(after >= before - 1e-9 for before, after in pairwise(entropies))
+    found, target = opening_temperature(policies, share), share * uniform_entropy(policies)
+    assert found == 1000.0 or mean_entropy(policies, 1.006 * found) >= target - 1e-9  # three digits
+    assert found == 1.0 or mean_entropy(policies, 0.994 * found) <= target

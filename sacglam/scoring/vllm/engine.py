@@ -131,7 +131,7 @@ def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
     text = text or load_text(config.model)
     llm = _start(config, text)
     tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, config.policy.score_eos)
-    policy = PolicyHead(config.policy.length_normalised, config.policy.temperature)
+    policy = PolicyHead.of(config.policy)
     return VllmEngine(llm, tokenizer, policy, text.max_tokens, best_strategy(llm))
 
 

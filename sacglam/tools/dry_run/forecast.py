@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedConfig
 
 from sacglam import cpu
-from sacglam.build import build_model, serves_vllm
+from sacglam.build import build_model, resolve_temperature, serves_vllm
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
@@ -67,7 +67,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
     display.stage(f"loading {config.model.name}", 1)
     try:
-        architecture, model = _in_words(load_shape(config.model)), build_model(here)
+        architecture, model = _in_words(load_shape(config.model)), build_model(resolve_temperature(here))
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played)
     sizes = sizes_of(model)

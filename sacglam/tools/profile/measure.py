@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sacglam import config as configuration
-from sacglam.build import Parts, build
+from sacglam.build import Parts, build, resolve_temperature
 from sacglam.config import Config
 from sacglam.errors import ProfileError
 from sacglam.loop import Loop
@@ -70,7 +70,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
         ProfileError: it was interrupted.
         SacglamError: as for a run.
     """
-    config = resolve(source.config)
+    config = resolve_temperature(resolve(source.config))
     # No end, and the actor learns from the first update, as later in a run.
     changed = {"warmup_updates": 0} if config.algo.type == "sac" else {}
     config = config.model_copy(update={"steps": 2**62, "algo": config.algo.model_copy(update=changed)})

@@ -1,0 +1,123 @@
+"""A collapsed start is reported, and `policy.temperature: auto` opens it: one number for all that the run leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from sacglam import build, config, load_agent
+from sacglam.errors import ConfigError
+from sacglam.policy import mean_entropy, uniform_entropy
+from sacglam.runs import checkpoint
+from sacglam.runs.directory import RunDirectory
+from sacglam.runs.display import Display
+from sacglam.training import resume, train
+from tests.conftest import TINY
+from tests.integration.test_resume import assert_same_end
+from tests.unit.envs.test_envs_registry import code_blocks
+
+HOUSE = [*TINY, "env.name=house:House", "device=cpu"]
+SHORT = ["steps=32", "evaluation.episodes=1", "tracking.samples_every_steps=0"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The documented environment, importable as `house`, whose texts the built-in model does not know."""
+    folder = tmp_path_factory.mktemp("house")
+    (folder / "house.py").write_text(code_blocks()[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.delitem(sys.modules, "house", raising=False)
+        yield
+
+
+class Notes(Display):
+    """Keeps the notes."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @override
+    def note(self, text: str) -> None:
+        self.found.append(text)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with `auto`."""
+    out = tmp_path_factory.mktemp("runs") / "opened"
+    train(config.load(None, [*HOUSE, "policy.temperature=auto"]), out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("settings", "collapsed"),
+    [
+        ([*HOUSE, "policy.temperature=1"], True),
+        ([*HOUSE, "policy.temperature=auto"], False),
+        ([*TINY, "policy.temperature=1"], False),
+    ],
+    ids=["unknown texts", "opened", "known texts"],
+)
+def test_a_collapsed_start_is_reported(settings: list[str], collapsed: bool, tmp_path: Path) -> None:
+    notes = Notes()
+    train(config.load(None, [*settings, *SHORT]), tmp_path / "run", notes)
+    assert [("policy.temperature=auto" in note) for note in notes.found] == [True] * collapsed
+
+
+def test_auto_leaves_an_open_policy_as_it_is() -> None:
+    found = build.resolve_temperature(config.load(None, ["policy.temperature=auto", "device=cpu"]))
+    assert found == config.load(None, ["policy.temperature=1", "device=cpu"])
+
+
+def test_auto_opens_the_first_states() -> None:
+    closed = config.load(None, [*HOUSE, "policy.temperature=auto"])
+    found = build.resolve_temperature(closed)
+    assert found == closed.model_copy(update={"policy": found.policy})
+    states = build.first_states(found)
+    policies = build.host_engine(found, 1).log_policy(states)
+    assert mean_entropy(policies) == pytest.approx(build.OPEN_SHARE * uniform_entropy(policies), rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_agent_the_export_and_engines_have_the_number_of_the_run(opened: Path) -> None:
+    settings = RunDirectory.open(opened, trusted=True).config()
+    assert isinstance(settings.policy.temperature, float)
+    assert settings.policy.temperature > 5
+    agent = load_agent(opened, trusted=True)
+    assert agent.model.policy.temperature == settings.policy.temperature
+    assert json.loads((opened / "adapter" / "critic.json").read_text())["policy"]["temperature"] == (
+        settings.policy.temperature
+    )
+    states = build.first_states(settings, 4)
+    engine, learner = build.host_engine(settings, 1), build.build_model(settings)
+    for found, expected in zip(engine.log_policy(states), build._scorer(learner).log_policy(states), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_its_temperature_bit_for_bit(opened: Path, tmp_path: Path) -> None:
+    run = tmp_path / "cut"
+    shutil.copytree(opened, run)
+    shutil.rmtree(checkpoint.steps(run / "checkpoints")[-1])
+    (run / "summary.json").unlink()
+    resume(run, trusted=True)
+    assert_same_end(run, opened)
+
+
+@pytest.mark.slow
+def test_a_run_without_its_number_is_refused(opened: Path, tmp_path: Path) -> None:
+    run = tmp_path / "open"
+    shutil.copytree(opened, run)
+    text = (run / "config.yaml").read_text()
+    number = RunDirectory.open(run, trusted=True).config().policy.temperature
+    (run / "config.yaml").write_text(text.replace(f"temperature: {number}", "temperature: auto"))
+    with pytest.raises(ConfigError, match="has a number"):
+        resume(run, trusted=True)
