@@ -23,7 +23,7 @@ from tests.conftest import TINY
 from tests.integration.test_resume import assert_same_end
 from tests.unit.envs.test_envs_registry import code_blocks
 
-HOUSE = [*TINY, "env.name=house:House", "device=cpu"]
+HOUSE = [*TINY, "env.name=house:House", "device=cpu", "engines.type=packed"]
 SHORT = ["steps=32", "evaluation.episodes=1", "tracking.samples_every_steps=0"]
 
 
