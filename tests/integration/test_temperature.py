@@ -23,6 +23,8 @@ from tests.conftest import TINY
 from tests.integration.test_resume import assert_same_end
 from tests.unit.envs.test_envs_registry import code_blocks
 
+pytestmark = pytest.mark.slow
+
 HOUSE = [*TINY, "env.name=house:House", "device=cpu", "engines.type=packed"]
 SHORT = ["steps=32", "evaluation.episodes=1", "tracking.samples_every_steps=0"]
 
@@ -86,7 +88,6 @@ def test_auto_opens_the_first_states() -> None:
     assert mean_entropy(policies) == pytest.approx(build.OPEN_SHARE * uniform_entropy(policies), rel=0.01)
 
 
-@pytest.mark.slow
 def test_the_agent_the_export_and_engines_have_the_number_of_the_run(opened: Path) -> None:
     settings = RunDirectory.open(opened, trusted=True).config()
     assert isinstance(settings.policy.temperature, float)
@@ -102,7 +103,6 @@ def test_the_agent_the_export_and_engines_have_the_number_of_the_run(opened: Pat
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_keeps_its_temperature_bit_for_bit(opened: Path, tmp_path: Path) -> None:
     run = tmp_path / "cut"
     shutil.copytree(opened, run)
@@ -112,7 +112,6 @@ def test_a_resumed_run_keeps_its_temperature_bit_for_bit(opened: Path, tmp_path:
     assert_same_end(run, opened)
 
 
-@pytest.mark.slow
 def test_a_run_without_its_number_is_refused(opened: Path, tmp_path: Path) -> None:
     run = tmp_path / "open"
     shutil.copytree(opened, run)
