@@ -27,8 +27,8 @@ class Algorithm(Protocol):
     def collate(self, rows: Sequence[Any]) -> Any:
         """Rows as tensors on the model's device."""
 
-    def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, float]]:
-        """The loss and its metrics, both means over rows."""
+    def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and its metrics, both means over rows; scalars on the model's device, without gradient."""
 
     def trains_actor(self, update: int) -> bool:
         """Whether the actor's weights have a gradient in this update."""

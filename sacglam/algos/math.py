@@ -36,7 +36,7 @@ def td_target(reward_B: Tensor, discount_B: Tensor, terminated_B: Tensor, next_v
     `reward_B` is the discounted sum already, `discount_B` is gamma^k with k the window's own length. Truncation
     bootstraps, termination does not.
     """
-    return reward_B + torch.where(terminated_B, 0.0, discount_B * next_value_B)
+    return reward_B + (discount_B * next_value_B).masked_fill(terminated_B, 0.0)
 
 
 def taken(q_CBA: Tensor, action_B: Tensor) -> Tensor:

@@ -104,24 +104,22 @@ class Ppo(Algorithm):
         with self.clock.phase("target"):
             queries, actions = zip(*visits, strict=True)
             values = self.model.evaluate(self.model.pack(queries))
-            action_B = torch.tensor(actions, device=values.value_B.device)
+            action_B = self.model.tensor(actions)
             return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
 
     @override
     def collate(self, rows: Sequence[Sample]) -> PpoBatch:
-        def tensor(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=self.model.device)
-
+        tensor = self.model.tensor
         return PpoBatch(
             packed=self.model.pack([query(row.goal, row.observation) for row in rows]),
-            action_B=torch.tensor([row.action for row in rows], device=self.model.device),
-            old_log_prob_B=tensor([row.old_log_prob for row in rows]),
-            advantage_B=tensor([row.advantage for row in rows]),
-            return_B=tensor([row.return_ for row in rows]),
+            action_B=tensor([row.action for row in rows]),
+            old_log_prob_B=tensor([row.old_log_prob for row in rows], torch.float32),
+            advantage_B=tensor([row.advantage for row in rows], torch.float32),
+            return_B=tensor([row.return_ for row in rows], torch.float32),
         )
 
     @override
-    def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, float]]:
+    def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
         with self.clock.phase("forward"):
             return ppo_losses(self.model, batch, self.config)
 
@@ -144,7 +142,7 @@ def _action(segment: Episode, t: int) -> int:
     return segment.decisions[t].action if t < len(segment.decisions) else 0
 
 
-def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, float]]:
+def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The joint loss of one minibatch and what to report of it (means over rows)."""
     values = model.evaluate(batch.packed)
     log_prob_B = _taken(values.log_pi_BA, batch.action_B)
@@ -155,13 +153,13 @@ def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[T
     loss = policy + config.value_coef * value - config.entropy_coef * entropy
     log_ratio_B = log_ratio_B.detach()
     metrics = {
-        "policy_loss": policy.item(),
-        "value_loss": value.item(),
-        "entropy": entropy.item(),
-        "value": values.value_B.detach().mean().item(),
-        "return": batch.return_B.mean().item(),
-        "clipped_share": ((log_ratio_B.exp() - 1).abs() > config.clip).float().mean().item(),
-        "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean().item(),  # of the old policy from the new one
+        "policy_loss": policy.detach(),
+        "value_loss": value.detach(),
+        "entropy": entropy.detach(),
+        "value": values.value_B.detach().mean(),
+        "return": batch.return_B.mean(),
+        "clipped_share": ((log_ratio_B.exp() - 1).abs() > config.clip).float().mean(),
+        "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean(),  # of the old policy from the new one
     }
     return loss, metrics
 

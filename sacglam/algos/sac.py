@@ -80,27 +80,28 @@ class Sac(Algorithm):
     @override
     def collate(self, rows: Sequence[Transition]) -> SacBatch:
         transitions = with_bootstrap(rows)
-        device = self._model.device
+        tensor = self._model.tensor
         following = [t for t in transitions if not t.terminated]
         return SacBatch(
             packed=self._model.pack([query(t.goal, t.observation) for t in transitions]),
             next_packed=self._model.pack([query(t.goal, t.next_observation) for t in following]),
-            action_B=torch.tensor([t.action for t in transitions], device=device),
-            reward_B=torch.tensor([t.reward_n for t in transitions], dtype=torch.float32, device=device),
-            discount_B=torch.tensor([t.discount_n for t in transitions], dtype=torch.float32, device=device),
-            bootstraps_B=torch.tensor([not t.terminated for t in transitions], device=device),
+            action_B=tensor([t.action for t in transitions]),
+            reward_B=tensor([t.reward_n for t in transitions], torch.float32),
+            discount_B=tensor([t.discount_n for t in transitions], torch.float32),
+            bootstraps_B=tensor([not t.terminated for t in transitions]),
             hindsight_share=sum(t.source == "hindsight" for t in rows) / len(rows),
         )
 
     @override
-    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, float]]:
+    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
         with self._clock.phase("target"):
             target_B = targets(self._model, batch, self.alpha.alpha)
         with self._clock.phase("forward"):
             loss, metrics = sac_losses(
                 self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update), self._config.critic_weight
             )
-        return loss, {**metrics, "batch_hindsight_share": batch.hindsight_share}
+        share = torch.full_like(loss, batch.hindsight_share, dtype=torch.float64)
+        return loss, {**metrics, "batch_hindsight_share": share}
 
     @override
     def trains_actor(self, update: int) -> bool:
@@ -142,7 +143,7 @@ def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
 
 def sac_losses(
     model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool, critic_weight: float = 1.0
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Weighted critic loss and actor loss from one forward pass, and what to report of them (means over rows).
 
     Without `train_actor` (warm-up) the loss is the critic's alone.
@@ -151,15 +152,15 @@ def sac_losses(
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     loss = critic_weight * critic
     metrics = {
-        "critic_loss": critic.item(),
-        "entropy": equations.entropy(values.log_pi_BA.detach()).mean().item(),
-        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean().item(),
-        "target": target_B.mean().item(),
+        "critic_loss": critic.detach(),
+        "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
+        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
+        "target": target_B.mean(),
     }
     if train_actor:
         actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
         loss = loss + actor
-        metrics["actor_loss"] = actor.item()
+        metrics["actor_loss"] = actor.detach()
     return loss, metrics
 
 
@@ -168,5 +169,6 @@ def targets(model: ActorCritic, batch: SacBatch, alpha: float) -> Tensor:
     """y of Eq. 3, shape (B,). Rows that terminate within their window need no forward pass and get none."""
     next_value_B = torch.zeros_like(batch.reward_B)
     bootstrap = model.bootstrap(batch.next_packed)
-    next_value_B[batch.bootstraps_B] = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)
+    value_X = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)  # X: the rows that bootstrap
+    next_value_B.masked_scatter_(batch.bootstraps_B, value_X)
     return equations.td_target(batch.reward_B, batch.discount_B, ~batch.bootstraps_B, next_value_B)

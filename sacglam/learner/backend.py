@@ -74,7 +74,7 @@ class TorchBackend(Backend):
 
     @override
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        return values
+        return values.cpu()
 
     @override
     def step(self, rates: Sequence[float | None]) -> float:

@@ -105,30 +105,30 @@ class Learner:
 
     def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`; its metrics."""
-        sums: dict[str, float] = defaultdict(float)
+        sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
         size = self.config.micro_batch_size
         parts = micro_batches(rows, self.backend.rank, self.backend.world, size)
         for number, part in enumerate(parts, start=1):
             with self.clock.phase("batch"):
                 batch = self.algorithm.collate(part.rows)
-            loss, found = self.backend.forward(partial(self.algorithm.losses, batch, self.updates))
+            loss, metrics = self.backend.forward(partial(self.algorithm.losses, batch, self.updates))
             with self.clock.phase("backward"):
+                found_M = torch.stack([value.double() for value in metrics.values()])
+                sums_M = sums_M + part.weight * found_M
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
-                weight = part.weight if all(map(math.isfinite, found.values())) else math.nan
+                weight = torch.full_like(loss, part.weight).masked_fill(~found_M.isfinite().all(), math.nan)
                 self.backend.backward(loss * weight, last=number == len(parts))
-            for name, value in found.items():
-                sums[name] += part.weight * value
-        totals = self.backend.all_reduce_sum(torch.tensor(list(sums.values()), dtype=torch.float64))
-        return dict(zip(sums, totals.tolist(), strict=True))
+        return dict(zip(metrics, self.backend.all_reduce_sum(sums_M).tolist(), strict=True))
 
     def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
         """See `sacglam.algos.base.MapNoGrad`."""
         parts = micro_batches(range(len(rows)), self.backend.rank, self.backend.world, size)
         found = [self.backend.forward(partial(compute, [rows[i] for i in part.rows])) for part in parts]
         whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
-        for part, values in zip(parts, found, strict=True):
-            if part.weight:
-                whole[:, list(part.rows)] = values.to("cpu", torch.float64)
+        own = [(part.rows, values) for part, values in zip(parts, found, strict=True) if part.weight]
+        if own:
+            columns = [column for part, _ in own for column in part]
+            whole[:, columns] = torch.cat([values for _, values in own], dim=1).to("cpu", torch.float64)
         return self.backend.all_reduce_sum(whole)
 
     def _check(self, metrics: Mapping[str, float]) -> None:

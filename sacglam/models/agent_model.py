@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sacglam.errors import CheckpointError
 from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.heads import PolicyHead
+from sacglam.models.packing import sent
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
@@ -72,6 +73,10 @@ class AgentModel(ABC):
     def pack(self, queries: Sequence[Query]) -> Any:
         """Queries as a tokenised batch for `evaluate`, on the model's device."""
         return self.lm.pack(self.tokenizer(queries))
+
+    def tensor(self, values: Sequence[float], dtype: torch.dtype | None = None) -> Tensor:
+        """`values` on the model's device, without waiting for it."""
+        return sent(torch.tensor(values, dtype=dtype), self.device)
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions as a float32 array (A,); empty if the critic is a V function."""

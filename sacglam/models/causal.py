@@ -6,8 +6,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of, mask_for
-from sacglam.models.packing import PackedCausal, pack
+from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of
+from sacglam.models.packing import PackedCausal, additive, attention_mask, pack
 from sacglam.models.tokens import TokenisedQuery
 
 
@@ -25,5 +25,6 @@ class CausalLM(LoraLM[PackedCausal]):
     @staticmethod
     @override
     def hidden(model: PreTrainedModel, packed: PackedCausal, run: RunStack) -> Tensor:
+        mask = additive(attention_mask(packed.segment_BS), model.dtype)
         inputs = {"input_ids": packed.ids_BS, "position_ids": packed.positions_BS}
-        return run(decoder_of(model), {**inputs, "attention_mask": mask_for(model, packed), "use_cache": False})
+        return run(decoder_of(model), {**inputs, "attention_mask": mask, "use_cache": False})

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -17,48 +19,69 @@ class _SelectedLogProbs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden_RH: Tensor,
+        weight_VH: Tensor,
+        token_row_N: Tensor,
+        token_id_N: Tensor,
+        row_starts: npt.NDArray[np.int64],
+    ) -> Tensor:
         needs_grad = ctx.needs_input_grad[0]
         dtype = torch.promote_types(hidden_RH.dtype, torch.float32)
         rows = max(1, _CHUNK_ELEMENTS // weight_VH.shape[0])
-        row_N, order_N = torch.sort(token_row_N, stable=True)
-        id_N = token_id_N[order_N]
-        bounds = torch.searchsorted(
-            row_N, torch.arange(0, hidden_RH.shape[0] + rows, rows, device=row_N.device)
-        ).tolist()
-        sorted_log_prob_N = torch.empty(len(row_N), dtype=dtype, device=hidden_RH.device)
+        log_prob_N = torch.empty(len(token_row_N), dtype=dtype, device=hidden_RH.device)
         mean_weight_RH = torch.empty_like(hidden_RH) if needs_grad else None
-        for chunk, start in enumerate(range(0, hidden_RH.shape[0], rows)):
-            logits_rV = hidden_RH[start : start + rows] @ weight_VH.T
-            log_prob_rV = torch.log_softmax(logits_rV.to(dtype), dim=-1)
-            span = slice(bounds[chunk], bounds[chunk + 1])
-            sorted_log_prob_N[span] = log_prob_rV[row_N[span] - start, id_N[span]]
+        for start in range(0, hidden_RH.shape[0], rows):
+            end = min(start + rows, hidden_RH.shape[0])
+            log_prob_rV = torch.log_softmax(logits(hidden_RH[start:end], weight_VH), dim=-1)
+            span = slice(row_starts[start], row_starts[end])
+            log_prob_N[span] = log_prob_rV[token_row_N[span] - start, token_id_N[span]]
             if mean_weight_RH is not None:
-                mean_weight_RH[start : start + rows] = log_prob_rV.exp_().to(weight_VH.dtype) @ weight_VH
-        log_prob_N = torch.empty_like(sorted_log_prob_N)
-        log_prob_N[order_N] = sorted_log_prob_N
+                mean_weight_RH[start:end] = log_prob_rV.exp_().to(weight_VH.dtype) @ weight_VH
         ctx.save_for_backward(weight_VH, token_row_N, token_id_N, mean_weight_RH)
         return log_prob_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         weight_VH, token_row_N, token_id_N, mean_weight_RH = ctx.saved_tensors
         # Summed in float32: the gradients of a state's actions meet in one row and nearly cancel.
         grad_N1 = grads[0][:, None]
         per_token_NH = weight_VH[token_id_N].to(grad_N1.dtype)
         per_token_NH = per_token_NH.sub_(mean_weight_RH[token_row_N]).mul_(grad_N1)
         grad_RH = torch.zeros_like(mean_weight_RH, dtype=grad_N1.dtype).index_add_(0, token_row_N, per_token_NH)
-        return grad_RH.to(mean_weight_RH.dtype), None, None, None
+        return grad_RH.to(mean_weight_RH.dtype), None, None, None, None
 
 
-def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
+def selected_log_probs(
+    hidden_RH: Tensor,
+    weight_VH: Tensor,
+    token_row_N: Tensor,
+    token_id_N: Tensor,
+    row_starts: npt.NDArray[np.int64],
+) -> Tensor:
     """log p(token_id[n]) under softmax(hidden[token_row[n]] @ weight.T), float32 (float64 stays), shape (N,).
 
-    `weight_VH` gets no gradient.
+    `token_row_N` ascends; row r's tokens are `row_starts[r]` to `row_starts[r + 1]`, known on the host (R + 1,) so that
+    it need not wait for the device. `weight_VH` gets no gradient.
     """
-    log_prob_N: Tensor = _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N)  # type: ignore[no-untyped-call]
+    log_prob_N: Tensor = _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N, row_starts)  # type: ignore[no-untyped-call]
     return log_prob_N
+
+
+def logits(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
+    """hidden @ weight.T in float32 (float64 stays), shape (R, V).
+
+    Rounded to bfloat16 before the softmax, logits would move the policy of every tenth state beyond the parity gate.
+    """
+    if hidden_RH.dtype in (torch.float32, torch.float64):
+        return hidden_RH @ weight_VH.T
+    if hidden_RH.is_cuda:
+        return torch.mm(hidden_RH, weight_VH.T, out_dtype=torch.float32)
+    # The CPU has no such product; in blocks, so that no float32 copy of the whole weight is made.
+    blocks = torch.split(weight_VH, max(1, _CHUNK_ELEMENTS // weight_VH.shape[1]))
+    return torch.cat([hidden_RH.float() @ block.float().T for block in blocks], dim=1)
 
 
 class SelectedLogProbs(nn.Module):
@@ -74,7 +97,9 @@ class SelectedLogProbs(nn.Module):
         self.weight = output.weight
         self._scale = scale
 
-    def forward(self, hidden_RH: Tensor, token_row_N: Tensor, token_id_N: Tensor) -> Tensor:
-        """log p(token_id[n]) after hidden[token_row[n]], float32, shape (N,)."""
+    def forward(
+        self, hidden_RH: Tensor, token_row_N: Tensor, token_id_N: Tensor, row_starts: npt.NDArray[np.int64]
+    ) -> Tensor:
+        """log p(token_id[n]) after hidden[token_row[n]], float32, shape (N,); see `selected_log_probs`."""
         scaled_RH = hidden_RH if self._scale == 1.0 else hidden_RH * self._scale
-        return selected_log_probs(scaled_RH, self.weight, token_row_N, token_id_N)
+        return selected_log_probs(scaled_RH, self.weight, token_row_N, token_id_N, row_starts)

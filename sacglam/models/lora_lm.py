@@ -20,7 +20,7 @@ from typing_extensions import override
 from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
 from sacglam.models.logprobs import SelectedLogProbs
-from sacglam.models.packing import Packed, additive, attention_mask
+from sacglam.models.packing import Packed
 from sacglam.models.tokens import TokenisedQuery
 
 P = TypeVar("P", bound=Packed)
@@ -127,7 +127,8 @@ class LoraLM(PackedLM, Generic[P]):
     def forward(self, packed: P, adapter: str = ACTOR) -> LMOutput:
         hidden_BSH = self._hidden(packed, adapter)
         hidden_XH = hidden_BSH.flatten(0, 1)  # X: all B * S positions
-        log_prob_N = self._log_probs(hidden_XH[packed.scored_rows_R], packed.token_row_N, packed.token_id_N)
+        scored_RH = hidden_XH[packed.scored_rows_R]
+        log_prob_N = self._log_probs(scored_RH, packed.token_row_N, packed.token_id_N, packed.row_starts)
         padded_N = torch.cat([log_prob_N, log_prob_N.new_zeros(1)])
         return LMOutput(
             log_probs_BA=padded_N[packed.token_index_BAT].sum(dim=-1),  # Eq. 1
@@ -248,9 +249,3 @@ def output_layer_of(model: PreTrainedModel) -> nn.Linear:
     """The layer from hidden states to logits."""
     layer: nn.Linear = model.get_output_embeddings()
     return layer
-
-
-def mask_for(model: PreTrainedModel, packed: Packed) -> Tensor:
-    """The attention mask of `packed`, in the form that the model's attention takes."""
-    mask = attention_mask(packed.segment_BS)
-    return additive(mask, model.dtype) if model.config._attn_implementation == "eager" else mask

@@ -11,7 +11,7 @@ N action tokens, X actions of all rows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ class Packed:
     `segment` is -1 on padding, 0 on a prompt and k + 1 on action k. `scored_rows` lists the positions whose next-token
     distribution is needed, once each (one serves the first token of all a state's actions), as ascending indices into
     the flattened (B * S) positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is
-    `token_id[n]`.
+    `token_id[n]`. Tokens are in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`.
     """
 
     ids_BS: Tensor
@@ -46,12 +46,18 @@ class Packed:
     prompt_row_B: Tensor  # flat index of the position that has read the prompt and no action
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
+    row_starts: Ints  # (R + 1,), for the host
 
     def to(self, device: torch.device) -> Self:
         """The same batch on `device`."""
-        if self.ids_BS.device == device:
-            return self
-        return type(self)(**{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+        moved: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved |= {name: sent(value, device) for name, value in moved.items() if isinstance(value, Tensor)}
+        return type(self)(**moved)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on `device`; the host waits for no copy, which it would from memory that is not pinned."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -100,29 +106,32 @@ class _Actions:
     def sum_by_row(self, value_X: Ints) -> Ints:
         return np.bincount(self.row_X, weights=value_X, minlength=len(self.count_B)).astype(np.int64)
 
-    def readout(self, flat_N: Ints, prompt_row_B: Ints) -> dict[str, Tensor]:
+    def readout(self, flat_N: Ints, prompt_row_B: Ints) -> dict[str, Any]:
         """Where scores and hidden states are read, given the flat index of each action token and of each prompt row."""
         # The row that predicts a token: the one before it, and for an action's first token the prompt's.
         predicting_N = np.where(self.offset_N == 0, prompt_row_B[self.row_N], flat_N - 1)
         scored_rows_R, token_row_N = np.unique(predicting_N, return_inverse=True)
         shape = (len(self.count_B), int(self.count_B.max()))
         token_index = np.full((*shape, int(self.length_X.max())), len(self.id_N))
-        token_index[self.row_N, self.place_X[self.action_N], self.offset_N] = np.arange(len(self.id_N))
+        order_N = np.argsort(token_row_N, kind="stable")
+        index_N = np.argsort(order_N)
+        token_index[self.row_N, self.place_X[self.action_N], self.offset_N] = index_N
         last_row = np.zeros(shape, dtype=np.int64)
         last_row[self.row_X, self.place_X] = flat_N[np.cumsum(self.length_X) - 1]
         lengths = np.ones(shape, dtype=np.int64)
         lengths[self.row_X, self.place_X] = self.length_X
         found = {
             "scored_rows_R": scored_rows_R,
-            "token_row_N": token_row_N,
-            "token_id_N": self.id_N,
+            "token_row_N": token_row_N[order_N],
+            "token_id_N": self.id_N[order_N],
             "token_index_BAT": token_index,
             "last_row_BA": last_row,
             "prompt_row_B": prompt_row_B,
             "actions_BA": np.arange(shape[1]) < self.count_B[:, None],
             "lengths_BA": lengths,
         }
-        return {name: torch.from_numpy(values) for name, values in found.items()}
+        row_starts = np.append(0, np.cumsum(np.bincount(token_row_N)))
+        return {"row_starts": row_starts, **{name: torch.from_numpy(values) for name, values in found.items()}}
 
 
 def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
@@ -211,5 +220,8 @@ def attention_mask(segment_BS: Tensor) -> Tensor:
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask as numbers that eager attention adds to its scores: 0 where visible."""
+    """The mask as numbers that attention adds to its scores: 0 where visible.
+
+    Of a boolean one every layer would make its own, and on a GPU send a number there and wait.
+    """
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

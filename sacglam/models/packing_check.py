@@ -98,7 +98,9 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
     gap_SH = hidden_SH[packed.segment_BS[0] > 0].float() - expected_SH
     hidden_gap = (gap_SH.norm(dim=-1) / expected_SH.norm(dim=-1)).max().item()
     scored_RH = kind.scale(model) * hidden_SH[packed.scored_rows_R]
-    got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N)
+    got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N, packed.row_starts)
+    place_N = packed.token_index_BAT.flatten()
+    got_N = got_N[place_N[place_N < len(got_N)]]  # in the order of actions, as expected
     rounding_N = 2 * torch.finfo(weight.dtype).eps * expected_N.abs()
     return hidden_gap, ((got_N - expected_N).abs() - rounding_N).max().item()
 

@@ -14,8 +14,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from typing_extensions import override
 
 from sacglam.errors import ModelError
-from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of, mask_for, output_layer_of
-from sacglam.models.packing import PackedSeq2Seq, pack_seq2seq
+from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of, output_layer_of
+from sacglam.models.packing import PackedSeq2Seq, additive, attention_mask, pack_seq2seq
 from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")
@@ -37,10 +37,15 @@ class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
     @staticmethod
     @override
     def hidden(model: PreTrainedModel, packed: PackedSeq2Seq, run: RunStack) -> Tensor:
-        prompt_mask_BP = packed.prompt_mask_BP
-        encoded_BPH = run(encoder_of(model), {"input_ids": packed.prompt_ids_BP, "attention_mask": prompt_mask_BP})
-        inputs = {"input_ids": packed.ids_BS, "attention_mask": mask_for(model, packed), "use_cache": False}
-        read = {"encoder_hidden_states": encoded_BPH, "encoder_attention_mask": prompt_mask_BP}
+        def prompt_mask(queries: Tensor) -> Tensor:
+            # In four dimensions: of a mask in two, transformers asks the device whether it hides anything.
+            return additive(packed.prompt_mask_BP[:, None, None].expand(-1, 1, queries.shape[1], -1), model.dtype)
+
+        prompt_ids_BP, ids_BS = packed.prompt_ids_BP, packed.ids_BS
+        encoded_BPH = run(encoder_of(model), {"input_ids": prompt_ids_BP, "attention_mask": prompt_mask(prompt_ids_BP)})
+        mask = additive(attention_mask(packed.segment_BS), model.dtype)
+        inputs = {"input_ids": ids_BS, "attention_mask": mask, "use_cache": False}
+        read = {"encoder_hidden_states": encoded_BPH, "encoder_attention_mask": prompt_mask(ids_BS)}
         return run(decoder_of(model), {**inputs, **read})
 
     @staticmethod

@@ -28,13 +28,14 @@ CONFIG = PpoConfig(gamma=0.5, gae_lambda=0.8, epochs=2, batch_size=2, update_int
 class Known:
     """Packs states as their texts, and looks their policy and value up."""
 
-    device = torch.device("cpu")
-
     def __init__(self) -> None:
         self.seen: list[str] = []
 
     def pack(self, queries: Sequence[Query]) -> list[str]:
         return [query.prompt.splitlines()[1] for query in queries]
+
+    def tensor(self, values: Sequence[float], dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype)
 
     def evaluate(self, packed: list[str]) -> PolicyValue:
         self.seen += packed

@@ -49,7 +49,7 @@ def _batch(bootstraps: list[bool], following: list[int]) -> SacBatch:
     )
 
 
-def _losses(model: Tables, *, train_actor: bool = True, critic_weight: float = 1.0) -> tuple[Tensor, dict[str, float]]:
+def _losses(model: Tables, *, train_actor: bool = True, critic_weight: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
     batch, played = _batch([True, False, True], [1, 0]), cast(ActorCritic, model)
     return sac_losses(played, batch, targets(played, batch, ALPHA), ALPHA, train_actor, critic_weight)
 

@@ -13,8 +13,9 @@ from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import VOCABULARY, tiny_lm
 
 V, H, R = 11, 5, 7
-TOKEN_ROW_N = torch.tensor([3, 0, 6, 0, 5, 1, 1, 3, 6, 0])  # row 2 and 4 are not asked for
-TOKEN_ID_N = torch.tensor([10, 0, 3, 7, 1, 1, 9, 10, 2, 0])  # twice the same token of rows 3 and 0
+TOKEN_ROW_N = torch.tensor([0, 0, 0, 1, 1, 3, 3, 5, 6, 6])  # row 2 and 4 are not asked for
+TOKEN_ID_N = torch.tensor([0, 7, 0, 1, 9, 10, 10, 1, 3, 2])  # twice the same token of rows 3 and 0
+STARTS = np.array([0, 3, 5, 5, 7, 7, 8, 10])
 CHUNK_ROWS = (1, 2, 3, 6, 7, 100)
 
 
@@ -34,7 +35,7 @@ def _plain(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
 def test_value_and_gradient(rows: int, tensors: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprobs, "_CHUNK_ELEMENTS", rows * V)
     hidden_RH, weight_VH = tensors
-    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS)
     expected_N = _plain(hidden_RH, weight_VH)
     assert got_N.dtype == torch.float64
     torch.testing.assert_close(got_N, expected_N, atol=1e-12, rtol=0)
@@ -49,7 +50,9 @@ def test_value_and_gradient(rows: int, tensors: tuple[Tensor, Tensor], monkeypat
 def test_gradcheck(rows: int, tensors: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprobs, "_CHUNK_ELEMENTS", rows * V)
     hidden_RH, weight_VH = tensors
-    assert torch.autograd.gradcheck(lambda h: selected_log_probs(h, weight_VH, TOKEN_ROW_N, TOKEN_ID_N), (hidden_RH,))
+    assert torch.autograd.gradcheck(
+        lambda h: selected_log_probs(h, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS), (hidden_RH,)
+    )
 
 
 def test_a_chunk_smaller_than_the_vocabulary_is_one_row(
@@ -57,21 +60,21 @@ def test_a_chunk_smaller_than_the_vocabulary_is_one_row(
 ) -> None:
     monkeypatch.setattr(logprobs, "_CHUNK_ELEMENTS", 1)
     hidden_RH, weight_VH = tensors
-    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS)
     torch.testing.assert_close(got_N, _plain(hidden_RH, weight_VH), atol=1e-12, rtol=0)
 
 
 def test_the_output_layer_gets_no_gradient(tensors: tuple[Tensor, Tensor]) -> None:
     hidden_RH, weight_VH = tensors
     weight_VH.requires_grad_(True)
-    selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N).sum().backward()
+    selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS).sum().backward()
     assert weight_VH.grad is None
     assert hidden_RH.grad is not None
 
 
 def test_it_cannot_be_differentiated_twice_by_mistake(tensors: tuple[Tensor, Tensor]) -> None:
     hidden_RH, weight_VH = tensors
-    score = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N).square().sum()
+    score = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS).square().sum()
     [first_RH] = torch.autograd.grad(score, hidden_RH, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first_RH.sum().backward()
@@ -79,17 +82,16 @@ def test_it_cannot_be_differentiated_twice_by_mistake(tensors: tuple[Tensor, Ten
 
 def test_without_gradient(tensors: tuple[Tensor, Tensor]) -> None:
     hidden_RH, weight_VH = tensors
-    got_N = selected_log_probs(hidden_RH.detach(), weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    got_N = selected_log_probs(hidden_RH.detach(), weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS)
     assert not got_N.requires_grad
     torch.testing.assert_close(got_N, _plain(hidden_RH, weight_VH).detach(), atol=1e-12, rtol=0)
 
 
 def test_bfloat16_weights_give_float32_log_probabilities(tensors: tuple[Tensor, Tensor]) -> None:
     hidden_RH, weight_VH = (t.detach().bfloat16() for t in tensors)
-    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N)
+    got_N = selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS)
     assert got_N.dtype == torch.float32
-    # The product is rounded to bfloat16, the log-softmax is not.
-    expected_N = torch.log_softmax((hidden_RH @ weight_VH.T).float(), dim=-1)[TOKEN_ROW_N, TOKEN_ID_N]
+    expected_N = torch.log_softmax(hidden_RH.float() @ weight_VH.float().T, dim=-1)[TOKEN_ROW_N, TOKEN_ID_N]
     torch.testing.assert_close(got_N, expected_N, atol=1e-6, rtol=0)
 
 
@@ -103,7 +105,7 @@ def test_bfloat16_gradients_of_many_actions_are_added_up_in_float32() -> None:
     upstream_N = torch.randn(actions, generator=generator)
     upstream_N -= upstream_N.mean()
     hidden_1H.requires_grad_(True)
-    got_N = selected_log_probs(hidden_1H, weight_VH, row_N, id_N)
+    got_N = selected_log_probs(hidden_1H, weight_VH, row_N, id_N, np.array([0, actions]))
     [got_1H] = torch.autograd.grad(got_N, hidden_1H, upstream_N)
     expected_1H = (upstream_N[:, None].double() * weight_VH[id_N].double()).sum(dim=0, keepdim=True)  # the mean cancels
     assert got_1H.dtype == torch.bfloat16
@@ -114,7 +116,7 @@ def test_bfloat16_gradients_of_many_actions_are_added_up_in_float32() -> None:
 def test_it_is_a_probability_over_the_vocabulary(tensors: tuple[Tensor, Tensor]) -> None:
     hidden_RH, weight_VH = tensors
     row_N = torch.full((V,), 4)
-    got_V = selected_log_probs(hidden_RH, weight_VH, row_N, torch.arange(V))
+    got_V = selected_log_probs(hidden_RH, weight_VH, row_N, torch.arange(V), np.array([0, 0, 0, 0, 0, V, V, V]))
     assert got_V.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
     assert ((hidden_RH @ weight_VH.T)[4].exp().sum() - 1).abs() > 1  # raw logits are none
 

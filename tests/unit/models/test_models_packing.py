@@ -23,9 +23,10 @@ def test_the_layout_of_two_ragged_rows() -> None:
     # Rows that predict a token: in row 0 the prompt's last (for 1 and for 3) and the one at 1 (for 2); in row 1 the
     # prompt's last and those at 4 and 5.
     assert packed.scored_rows_R.tolist() == [2, 3, 8, 9, 10]
-    assert packed.token_id_N.tolist() == [1, 2, 3, 4, 5, 6]
-    assert packed.token_row_N.tolist() == [0, 1, 0, 2, 3, 4]
-    assert packed.token_index_BAT.tolist() == [[[0, 1, 6], [2, 6, 6]], [[3, 4, 5], [6, 6, 6]]]
+    assert packed.token_row_N.tolist() == [0, 0, 1, 2, 3, 4]
+    assert packed.row_starts.tolist() == [0, 2, 3, 4, 5, 6]
+    assert packed.token_id_N.tolist() == [1, 3, 2, 4, 5, 6]
+    assert packed.token_index_BAT.tolist() == [[[0, 2, 6], [1, 6, 6]], [[3, 4, 5], [6, 6, 6]]]
     assert packed.last_row_BA.tolist() == [[4, 5], [11, 0]]
     assert packed.prompt_row_B.tolist() == [2, 8]
     assert packed.actions_BA.tolist() == [[True, True], [True, False]]

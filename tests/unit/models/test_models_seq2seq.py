@@ -30,9 +30,10 @@ def test_the_layout_of_two_ragged_rows() -> None:
     assert packed.segment_BS.tolist() == [[1, 1, 1, 2, 2], [1, 1, 1, 1, -1]]
     # The first start token predicts every action's first token: 1 and 3; in row 1, 4.
     assert packed.scored_rows_R.tolist() == [0, 1, 5, 6, 7]
-    assert packed.token_id_N.tolist() == [1, 2, 3, 4, 5, 6]
-    assert packed.token_row_N.tolist() == [0, 1, 0, 2, 3, 4]
-    assert packed.token_index_BAT.tolist() == [[[0, 1, 6], [2, 6, 6]], [[3, 4, 5], [6, 6, 6]]]
+    assert packed.token_row_N.tolist() == [0, 0, 1, 2, 3, 4]
+    assert packed.row_starts.tolist() == [0, 2, 3, 4, 5, 6]
+    assert packed.token_id_N.tolist() == [1, 3, 2, 4, 5, 6]
+    assert packed.token_index_BAT.tolist() == [[[0, 2, 6], [1, 6, 6]], [[3, 4, 5], [6, 6, 6]]]
     assert packed.last_row_BA.tolist() == [[2, 4], [8, 0]]
     assert packed.prompt_row_B.tolist() == [0, 5]
     assert packed.actions_BA.tolist() == [[True, True], [True, False]]
