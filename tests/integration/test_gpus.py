@@ -1,16 +1,37 @@
-"""GPUs where there are none: torch.cuda has stand-ins, and everything else is real."""
+"""GPUs where there are none: Ray is given fake ones, and torch.cuda stand-ins; everything else is real."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from sacglam import build, config
+from sacglam.config import Config
+from sacglam.runtime.group import Worker
+from sacglam.runtime.placement import Machine, overrides
+from sacglam.runtime.ray import RayRuntime, WorkerSpec
+
 pytestmark = pytest.mark.slow
+
+OWN = [str(number) for number in range(10, 18)]
+"""The GPUs that a user's CUDA_VISIBLE_DEVICES leaves to us."""
+
+
+class Given(NamedTuple):
+    device: str
+    rank: int
+    world: int
+    gpus: list[str]
+
 
 INIT_DISTRIBUTED = """
 import os, torch
@@ -52,3 +73,94 @@ def test_a_rank_takes_its_gpu_and_joins_over_nccl(device: str, index: int, tmp_p
         "accelerator cuda nccl",
         f"ZeRO 61.0 {index}",
     ]
+
+
+class Here:
+    """What an engine or a rank was given, in its place."""
+
+    def __init__(self, settings: Config, threads: int, rank: int = -1, world: int = 0, meeting: str = "") -> None:
+        self.given = Given(settings.device, rank, world, os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+
+    def tell(self) -> tuple[Any, ...]:
+        return tuple(self.given)
+
+
+class Reserved(RayRuntime):
+    """The runtime of one layout in a Ray that is there already, since each start of Ray takes seconds."""
+
+    def __init__(self, running: RayRuntime, specs: Sequence[WorkerSpec]) -> None:
+        self.__dict__ = {**running.__dict__, "_specs": list(specs), "_workers": []}
+        self._reserve(120)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        remove = importlib.import_module("ray.util.placement_group").remove_placement_group
+        remove(self._group)
+
+
+@pytest.fixture(scope="module")
+def eight_gpus() -> Iterator[RayRuntime]:
+    """Ray with eight GPUs, for a user whose environment has Ray leave CUDA_VISIBLE_DEVICES alone."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed; see docs/install.md")
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
+        patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(OWN))
+        with closing(RayRuntime(None, [WorkerSpec("Engine", 1, len(OWN))])) as running:
+            Reserved.close(running)  # type: ignore[arg-type]  # its reservation
+            yield running
+
+
+@pytest.fixture
+def placed(eight_gpus: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Given]]]:
+    """Builds a run on a machine with some GPUs; what its engine and its ranks were given."""
+    made: list[Reserved] = []
+
+    def runtime(address: str | None, specs: Sequence[WorkerSpec]) -> Reserved:
+        made.append(Reserved(eight_gpus, specs))
+        return made[-1]
+
+    def build_on(gpus: int, *options: int | None) -> list[Given]:
+        monkeypatch.setattr(build, "machine", lambda: Machine(gpus, 8))
+        engines, learners, parallel = options or (None,) * 3
+        words = overrides(gpus, engines, learners, parallel, None, None)
+        build.build(config.load(None, [*words, "model.dtype=bfloat16", "model.lora.merged=false"]))
+        return [tell(worker) for worker in made[-1]._workers]
+
+    monkeypatch.setattr(build, "RayRuntime", runtime)
+    monkeypatch.setattr(build, "host_engine", Here)
+    monkeypatch.setattr(build, "host_learner", Here)
+    yield build_on
+    made[-1].close()
+
+
+def tell(worker: Worker) -> Given:
+    return Given(*worker.submit("tell").result(120))
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_the_engine_and_every_rank_see_a_gpu_of_their_own(placed: Callable[..., list[Given]], gpus: int) -> None:
+    engine, *ranks = found = placed(gpus)
+    assert (engine.device, engine.world) == ("cuda", 0)
+    assert [(rank.device, rank.rank, rank.world) for rank in ranks] == [("cuda", n, gpus - 1) for n in range(gpus - 1)]
+    assert [len(each.gpus) for each in found] == [1] * gpus
+    assert sorted(gpu for each in found for gpu in each.gpus) == OWN[:gpus]
+
+
+def test_an_engine_over_two_gpus_sees_both(placed: Callable[..., list[Given]]) -> None:
+    found = placed(4, None, None, 2)
+    assert [len(each.gpus) for each in found] == [2, 1, 1]
+    assert sorted(gpu for each in found for gpu in each.gpus) == OWN[:4]
+
+
+def test_an_engine_next_to_the_learner_gets_its_gpu_again_after_a_restart(
+    placed: Callable[..., list[Given]], eight_gpus: RayRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(build, "_start_learners", lambda runtime, *_: started.append(runtime))
+    (engine,) = placed(1, 1, 0, 1)
+    assert engine.gpus == OWN[:1]
+    started[0]._workers[0].kill()
+    again = started[0].spawn(0).build(Here, config.load(None, []), 1)
+    assert tell(again).gpus == OWN[:1]
