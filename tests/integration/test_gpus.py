@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks import common, random_model
 from sacglam import build, config
 from sacglam.config import Config
+from sacglam.models.loading import BUILTIN
 from sacglam.runtime.group import Worker
 from sacglam.runtime.placement import Machine, overrides
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
@@ -73,6 +77,77 @@ def test_a_rank_takes_its_gpu_and_joins_over_nccl(device: str, index: int, tmp_p
         "accelerator cuda nccl",
         f"ZeRO 61.0 {index}",
     ]
+
+
+ENGINE_CONFIG = """
+import json, os, sys, types
+
+sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("CUDA's operators, which the build for CPUs lacks")
+import vllm.config.vllm as checked
+from vllm import platforms
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms.cuda import NonNvmlCudaPlatform
+from vllm.platforms.interface import DeviceCapability
+
+from sacglam.config import load
+from sacglam.models.loading import load_text
+from sacglam.scoring.vllm.engine import _arguments, best_strategy
+
+class H100(NonNvmlCudaPlatform):
+    get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(9, 0))
+    get_device_name = classmethod(lambda cls, device_id=0: "NVIDIA H100 80GB HBM3")
+    get_device_total_memory = classmethod(lambda cls, device_id=0: 80 * 2**30)
+    num_compute_units = classmethod(lambda cls, device_id=0: 132)
+    is_fully_connected = classmethod(lambda cls, devices: True)
+    device_count = classmethod(lambda cls: 4)
+
+platforms._current_platform = H100()
+checked.HAS_TRITON = True  # as with torch for CUDA
+found = []
+for parallel in (1, 2):
+    words = ["device=cuda", "engines.count=1", f"engines.tensor_parallel={parallel}", "model.dtype=bfloat16"]
+    config = load(None, [*words, "model.lora.merged=false", f"model.name={os.environ['MODEL']}"])
+    made = EngineArgs(**_arguments(config, load_text(config.model), on_cpu=False)).create_engine_config()
+    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=made))
+    found.append({
+        "types": [str(made.model_config.dtype), str(made.lora_config.lora_dtype)],
+        "worker": made.parallel_config.worker_cls,
+        "executor": made.parallel_config.distributed_executor_backend,
+        "world": made.parallel_config.world_size,
+        "prefix cache": made.cache_config.enable_prefix_caching,
+        "memory": made.cache_config.gpu_memory_utilization,
+        "eager": made.model_config.enforce_eager,
+        "strategy": type(best_strategy(llm)).__name__,
+    })
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vllm_takes_our_arguments_on_an_h100(tmp_path: Path) -> None:
+    common.shape_config("qwen").save_pretrained(tmp_path)
+    for name in random_model.TOKENIZER_FILES:
+        shutil.copy(BUILTIN / name, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", ENGINE_CONFIG],
+        env=os.environ | {"MODEL": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = json.loads(done.stdout.splitlines()[-1])
+    assert one == {
+        "types": ["torch.bfloat16", "torch.bfloat16"],
+        "worker": "vllm.v1.worker.gpu_worker.Worker",
+        "executor": "uni",
+        "world": 1,
+        "prefix cache": True,
+        "memory": 0.85,
+        "eager": False,
+        "strategy": "TokenIdLogprobs",
+    }
+    assert two == one | {"executor": "mp", "world": 2}
 
 
 class Here:

@@ -11,6 +11,7 @@ from sacglam.build import build_env
 from sacglam.clock import duration
 from sacglam.tools.dry_run.calibrate import Calibration, rows_of_an_update
 from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of
+from sacglam.tools.dry_run.sizes import rows_in_one_pass, rows_that_fit
 from sacglam.tools.memory import total_bytes
 from sacglam.tools.profile.phases import look, ordered
 
@@ -20,6 +21,8 @@ def show(console: Console, found: Forecast) -> None:
     console.print(_loaded(found))
     if found.processes:
         console.print(_memory(found))
+        if advice := _micro_batch(found):
+            console.print(advice, soft_wrap=True, highlight=False)
     if found.calibration:
         console.print(_time(found.seconds))
         console.print(_method(found, found.calibration), soft_wrap=True, highlight=False)
@@ -72,6 +75,16 @@ def _memory(found: Forecast) -> Table:
         device = found.config.device
         table.add_row("", f"memory of {'this machine' if device == 'cpu' else 'one GPU'}", _mib(total_bytes(device)))
     return table
+
+
+def _micro_batch(found: Forecast) -> str | None:
+    """How large a micro-batch may be: small ones leave a GPU waiting for launches."""
+    config = found.config
+    if not found.calibration or config.device == "cpu":
+        return None
+    rows, total = rows_in_one_pass(config, max(1, found.where.learners)), total_bytes(config.device)
+    fits = next(filter(None, (rows_that_fit(process, rows, total) for process in found.processes)), 0)
+    return f"About {fits:,} rows fit the GPU in one pass, and {rows} are taken (algo.micro_batch_size)."
 
 
 def _time(seconds: Mapping[str, float]) -> Table:

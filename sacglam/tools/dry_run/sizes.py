@@ -107,8 +107,23 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
         **({"target: adapters and heads": sizes.target.bytes} if sizes.target.bytes else {}),
         "gradients": sizes.trained_bytes // gradients,
         "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // optimizer,
-        f"activations of one micro-batch ({rows} rows)": activations,
+        _activations(rows): activations,
     }
+
+
+def _activations(rows: int) -> str:
+    return f"activations of one micro-batch ({rows} rows)"
+
+
+def rows_that_fit(learner: Process, rows: int, device_bytes: int) -> int | None:
+    """Rows of a micro-batch that leave a fifth of the device free; None where activations are not known.
+
+    In proportion to what `learner` holds with `rows` of them.
+    """
+    activations = learner.parts.get(_activations(rows))
+    if not activations:
+        return None
+    return max(0, device_bytes * 4 // 5 - learner.known + activations) * rows // activations
 
 
 def rows_in_one_pass(config: Config, ranks: int) -> int:

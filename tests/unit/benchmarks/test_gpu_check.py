@@ -85,11 +85,32 @@ def test_what_no_time_is_left_for_is_said_and_the_rest_kept() -> None:
     assert found["skipped"] == [{"part": "train", "reason": "not installed: ray"}]
 
 
+def commands(device: str, gpus: int) -> dict[str, str]:
+    return {part.name: " ".join(part.command) for part in gpu_check.parts(device, gpus, Path("f"))}
+
+
 def test_a_gpus_memory_is_shared_where_it_is_alone() -> None:
-    one = gpu_check.training("cuda", 1, Path("f")).command
-    assert "--gpus 1 --engines 1 --learners 0" in " ".join(one)
-    assert "--gpus 4 --out" in " ".join(gpu_check.training("cuda", 4, Path("f")).command)
-    assert "engines.parity_every=1" in one
+    one, four = commands("cuda", 1), commands("cuda", 4)
+    assert "--gpus 1 --engines 1 --learners 0" in one["train bfloat16"]
+    assert "ranks --world 1" in one["ranks"]
+    assert "--gpus 4 --out" in four["train bfloat16"]
+    assert "ranks --world 2" in four["ranks"]
+    assert "engines.parity_every=1" in one["train bfloat16"]
+
+
+def test_on_a_gpu_vllm_computes_in_bfloat16_only() -> None:
+    found = commands("cuda", 4)
+    assert "--dtype bfloat16" in found["engine"]
+    assert "model.dtype=bfloat16 --set engines.type=vllm" in found["train bfloat16"]
+    assert "model.dtype=float32 --set engines.type=auto" in found["train float32"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_must_work_comes_before_what_is_measured(device: str) -> None:
+    names = list(commands(device, 2))
+    assert names[:4] == ["ranks", "train float32", "train bfloat16", "engine"]
+    assert set(gpu_check.NEEDS) <= set(names)
+    assert names[-1].startswith("update")
 
 
 def test_a_broken_machine_leaves_a_file_that_says_so(tmp_path: Path) -> None:
@@ -98,6 +119,7 @@ def test_a_broken_machine_leaves_a_file_that_says_so(tmp_path: Path) -> None:
     assert code == 1
     assert found["device"] == "unknown"
     assert "libcudart" in json.dumps(found["failed"])
+    assert {"part": "scoring float32", "reason": "the machine failed"} in found["skipped"]  # type: ignore[operator]
 
 
 @pytest.mark.slow
@@ -109,13 +131,13 @@ def test_benchmarks_run_where_pydantic_typer_and_rich_are_missing(tmp_path: Path
     assert found["pydantic"] == "the stand-in of benchmarks/bare"
     assert found["commit"] == "abc"
     assert [row["part"] for row in found["rows"]] == ["update bfloat16"]  # type: ignore[attr-defined]
-    assert {"part": "train", "reason": "not asked for"} in found["skipped"]  # type: ignore[operator]
+    assert {"part": "ranks", "reason": "not asked for"} in found["skipped"]  # type: ignore[operator]
 
 
 def test_what_is_not_installed_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACGLAM_BARE", "1")
     monkeypatch.setitem(gpu_check.NEEDS, "train", ("pydantic", "no_such_package", "json"))
-    parts, skipped = gpu_check.choose([python("a")], [Part("train", [], 1.0)], None)
+    parts, skipped = gpu_check.choose([python("a"), Part("train", [], 1.0)], None)
     assert [part.name for part in parts] == ["made up"]
     assert skipped == [{"part": "train", "reason": "not installed: pydantic, no_such_package"}]
 
@@ -126,10 +148,17 @@ def test_rows_are_found_behind_what_an_engine_prints() -> None:
 
 
 @pytest.mark.slow
-def test_a_short_training_goes_into_the_file(tmp_path: Path) -> None:
-    for name in gpu_check.NEEDS["train"]:
+def test_the_parts_that_must_work_on_a_gpu_work_here(tmp_path: Path) -> None:
+    only = ("ranks", "train float32", "memory", "kernels")
+    for name in (package for part in only for package in gpu_check.NEEDS.get(part, ())):
         pytest.importorskip(name)
-    code, found = check(tmp_path / "x.json", "--only", "train")
+    code, found = check(tmp_path / "x.json", "--only", *only)
     assert code == 0, found["failed"]
-    (train,) = found["rows"]  # type: ignore[misc]
-    assert train["finished"]
+    rows = {row["name"]: row for row in found["rows"]}  # type: ignore[attr-defined]
+    assert rows["ranks"]["world"] == 2
+    assert rows["ranks"]["gap"] < 1e-3
+    assert rows["train"]["finished"]
+    assert rows["train"]["parity_gap"] < 1e-4
+    assert 0.5 < rows["memory"]["forecast"] / rows["memory"]["peak"] < 2
+    assert rows["kernels"]["operations"] > 100
+    assert found["versions"]["ray"]  # type: ignore[index]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from sacglam.tools.doctor.collect import (
     _BITSANDBYTES,
     _TORCH,
     Outcome,
+    collect,
     open_ports,
     parse_driver,
     probe,
@@ -24,6 +28,7 @@ from sacglam.tools.doctor.collect import (
     wrong_widths,
 )
 from sacglam.tools.doctor.facts import Gpu, Pins
+from sacglam.tools.doctor.report import diagnose
 from tests.conftest import sacglam
 
 
@@ -55,6 +60,41 @@ def test_the_probe_of_torch_is_read() -> None:
     assert build is not None
     assert (build.cuda, build.gpus) == ("13.0", (Gpu("H100", 79.2, "9.0"),))
     assert torch_build(Outcome("", "ImportError")) is None
+
+
+NVIDIA_SMI = """#!/bin/sh
+case $1 in
+--query-gpu*) for gpu in 0 1 2 3; do echo "580.95.05, NVIDIA H100 80GB HBM3, 81559, 9.0"; done ;;
+*) echo "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0 |" ;;
+esac
+"""
+
+
+def test_four_gpus_are_found_and_all_ways_to_train_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver by a stand-in for nvidia-smi, and torch's own GPUs by one for torch.cuda."""
+    (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    h100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=80 * 2**30, major=9, minor=0)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: h100)
+    monkeypatch.setattr(torch, "ones", lambda *size, device: torch.zeros(*size))
+    exec(_TORCH, {})
+    build = torch_build(Outcome(capsys.readouterr().out.strip(), None))
+    here = collect(quick=True)
+    versions = {"torch": "2.13.0", "vllm": "0.32.0", "deepspeed": "0.19.8", "ray": "2.60.0"}
+    installed = {name: v for name, v in here.installed.items() if not name.startswith(("vllm", "torch"))} | versions
+    whole = replace(here, system="Linux", pip_check=(), installed=installed, torch=build)
+    assert whole.driver.cuda == "13.0"
+    assert len(whole.driver.gpus) == len(whole.gpus) == 4
+    found = diagnose(whole)
+    names = {finding.name: finding for finding in found.findings}
+    assert [names[f"torch on GPU {index}"].came for index in range(4)] == ["kernels and bfloat16"] * 4
+    assert [(v.title, v.works) for v in found.verdicts if v.way == "gpu"] == [("engines + learners on 4 GPUs", True)]
 
 
 def test_the_probe_of_bitsandbytes_runs() -> None:
