@@ -46,7 +46,7 @@ class PhaseClock:
 
     def restore(self, seconds: dict[str, float]) -> None:
         """Resume from the seconds of an interrupted run."""
-        self._seconds = dict(seconds)
+        self._seconds = {name: float(each) for name, each in seconds.items()}
 
 
 def duration(seconds: float) -> str:

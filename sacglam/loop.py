@@ -124,7 +124,8 @@ class Loop:
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
         progress = Progress(**values["progress"])
-        if min(progress.env_steps, progress.updates, progress.episodes, progress.seconds) < 0:
+        counts = (progress.env_steps, progress.updates, progress.episodes)
+        if not all(type(count) is int for count in counts) or min(*counts, progress.seconds) < 0:
             raise CheckpointError(f"expected counters of at least 0, got {progress}")
         if progress.updates != values["learner"]["updates"]:
             raise CheckpointError(f"expected as many updates as its learner's, got {progress}")
@@ -132,7 +133,10 @@ class Loop:
         broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
         if broken:
             raise CheckpointError(f"expected finite weights, got {broken[0]} with others")
-        torch.set_rng_state(tensors.pop("torch_rng"))
+        try:
+            torch.set_rng_state(tensors.pop("torch_rng"))
+        except RuntimeError as error:
+            raise CheckpointError(f"expected the state of torch's generator: {error}") from error
         parts.learners.load_state(tensors, values["learner"])
         collector.experience.load_state(checkpoint.arrays, values["replay"])
         collector.rollout.restore(values["rollout"])

@@ -177,6 +177,7 @@ class Rollout:
             EnvironmentContractError: an environment does not repeat itself under the same goal, seed and actions.
         """
         if not state:  # saved before the first step
+            self._open = None
             return
         if len(state) > len(self.envs):
             raise CheckpointError(
@@ -191,7 +192,7 @@ class Rollout:
         opened = self._reset(env, Start(saved["goal"], saved["seed"]))
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # else it shows in the transcript
-                opened.take(Decision(action, log_prob, version))
+                opened.take(Decision(action, float(log_prob), int(version)))
         opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(

@@ -188,7 +188,7 @@ class Run:
             rng = np.random.default_rng(self._config.seed)
             random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
             before = self._evaluate("evaluating before", self._parts.scorer, greedy, stop)
-            start = summary_of_start(random, before)
+            start = {**summary_of_start(random, before), "config_sha256": self._directory.config_hash()}
             self._directory.write_summary(start)
         return start
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import launcher
+from tests import fuzz, launcher
 
 TINY = [
     "steps=640",
@@ -70,6 +70,23 @@ def call(command: list[str], fresh: bool = False) -> subprocess.CompletedProcess
     if fresh:
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return launcher.run(command)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz", type=int, metavar="N", help="Examples of each fuzzer (default: some seconds' worth).")
+    parser.addoption("--fuzz-seed", type=int, default=0, metavar="SEED", help="Seed of the fuzzers (default: 0).")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    fuzz.EXAMPLES, fuzz.SEED = config.getoption("--fuzz"), config.getoption("--fuzz-seed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the fuzzers saw; with several workers each has its own counts, which end with it."""
+    if fuzz.COUNTS:
+        terminalreporter.section(f"fuzzers, seed {fuzz.SEED}")
+        for outcome, count in sorted(fuzz.COUNTS.items()):
+            terminalreporter.line(f"{count:6,}  {outcome}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

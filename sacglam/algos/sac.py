@@ -13,6 +13,7 @@ from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
+from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic
 from sacglam.prompt import query
 from sacglam.types import Transition
@@ -58,6 +59,9 @@ class Temperature:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state()` gave."""
+        numbers = [state["log_alpha"], *state["adam"].values()]
+        if set(state["adam"]) not in (set(), {"step", "exp_avg", "exp_avg_sq"}) or not all(map(math.isfinite, numbers)):
+            raise CheckpointError(f"expected log alpha and all of Adam's moments, got {state}")
         with torch.no_grad():
             self._log_alpha.fill_(state["log_alpha"])
         self._optimizer.state.clear()

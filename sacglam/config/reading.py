@@ -16,6 +16,7 @@ from sacglam.errors import ConfigError
 _LATER_KEYS: frozenset[str] = frozenset()
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 _MOST_QUOTED = 200
+_MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -65,15 +66,40 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
 def _read(text: str, source: str) -> dict[str, Any]:
     """A mapping of settings in YAML."""
-    try:
-        values = yaml.load(text, StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} is not valid YAML: {error or 'it is nested too deeply'}") from error
+    values = _parse_yaml(text, source)
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
     return values
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    try:
+        found = yaml.load(text, StrictLoader)
+        if not _small(found):
+            raise ValueError(f"it holds more than {_MOST_VALUES:,} values, or is nested too deeply")
+    except RecursionError as error:
+        raise ConfigError(f"{source} is not valid YAML: it is nested too deeply") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{source} is not valid YAML: {error}") from error
+    return found
+
+
+def _small(found: Any) -> bool:
+    """Whether values can be printed and copied; counted without following more of them than allowed."""
+    level, count = [found], 0
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict | list | tuple | set):
+                inner += [*each, *each.values()] if isinstance(each, dict) else each
+                if count + len(inner) > _MOST_VALUES:
+                    return False
+        if not inner:
+            return True
+        level, count = inner, count + len(inner)
+    return False
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -141,10 +167,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"override {_short(override)}: {section!r} is a value, not a section")
         values = inner
-    try:
-        values[last] = yaml.load(text, StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"override {_short(override)}: the value is not valid YAML: {error}") from error
+    values[last] = _parse_yaml(text, f"override {_short(override)}: the value")
 
 
 def _explain(fault: Any) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
 # Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
 Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
@@ -28,7 +28,7 @@ class EnvConfig(Section):
 
     name: str = "playground"
     """A registered environment (`sacglam envs` lists them), or your own factory as `package.module:attribute`."""
-    options: dict[str, Any] = Field(default={})
+    options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Size = 32
     """Environments in lockstep; one scoring pass serves them all."""

@@ -103,13 +103,15 @@ class AgentModel(ABC):
             CheckpointError: it is of another model, adapter or critic.
         """
         own = self.state()
-        odd = [name for name in own.keys() | state.keys() if _shape(own, name) != _shape(state, name)]
+        odd = [name for name in own.keys() | state.keys() if _form(own, name) != _form(state, name)]
         if odd:
-            shown = "; ".join(f"{n}: expected {_shape(own, n)}, got {_shape(state, n)}" for n in sorted(odd)[:3])
+            shown = "; ".join(f"{n}: expected {_form(own, n)}, got {_form(state, n)}" for n in sorted(odd)[:3])
             raise CheckpointError(
                 f"{len(odd)} tensors do not fit this model, adapter or critic, including {shown}; load them with the "
                 "settings of model, algo.type and critic that they were saved with"
             )
+        if not all(tensor.isfinite().all() for tensor in state.values()):
+            raise CheckpointError("expected finite weights; these have diverged or were changed")
         for name, tensor in own.items():
             tensor.copy_(state[name])
 
@@ -152,5 +154,6 @@ class AgentModel(ABC):
         return {"heads": self._heads}
 
 
-def _shape(tensors: dict[str, Tensor], name: str) -> tuple[int, ...] | None:
-    return tuple(tensors[name].shape) if name in tensors else None
+def _form(tensors: dict[str, Tensor], name: str) -> tuple[Any, ...] | None:
+    """Shape and type; None where there is no such tensor."""
+    return (*tensors[name].shape, tensors[name].dtype) if name in tensors else None

@@ -1,6 +1,6 @@
 """The replay buffer: a ring of transitions, three sampling strategies, and its form on disk."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ _NUMBERS = {
     "terminated": np.bool_,
     "version": np.int64,
 }
+_INDEX, _SOURCE = np.int32, np.int8
+_TYPES = {**_NUMBERS, "source": _SOURCE, **dict.fromkeys(("goal", "observation", "next_observation"), _INDEX)}
 
 
 class ReplayBuffer:
@@ -110,13 +112,13 @@ class ReplayBuffer:
         columns: Columns = {
             name: np.array([getattr(t, name) for t in self._ring], dtype=dtype) for name, dtype in _NUMBERS.items()
         }
-        columns["source"] = np.array([_SOURCES.index(t.source) for t in self._ring], dtype=np.int8)
+        columns["source"] = np.array([_SOURCES.index(t.source) for t in self._ring], dtype=_SOURCE)
         indices = {
             "goal": [goals.setdefault(t.goal, len(goals)) for t in self._ring],
             "observation": [seen.setdefault(t.observation, len(seen)) for t in self._ring],
             "next_observation": [seen.setdefault(t.next_observation, len(seen)) for t in self._ring],
         }
-        columns |= {name: np.array(numbers, dtype=np.int32) for name, numbers in indices.items()}
+        columns |= {name: np.array(numbers, dtype=_INDEX) for name, numbers in indices.items()}
         texts = {"next": self._next, "goals": list(goals), "observations": [[o.text, *o.actions] for o in seen]}
         return columns, texts
 
@@ -124,7 +126,8 @@ class ReplayBuffer:
         """Restore what `state()` returned.
 
         Raises:
-            CheckpointError: it holds more than the capacity, or has wrapped around at a smaller one.
+            CheckpointError: it holds more than the capacity, has wrapped around at a smaller one, or its columns do not
+                describe transitions.
         """
         size, following = len(columns["goal"]), int(texts["next"])
         if size > self._config.capacity or (size < self._config.capacity and following != size):
@@ -133,6 +136,7 @@ class ReplayBuffer:
                 "resume with the capacity it was saved with"
             )
         observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
+        _check_columns(columns, texts["goals"], observations)
         lists = {name: column.tolist() for name, column in columns.items()}
         self._ring = []
         self._next = 0
@@ -147,3 +151,25 @@ class ReplayBuffer:
             for i in range(size)
         )
         self._next = following % self._config.capacity  # a larger ring, filled this far, saved the capacity itself
+
+
+def _check_columns(columns: Columns, goals: Sequence[Any], observations: Sequence[Observation]) -> None:
+    """Refuse columns of other types, and indices beyond the texts or an observation's actions: they would wrap around.
+
+    Raises:
+        CheckpointError: these are none that `state` gives.
+    """
+    size = len(columns["goal"])
+    if {name: (column.dtype, column.shape) for name, column in columns.items()} != {
+        name: (np.dtype(dtype), (size,)) for name, dtype in _TYPES.items()
+    }:
+        raise CheckpointError(f"expected the replay buffer's columns {', '.join(_TYPES)} of one length, got others")
+    texts = [*goals, *(text for each in observations for text in (each.text, *each.actions))]
+    ends = {"goal": len(goals), "observation": len(observations), "next_observation": len(observations), "source": 2}
+    outside = [name for name, end in ends.items() if not ((columns[name] >= 0) & (columns[name] < end)).all()]
+    if outside or not all(isinstance(text, str) for text in texts):
+        raise CheckpointError(f"expected texts for the replay buffer's {outside or ends}, got too few or others")
+    actions = np.array([len(each.actions) for each in observations], dtype=_INDEX)[columns["observation"]]
+    numbers = np.concatenate([columns["reward_n"], columns["discount_n"]])
+    if not ((columns["action"] >= 0) & (columns["action"] < actions)).all() or not np.isfinite(numbers).all():
+        raise CheckpointError("expected actions among those of their observation, and finite returns")

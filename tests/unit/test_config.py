@@ -376,6 +376,9 @@ def test_ppo_survives_yaml() -> None:
         ("critic.num_critics=100000", "critic.num_critics: Input should be less than"),
         ("model.lora.rank=1000000", "model.lora.rank: Input should be less than"),
         ("algo.gamma=" + "[" * 100_000, "is not valid YAML"),
+        ("env.options={a: " + "[" * 60 + "]" * 60 + "}", "nested too deeply"),
+        ("env.options={a: !!binary aGVsbG8=}", "env.options.a"),
+        ("env.options={a: {1: 2}}", "env.options.a"),
     ],
 )
 def test_values_of_another_type_or_size_are_refused(override: str, said: str) -> None:
@@ -413,3 +416,10 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     for end in range(len(text)):
         with pytest.raises(ConfigError):
             parse_complete(text[:end])
+
+
+def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
+    lists = "&a0 [x]" + "".join(f", &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))  # 43 million values
+    with pytest.raises(ConfigError, match="more than 100,000 values"):
+        load(None, [f"steps=[{lists}]"])
+    assert load(None, ["critic.hidden=[&a 8, *a]"]).critic.hidden == [8, 8]

@@ -364,6 +364,15 @@ def test_a_state_of_before_the_first_step_restores_to_a_fresh_start() -> None:
     assert _names(resumed.step()) == [("1", 0)]
 
 
+def test_a_state_of_before_the_first_step_replaces_one_that_a_damaged_checkpoint_left() -> None:
+    begun = _rollout([Steady()], iter(_starts("3")))
+    begun.step()
+    resumed = _rollout([Steady()], iter(_starts("1")))
+    resumed.restore(begun.state())
+    resumed.restore([])
+    assert resumed.state() == []
+
+
 @pytest.mark.parametrize(
     ("env", "fault"),
     [

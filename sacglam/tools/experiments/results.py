@@ -8,6 +8,7 @@ from typing import Any
 
 from sacglam.config import Config
 from sacglam.errors import RunDirectoryError
+from sacglam.runs.directory import read_object
 from sacglam.tools.experiments.plan import Run
 
 OVERALL = "overall"
@@ -30,7 +31,7 @@ class Result:
     @property
     def heldout(self) -> dict[str, float] | None:
         """Success on held-out goals by type, if there are any; older runs have it in `heldout.json`."""
-        older = _read_json(self.run.directory.root / "heldout.json", {})
+        older = read_object(self.run.directory.root / "heldout.json") or {}
         found: dict[str, float] | None = self.summary.get("success_heldout", older.get("success"))
         return found
 
@@ -88,15 +89,11 @@ def note_session(run: Run, jobs: int) -> None:
 
 
 def _sessions(run: Run) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = _read_json(run.directory.root / "sessions.json", [])
-    return found
-
-
-def _read_json(file: Path, default: Any) -> Any:
     try:
-        return json.loads(file.read_text())
+        found = json.loads((run.directory.root / "sessions.json").read_bytes())
     except (OSError, ValueError):
-        return default
+        return []
+    return [each for each in found if isinstance(each, dict) and type(each.get("jobs")) is int] if found else []
 
 
 def check_same(runs: Sequence[Run]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.algos.sac import Temperature
+from sacglam.errors import CheckpointError
 
 
 def test_the_first_step_by_hand() -> None:
@@ -74,3 +76,13 @@ def test_its_state_goes_on_bit_for_bit(before: list[float], after: list[float]) 
         restored.update(entropy)
         assert restored.alpha == original.alpha
     assert restored.state() == original.state()
+
+
+@pytest.mark.parametrize(
+    "change", [{"log_alpha": math.nan}, {"adam": {"step": 1.0}}, {"adam": {"exp_avg": 0.0, "x": 1.0}}]
+)
+def test_a_state_that_it_never_gave_is_refused(change: dict[str, Any]) -> None:
+    temperature = Temperature(init=0.05, target_entropy=0.3, lr=0.01)
+    temperature.update(1.0)
+    with pytest.raises(CheckpointError):
+        temperature.load_state({**temperature.state(), **change})

@@ -12,7 +12,7 @@ from safetensors.torch import load
 from sacglam import config
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
-from sacglam.errors import DivergenceError
+from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
@@ -166,3 +166,19 @@ def test_q_values_are_the_critics_minimum_and_do_not_depend_on_what_is_asked_bes
     assert both == pytest.approx(torch.minimum(q_CBA[0, 0], q_CBA[1, 0]).numpy(), abs=1e-5)
     assert learner.q_values(states[1:])[0] == pytest.approx(short, abs=1e-5)
     assert len(learner.q_values(states * 20)) == 40  # more than go through in one pass
+
+
+def test_tensors_of_another_form_are_refused() -> None:
+    learner = make_learner()
+    learner.update([transitions()])
+    tensors, values = learner.state()
+    weight = next(name for name in tensors if name.startswith("model.heads"))
+    for name, changed in (
+        ("adam.0.exp_avg", tensors["adam.0.exp_avg"].flatten()),
+        ("adam.0.exp_avg_sq", tensors["adam.0.exp_avg_sq"].to(torch.int32)),
+        ("adam.0.step", torch.ones(2)),
+        (weight, tensors[weight].to(torch.int32)),
+        (weight, tensors[weight] * torch.nan),
+    ):
+        with pytest.raises(CheckpointError):
+            learner.load_state({**tensors, name: changed}, values)

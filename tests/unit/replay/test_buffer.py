@@ -265,3 +265,34 @@ def test_a_smaller_capacity_is_taken_while_all_fits_in_it() -> None:
     restored.load_state(*original.state())
     restored.add([_transition(6)])  # in the place of the oldest
     assert _contents(restored) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("goal", -1),
+        ("goal", 4),
+        ("observation", -1),
+        ("next_observation", 99),
+        ("source", 2),
+        ("action", -1),
+        ("action", 9),
+        ("reward_n", np.nan),
+        ("discount_n", np.inf),
+    ],
+)
+def test_columns_that_describe_no_transitions_are_refused(column: str, value: float) -> None:
+    columns, texts = _filled(_mixed(6)).state()
+    columns[column][3] = value
+    with pytest.raises(CheckpointError):
+        _buffer(6).load_state(columns, texts)
+
+
+def test_columns_of_another_type_or_length_are_refused() -> None:
+    columns, texts = _filled(_mixed(6)).state()
+    for name, column in columns.items():
+        for other in (column[:-1], column.astype(np.complex128), column.reshape(1, -1)):
+            with pytest.raises(CheckpointError):
+                _buffer(6).load_state({**columns, name: other}, texts)
+    with pytest.raises(CheckpointError):
+        _buffer(6).load_state(columns, {**texts, "goals": [None] * 4})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +60,7 @@ def test_a_folder_that_was_being_claimed_when_its_process_was_killed_holds_no_ru
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_any_bytes_can_be_read(content: bytes) -> None:
     import tempfile
 
@@ -120,3 +123,48 @@ def test_a_run_may_name_code_below_the_working_directory(tmp_path: Path, monkeyp
     monkeypatch.chdir(Path(__file__).parent)
     with pytest.raises(ConfigError, match="--trust"):
         RunDirectory.open(tmp_path / "run").config()
+
+
+def test_a_configuration_that_was_changed_after_the_start_is_reported(tmp_path: Path, tiny_run: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    run = RunDirectory.open(tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run.config().algo.gamma == 0.8
+    run.config_file.write_text(run.config_file.read_text().replace("gamma: 0.8", "gamma: 0.95"))
+    with pytest.warns(UserWarning, match="was changed after the run began"):
+        assert run.config().algo.gamma == 0.95
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"success_before": 3},
+        {"success_before": {}},
+        {"success_after": None},
+        {"train_seconds": "1"},
+        {"train_seconds": 0},
+        {"success_after": {"grasp": 1.0}},
+        {"versions": None},
+        {"env_steps": float("nan")},
+        {"finished": "yes"},
+    ],
+)
+def test_a_summary_that_its_readers_could_not_use_is_none(
+    change: dict[str, Any], tiny_run: Path, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path)
+    found = RunDirectory(tiny_run).summary()
+    assert found is not None
+    run.write_summary({**found, **change})
+    assert run.summary() is None
+
+
+def test_what_is_no_number_is_no_metric(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    lines = [{"env_steps": 32, "seconds": 1.0, "q": q} for q in (0.5, "0.5", None, True, [1], float("nan"), 10**400)]
+    run.metrics_file.write_bytes(written(lines))
+    assert [line.get("q") for line in run.metrics()] == [0.5, None, None, None, None, None, None]
+    run.metrics_file.unlink()
+    run.metrics_file.mkdir()
+    assert run.metrics() == []
