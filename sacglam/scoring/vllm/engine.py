@@ -206,6 +206,7 @@ def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": text.source,
         "dtype": config.model.dtype,
+        "hf_overrides": {"head_dtype": "float32"},  # logits as the learner's, whatever the type of the weights
         "max_model_len": text.max_tokens,
         "tensor_parallel_size": engines.tensor_parallel,
         # Not Ray, although this is a Ray worker: the engine's GPUs are all on this machine and reserved for it.

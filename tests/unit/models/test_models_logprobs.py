@@ -133,3 +133,34 @@ def test_the_scores_of_all_two_token_actions_with_one_beginning_sum_to_its_score
     actions = (np.array([9]), *(np.array([9, token]) for token in range(VOCABULARY)))
     score_A = lm.forward(lm.pack([TokenisedQuery(np.array([5, 6, 7]), actions)])).log_probs_BA[0]
     assert score_A[1:].logsumexp(dim=0).item() == pytest.approx(score_A[0].item(), abs=1e-5)
+
+
+GATE = 0.05  # of total variation, in bfloat16: `build.PARITY_TOLERANCES`
+
+
+def test_engine_and_learner_agree_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated: 500 states of 8 actions of 5 tokens among the likeliest; logits about 24 with a deviation of 4.
+
+    Hidden states of the two differ by a rounding, as where other kernels computed them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    states, actions, tokens, vocabulary, width = 500, 8, 5, 200, 64
+    row_R = torch.arange(states * actions * tokens)
+    hidden_RH = torch.randn(len(row_R), width, generator=generator)
+    weight_VH = (0.5 * torch.randn(vocabulary, width, generator=generator)).bfloat16()
+    hidden_RH[:, 0], weight_VH[:, 0] = 4.0, 6.0
+    other_RH = hidden_RH * (1 + 2.0**-9 * torch.randn(hidden_RH.shape, generator=generator))
+    likely_R = torch.randint(10, (len(row_R), 1), generator=generator)
+    token_R = (hidden_RH @ weight_VH.float().T).topk(10).indices.gather(1, likely_R).squeeze(1)
+
+    def log_policy(hidden_RH: Tensor) -> Tensor:
+        found_R = selected_log_probs(hidden_RH.bfloat16(), weight_VH, row_R, token_R, np.arange(len(row_R) + 1))
+        return torch.log_softmax(found_R.view(states, actions, tokens).sum(dim=-1), dim=-1)
+
+    def share_beyond_the_gate() -> float:
+        variation_B = (log_policy(hidden_RH).exp() - log_policy(other_RH).exp()).abs().sum(dim=-1) / 2
+        return (variation_B > GATE).double().mean().item()
+
+    assert share_beyond_the_gate() <= 0.001
+    monkeypatch.setattr(logprobs, "logits", lambda hidden_RH, weight_VH: (hidden_RH @ weight_VH.T).float())
+    assert share_beyond_the_gate() > 0.05, "and rounded logits would not"
