@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from sacglam import config as configuration
-from sacglam.build import Parts, build, build_env, first_states, resolve_temperature
+from sacglam.build import (
+    Parts,
+    build,
+    build_env,
+    first_states,
+    resolve_temperature,
+    settle_engine,
+    with_engine,
+)
 from sacglam.config import Config
 from sacglam.envs import Split, check_env
 from sacglam.evaluate import evaluate
@@ -40,7 +48,8 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
-    resolved, directory, shown = resolve(config), RunDirectory.vacant(out), display or Display()
+    resolved = settle_engine(resolve(config), measurable=True)
+    directory, shown = RunDirectory.vacant(out), display or Display()
     check_env(lambda: build_env(resolved))
     resolved = resolve_temperature(resolved)
     with closing(build(resolved, shown.note)) as parts:
@@ -63,6 +72,8 @@ def resume(
     config = configuration.override(directory.config(), placement)
     # With another placement threads are settled again: they were for other processes.
     config = resolve(config.model_copy(update={"threads": 0}) if placement else config)
+    # Bit for bit is only possible with the kind of engine that the run has had.
+    config = settle_engine(config, measurable=not checkpoint.steps(directory.checkpoints))
     shown = display or Display()
     with closing(build(config, shown.note)) as parts:
         return Run(directory, config, shown, parts).run()
@@ -102,6 +113,7 @@ class Run:
         # Where it was lost, the untrained policy is evaluated again, before a checkpoint replaces it.
         lost = self._directory.summary() is None and bool(checkpoint.steps(self._directory.checkpoints))
         self._loop.start_up(self._display, stop.check)
+        measured = self._keep_engine()
         if lost:
             self._loop.publish()
             self._evaluate_start(stop)
@@ -109,7 +121,16 @@ class Run:
         self._ready = True
         self._sidecar.start()
         self._loop.publish()
-        return self._evaluate_start(stop)
+        return self._evaluate_start(stop, measured)
+
+    def _keep_engine(self) -> dict[str, Any]:
+        """Record the kind of engine if it was measured, so that the resumed run has the same; what was measured."""
+        choice = self._loop.engine_choice
+        if choice is None:
+            return {}
+        self._config = with_engine(self._config, choice.kind)
+        self._directory.settle(self._config)
+        return {"engine_seconds": {kind: round(seconds, 4) for kind, seconds in choice.seconds.items()}}
 
     def _stopped(self) -> dict[str, Any]:
         """End early, with a checkpoint; a run that was finished before, or is not restored yet, stays as it is."""
@@ -180,7 +201,7 @@ class Run:
             checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint(), self._config.checkpoint.keep)
         self._saved_at = now
 
-    def _evaluate_start(self, stop: StopSignal) -> dict[str, Any]:
+    def _evaluate_start(self, stop: StopSignal, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
         start = self._directory.summary()
         if start is None:
@@ -188,7 +209,8 @@ class Run:
             rng = np.random.default_rng(self._config.seed)
             random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
             before = self._evaluate("evaluating before", self._parts.scorer, greedy, stop)
-            start = {**summary_of_start(random, before), "config_sha256": self._directory.config_hash()}
+            known = {"config_sha256": self._directory.config_hash(), **(measured or {})}
+            start = {**summary_of_start(random, before), **known}
             self._directory.write_summary(start)
         return start
 
@@ -232,6 +254,7 @@ class Run:
             return {}
         found: dict[str, Any] = {
             "engines": config.engines.count,
+            "engine_type": config.engines.type,
             "engine_restarts": parts.processes.engines.restarts,
             "learners": config.learners.count,
         }

@@ -93,6 +93,10 @@ class RunDirectory:
                     raise self._occupied() from None
         _replace(self.config_file, config.to_yaml())
 
+    def settle(self, config: Config) -> None:
+        """Write the run's configuration again, with what was decided since `claim`."""
+        _replace(self.config_file, config.to_yaml())
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder, which is made if need be, against other processes. The lock ends with this process.

@@ -47,8 +47,8 @@ class Worker:
     def check(self) -> None:
         """Raise `WorkerLost` if the worker is known to be dead; never waits."""
 
-    def kill(self) -> None:
-        """End the worker at once, whatever it is doing."""
+    def kill(self, hung: bool = True) -> None:
+        """End the worker at once; by force, which Ray reports as a loss, if it may be `hung`."""
 
 
 @dataclass(frozen=True)

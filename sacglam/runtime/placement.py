@@ -142,5 +142,6 @@ def overrides(
         "engines.tensor_parallel": tensor_parallel,
         "device": device,
         "runtime.address": address,
+        "runtime.lag": 0 if learners == 0 else None,  # without ranks nothing can overlap
     }
     return [f"{key}={value}" for key, value in given.items() if value is not None]

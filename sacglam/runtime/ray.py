@@ -134,13 +134,13 @@ class RayWorker(Worker):
             self._ping = None
 
     @override
-    def kill(self) -> None:
+    def kill(self, hung: bool = True) -> None:
         if self._killed:  # its process id may have been reused
             return
         self._killed = True
         with contextlib.suppress(Exception):
             node, pid = self._ray.get(self._where, timeout=0)
-            if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
+            if hung and node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
                 for each in [*guardian.descendants(pid), pid]:
                     with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
                         os.kill(each, signal.SIGKILL)

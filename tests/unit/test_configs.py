@@ -64,10 +64,10 @@ TABLE_3 = BOTH | {
 }
 MODELS: dict[str, dict[str, Any]] = {
     "flan_t5_base": {"model.name": "google/flan-t5-base", "model.quantize": "nf4"},  # Section 3, Appendix C
-    # Not the paper's: a decoder-only model on vLLM, with the paper's 4 GPUs.
+    # Not the paper's: a decoder-only model, with the paper's 4 GPUs.
     "qwen2.5_0.5b": {
         "model.name": "Qwen/Qwen2.5-0.5B-Instruct",
-        "engines.type": "vllm",
+        "engines.type": "auto",
         "engines.count": 1,
         "learners.count": 3,
     },

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedConfig
 
 from sacglam import cpu
-from sacglam.build import build_model, resolve_temperature, serves_vllm
+from sacglam.build import build_model, resolve_temperature, settle_engine
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
@@ -39,11 +39,9 @@ class Forecast:
 
 def placed(config: Config) -> tuple[Config, Plan]:
     """`config` with its device and kind of engine settled, and which process would run where."""
-    kind = config.engines
-    if kind.count and kind.type == "auto":
-        with suppress(ModelError):  # which `forecast` reports
-            kind = kind.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
-    settled = config.model_copy(update={"device": resolve_device(config), "engines": kind})
+    settled = config.model_copy(update={"device": resolve_device(config)})
+    with suppress(ModelError):  # which `forecast` reports
+        settled = settle_engine(settled)
     return settled, plan(settled, machine())
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sacglam import config as configuration
-from sacglam.build import Parts, build, resolve_temperature
+from sacglam.build import Parts, build, resolve_temperature, settle_engine
 from sacglam.config import Config
 from sacglam.errors import ProfileError
 from sacglam.loop import Loop
@@ -70,7 +70,8 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
         ProfileError: it was interrupted.
         SacglamError: as for a run.
     """
-    config = resolve_temperature(resolve(source.config))
+    begun = source.run and checkpoint.steps(source.run.checkpoints)
+    config = settle_engine(resolve_temperature(resolve(source.config)), measurable=not begun)
     # No end, and the actor learns from the first update, as later in a run.
     changed = {"warmup_updates": 0} if config.algo.type == "sac" else {}
     config = config.model_copy(update={"steps": 2**62, "algo": config.algo.model_copy(update=changed)})
@@ -80,7 +81,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
         meter = _Meter(source.label, config, parts, display, stop)
         try:
             loop.start_up(display, stop.check)
-            if source.run and checkpoint.steps(source.run.checkpoints):
+            if source.run and begun:
                 folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()

@@ -23,13 +23,20 @@ def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
 
 
 def test_options_become_settings() -> None:
+    alone = ["engines.count=0", "learners.count=0"]
     assert overrides(4, None, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
     assert overrides(4, 2, None, None, None, "auto")[:2] == ["engines.count=2", "learners.count=2"]
     assert overrides(4, None, 2, 2, None, None)[:2] == ["engines.count=1", "learners.count=2"]
-    assert overrides(1, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cuda"]
-    assert overrides(0, None, None, None, None, None) == ["engines.count=0", "learners.count=0", "device=cpu"]
+    assert overrides(1, None, None, None, None, None) == [*alone, "device=cuda", "runtime.lag=0"]
+    assert overrides(0, None, None, None, None, None) == [*alone, "device=cpu", "runtime.lag=0"]
     assert overrides(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
     assert overrides(None, None, None, None, None, None) == []
+
+
+def test_a_run_whose_rollout_overlaps_updates_continues_in_one_process() -> None:
+    lagging = config.load(None, ["runtime.lag=1", "engines.count=1", "learners.count=3", "device=cuda"])
+    assert config.override(lagging, overrides(1, None, None, None, None, None)).runtime.lag == 0
+    assert config.override(lagging, overrides(2, None, None, None, None, None)).runtime.lag == 1
 
 
 def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:

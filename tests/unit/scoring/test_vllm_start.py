@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sacglam import build
-from sacglam.build import serves_vllm
+from sacglam.build import serves_vllm, settle_engine
 from sacglam.config import Config, ModelConfig, load
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
@@ -72,6 +72,26 @@ def test_on_a_gpu_vllm_serves_bfloat16_from_ampere_on(gpu: Callable[[int, int], 
 def test_on_a_cpu_vllm_serves_float32(gpu: Callable[[int, int], None]) -> None:
     gpu(7, 5)
     assert serves_vllm(load(None, ["device=cpu", "engines.count=1"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "new", "resumed"),
+    [
+        (["engines.count=1"], "auto", "vllm"),
+        (["engines.count=1", "engines.type=packed"], "packed", "packed"),
+        (["engines.count=1", "engines.type=vllm"], "vllm", "vllm"),
+        (["engines.count=1", "model.name=builtin-t5"], "packed", "packed"),
+        (["engines.count=1", "engines.tensor_parallel=2"], "vllm", "vllm"),
+        ([], "auto", "auto"),
+    ],
+)
+def test_a_new_run_leaves_open_what_it_can_measure_and_a_begun_one_nothing(
+    gpu: Callable[[int, int], None], settings: list[str], new: str, resumed: str
+) -> None:
+    """A run with checkpoints whose `auto` was not measured had vLLM wherever that could serve."""
+    config = load(None, ["device=cpu", *settings])
+    assert settle_engine(config, measurable=True).engines.type == new
+    assert settle_engine(config).engines.type == resumed
 
 
 def test_adapted_layers_are_those_of_the_settings_and_never_the_output_layer() -> None:
