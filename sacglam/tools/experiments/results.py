@@ -115,12 +115,14 @@ def check_same(runs: Sequence[Run]) -> None:
 
 
 def differences(there: Config, now: Config) -> list[str]:
-    """The settings that differ, as `key: value there, value now`. A device or temperature left open agrees with any."""
+    """The settings that differ, as `key: value there, value now`. What is left open now agrees with any."""
     before, after = there.model_dump(mode="json"), now.model_dump(mode="json")
     if Path(now.model.name).is_dir():  # a run records the absolute path
         after["model"]["name"] = str(Path(now.model.name).resolve())
     if now.device == "auto":
         before["device"] = "auto"
+    if now.engines.type == "auto":
+        before["engines"]["type"] = "auto"
     if now.policy.temperature == "auto":
         before["policy"]["temperature"] = "auto"
     return list(_differing(before, after))
