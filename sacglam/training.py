@@ -73,7 +73,8 @@ def resume(
     # With another placement threads are settled again: they were for other processes.
     config = resolve(config.model_copy(update={"threads": 0}) if placement else config)
     # Bit for bit is only possible with the kind of engine that the run has had.
-    config = settle_engine(config, measurable=not checkpoint.steps(directory.checkpoints))
+    begun = directory.summary() is not None or bool(checkpoint.steps(directory.checkpoints))
+    config = settle_engine(config, measurable=not begun)
     shown = display or Display()
     with closing(build(config, shown.note)) as parts:
         return Run(directory, config, shown, parts).run()
