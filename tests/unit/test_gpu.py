@@ -45,7 +45,12 @@ VARIANTS: dict[str, list[str]] = {
     "sac": SAC,
     "sac t5": [*SAC, "model.name=builtin-t5"],
     "ppo": PPO,
-    "sac bfloat16, separate backbone": [*SAC, "model.dtype=bfloat16", "critic.backbone=separate"],
+    "sac bfloat16, separate backbone": [
+        *SAC,
+        "model.dtype=bfloat16",
+        "critic.backbone=separate",
+        "model.lora.merged=false",
+    ],
     "sac float32 unmerged, clipped": [*SAC, "model.lora.merged=false", "algo.max_grad_norm=0.1"],
     "sac frozen backbone, eager": [*SAC, "critic.backbone=frozen", "model.attention=eager"],
     "sac gradient checkpointing": [*SAC, "model.lora.merged=false", "model.gradient_checkpointing=true"],
