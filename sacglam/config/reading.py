@@ -83,6 +83,8 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source} is not valid YAML: it is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{source} is not valid YAML: {error}") from error
+    except (LookupError, AttributeError, TypeError) as error:  # of PyYAML, which expects tags to fit their values
+        raise ConfigError(f"{source} is not valid YAML: a tag such as !!bool does not fit its value") from error
     return found
 
 

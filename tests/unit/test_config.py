@@ -379,6 +379,9 @@ def test_ppo_survives_yaml() -> None:
         ("env.options={a: " + "[" * 60 + "]" * 60 + "}", "nested too deeply"),
         ("env.options={a: !!binary aGVsbG8=}", "env.options.a"),
         ("env.options={a: {1: 2}}", "env.options.a"),
+        ("seed=!!bool z", "a tag such as !!bool does not fit"),
+        ("seed=!!timestamp z", "a tag such as !!bool does not fit"),
+        ("seed=!!int", "a tag such as !!bool does not fit"),
     ],
 )
 def test_values_of_another_type_or_size_are_refused(override: str, said: str) -> None:
