@@ -130,7 +130,9 @@ class UpdateConfig(Section):
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Rows in one gradient update: SAC's transitions, PPO's steps."""
     micro_batch_size: Positive | None = None
-    """Rows in one forward and backward; gradients are accumulated over the batch. None: the whole batch at once."""
+    """Rows in one forward and backward; gradients are accumulated over the batch.
+
+    None: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
     actor_lr: PositiveFloat = 1e-4
     """Adam's learning rate for the adapters."""
     critic_lr: PositiveFloat = 1e-4

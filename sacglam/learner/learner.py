@@ -68,6 +68,7 @@ class Learner:
     critic: Mapping[str, Any]
     clock: PhaseClock
     updates: int = 0
+    _rows_that_fit: int | None = None  # in one pass, since a larger one ran out of the GPU's memory
 
     def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
         """One interval's updates; with `publish` the adapter after them, and the policy at the states of `probe`.
@@ -87,7 +88,7 @@ class Learner:
         return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
-        metrics = self._gradient(rows)
+        metrics = self._gradient_that_fits(rows)
         rates = self.rates(self.algorithm.trains_actor(self.updates))
         with self.clock.phase("optimizer"):
             metrics["grad_norm"] = self.backend.step(rates)
@@ -103,10 +104,28 @@ class Learner:
             share -= (1.0 - FINAL_LR_SHARE) * min(1.0, self.updates / self.total_updates)
         return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
-    def _gradient(self, rows: Sequence[Any]) -> dict[str, float]:
-        """Accumulate the gradient of the mean loss over `rows`; its metrics."""
+    def _gradient_that_fits(self, rows: Sequence[Any]) -> dict[str, float]:
+        """`_gradient`; without a configured size, in passes of half as many rows when the GPU runs out of memory.
+
+        Only in one process: other ranks would wait in a collective for the one that starts over.
+        """
+        while True:
+            size = self.config.micro_batch_size or self._rows_that_fit
+            most = size or len(rows)
+            try:
+                return self._gradient(rows, size)
+            except torch.OutOfMemoryError:
+                if self.config.micro_batch_size or self.backend.world > 1 or most == 1:
+                    raise
+            # After the handler, since its exception keeps the activations alive.
+            self._rows_that_fit = -(-most // 2)
+            for parameter in (*self.model.actor_parameters(), *self.model.critic_parameters()):
+                parameter.grad = None
+            torch.cuda.empty_cache()
+
+    def _gradient(self, rows: Sequence[Any], size: int | None) -> dict[str, float]:
+        """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; its metrics."""
         sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
-        size = self.config.micro_batch_size
         parts = micro_batches(rows, self.backend.rank, self.backend.world, size)
         for number, part in enumerate(parts, start=1):
             with self.clock.phase("batch"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +109,39 @@ def test_divergence_changes_nothing() -> None:
     for name, tensor in learner.state()[0].items():
         assert torch.equal(tensor, kept[name]), name
     assert learner.state()[1] == before[1]
+
+
+def test_a_batch_that_does_not_fit_is_taken_in_halves() -> None:
+    """Memory runs out for 8 rows, and for 4 when some of the gradient is there already."""
+    rows = transitions() * 8
+    fits, tight = make_learner("algo.micro_batch_size=2"), make_learner()
+    losses, collate, sizes = tight.algorithm.losses, tight.algorithm.collate, []
+
+    def collated(part: Sequence[Any]) -> Any:
+        sizes.append(len(part))
+        return collate(part)
+
+    def limited(*args: Any) -> Any:
+        if sizes in ([8], [8, 4, 4]):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return losses(*args)
+
+    tight.algorithm.collate, tight.algorithm.losses = collated, limited  # type: ignore[method-assign]
+    assert tight.update([rows[:8], rows[:8]]) == fits.update([rows[:8], rows[:8]])
+    assert sizes == [8, 4, 4, *[2] * 8]
+    for name, tensor in fits.state()[0].items():
+        assert torch.equal(tight.state()[0][name], tensor), name
+
+
+def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
+    learner = make_learner("algo.micro_batch_size=2")
+
+    def none(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    learner.algorithm.losses = none  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError):
+        learner.update([transitions()])
 
 
 def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was() -> None:
