@@ -81,12 +81,12 @@ class ActorCritic(AgentModel):
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
         """Exponential moving average: target <- (1 - tau) target + tau online, over LoRA weights and heads."""
-        for target, online in zip(self._target_heads.parameters(), self._heads.parameters(), strict=True):
-            target.lerp_(online, tau)
+        targets: list[Tensor] = [*self._target_heads.parameters()]
+        online: list[Tensor] = [*self._heads.parameters()]
         if self._target_adapter:
-            targets = self.lm.adapter_parameters(self._target_adapter)
-            for name, online in self.lm.adapter_parameters(self._critic_adapter).items():
-                targets[name].lerp_(online, tau)
+            targets += self.lm.adapter_parameters(self._target_adapter).values()
+            online += self.lm.adapter_parameters(self._critic_adapter).values()
+        torch._foreach_lerp_(targets, online, tau)  # on a GPU a few kernels for hundreds of tensors
 
     @override
     def _head_modules(self) -> dict[str, nn.Module]:

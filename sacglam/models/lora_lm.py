@@ -20,6 +20,7 @@ from typing_extensions import override
 from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
 from sacglam.models.logprobs import SelectedLogProbs
+from sacglam.models.lora_linear import LoraLinear
 from sacglam.models.packing import Packed
 from sacglam.models.tokens import TokenisedQuery
 
@@ -50,6 +51,11 @@ class LoraLM(PackedLM, Generic[P]):
             raise ModelError(
                 "model.lora.merged and model.gradient_checkpointing exclude each other: a layer would be recomputed "
                 "without its adapter; set one of them to false"
+            )
+        if merged and model.dtype == torch.bfloat16:
+            raise ModelError(
+                "model.lora.merged and model.dtype bfloat16 exclude each other: W + s B A would be rounded to three "
+                "digits of W, and small updates lost; set model.lora.merged to false, or model.dtype to float32"
             )
         names = list(adapters)
         self._model = model
@@ -227,6 +233,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str])
     Raises:
         ModelError: no layer fits `lora.target_modules`.
     """
+    lora._register_custom_module({nn.Linear: LoraLinear})
     try:
         peft_model = get_peft_model(model, lora, adapter_name=names[0])
     except ValueError as error:
