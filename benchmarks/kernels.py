@@ -149,15 +149,18 @@ def _value_of(func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
-class _Fused(TorchFunctionMode):
-    """Attention by the kernel that CUDA takes with a mask; on the meta device torch would write it out."""
+class _AsOnCuda(TorchFunctionMode):
+    """What sacglam and torch would do on a GPU: on the meta device torch would write attention out."""
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        return _attention(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        if func is Tensor.pin_memory:
+            return args[0]
+        if func is Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+            return args[0].is_meta
+        return func(*args, **(kwargs or {}))
 
 
 def _attention(
@@ -180,7 +183,7 @@ def counting() -> Iterator[Count]:
     with contextlib.ExitStack() as stack:
         for module in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             stack.enter_context(mock.patch(f"{module}._get_foreach_kernels_supported_devices", return_value=["meta"]))
-        stack.enter_context(_Fused())
+        stack.enter_context(_AsOnCuda())
         yield stack.enter_context(Count())
 
 
