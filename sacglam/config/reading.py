@@ -16,6 +16,7 @@ from sacglam.errors import ConfigError
 _LATER_KEYS: frozenset[str] = frozenset()
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 _MOST_QUOTED = 200
+_MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
 _MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later
 
 
@@ -78,7 +79,7 @@ def _parse_yaml(text: str, source: str) -> Any:
     try:
         found = yaml.load(text, StrictLoader)
         if not _small(found):
-            raise ValueError(f"it holds more than {_MOST_VALUES:,} values, or is nested too deeply")
+            raise ValueError(f"it holds more than {_MOST_VALUES:,} values, is nested too deeply, or has a huge number")
     except RecursionError as error:
         raise ConfigError(f"{source} is not valid YAML: it is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -98,6 +99,8 @@ def _small(found: Any) -> bool:
                 inner += [*each, *each.values()] if isinstance(each, dict) else each
                 if count + len(inner) > _MOST_VALUES:
                     return False
+            elif isinstance(each, int) and each.bit_length() > _MOST_BITS:
+                return False
         if not inner:
             return True
         level, count = inner, count + len(inner)

@@ -23,7 +23,7 @@ SCHEMA = Config.model_json_schema()
 BOMB = "[&a0 [x]" + "".join(f", &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)) + "]"
 """Aliases of aliases: 43 million values in 400 characters."""
 HOSTILE: st.SearchStrategy[Any] = st.one_of(
-    st.sampled_from([None, True, False, 0, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**5000]),
+    st.sampled_from([None, True, False, 0, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30]),
     st.sampled_from([0.0, -0.0, 0.5, 1e308, 5e-324, 1e-300, float("inf"), float("-inf"), float("nan"), 1e-8]),
     st.sampled_from(["", "\0", "a\0b", "/dev/null", "..", "\ud800", "\u202e", "é" * 300, "x" * 5000, "\n", "${HOME}"]),
     st.sampled_from(["auto", "none", "builtin", "builtin-t5", "no/such-model", "cuda:99", "(["]),
@@ -74,6 +74,7 @@ ODD_YAML = st.sampled_from(
         "---\n1\n---\n2",
         "\x07",
         "9" * 5000,
+        "!!int 0x" + "f" * 5000,
         BOMB,
     ]
 )

@@ -379,6 +379,7 @@ def test_ppo_survives_yaml() -> None:
         ("env.options={a: " + "[" * 60 + "]" * 60 + "}", "nested too deeply"),
         ("env.options={a: !!binary aGVsbG8=}", "env.options.a"),
         ("env.options={a: {1: 2}}", "env.options.a"),
+        ("env.options={a: !!int 0x" + "f" * 5000 + "}", "has a huge number"),
         ("seed=!!bool z", "a tag such as !!bool does not fit"),
         ("seed=!!timestamp z", "a tag such as !!bool does not fit"),
         ("seed=!!int", "a tag such as !!bool does not fit"),
