@@ -201,9 +201,9 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
     ppo = Ppo(actor_value, PpoConfig(), None, clock)
     scorer = PackedScorer(lm, tokenizer, policy)
 
-    transitions = [update.transition(row, options, options.actions) for row in range(rows)]
-    samples = [Sample(t.goal, t.observation, t.action, -1.0, 1.0, 1.0) for t in transitions]
-    queries = [query(t.goal, t.observation) for t in transitions]
+    windows = [update.one_step(row, options, options.actions) for row in range(rows)]
+    samples = [Sample(w.goal, w.observations[0], w.actions[0], -1.0, 1.0, 1.0) for w in windows]
+    queries = [query(w.goal, w.observations[0]) for w in windows]
 
     def step(model: Any, algorithm: Any, config: Any, rows: Sequence[Any]) -> Callable[[], object]:
         backend = TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm)
@@ -212,7 +212,7 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
 
     return {
         "scoring": lambda: scorer.log_policy(queries),
-        "sac": step(actor_critic, sac, sac._config, transitions),
+        "sac": step(actor_critic, sac, sac._config, windows),
         "ppo": step(actor_value, ppo, ppo.config, samples),
     }
 

@@ -19,13 +19,13 @@ from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.memory import peak_bytes
-from sacglam.types import Transition
+from sacglam.types import Window
 
 TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap
 
 
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], dict[str, float]]:
-    """One update of `variant` on the same transitions, with the same initial weights."""
+    """One update of `variant` on the same steps, with the same initial weights."""
     lm = common.build_lm(variant, options, adapters_needed("shared", "adapter"))
     heads, target_heads = (
         QHeads(lm.hidden_size, CriticConfig(max_actions=actions)).to(options.device) for _ in range(2)
@@ -45,23 +45,20 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
         {},
         clock,
     )
-    batch = [transition(row, options, actions) for row in range(options.rows)]
-    common.check_lengths(words, batch[0].observation, options)
+    batch = [one_step(row, options, actions) for row in range(options.rows)]
+    common.check_lengths(words, batch[0].observations[0], options)
     return lambda: learner.update([batch])[0]
 
 
-def transition(row: int, options: argparse.Namespace, actions: int) -> Transition:
-    """A transition between two states of the lengths asked for."""
-    return Transition(
+def one_step(row: int, options: argparse.Namespace, actions: int) -> Window:
+    """A window of one step between two states of the lengths asked for."""
+    return Window(
         goal="w0",
-        observation=common.observation(2 * row, options, actions),
-        action=row % actions,
-        reward_n=float(row % 2),
-        discount_n=0.97,
+        observations=tuple(common.observation(2 * row + i, options, actions) for i in range(2)),
+        actions=(row % actions,),
+        rewards=(float(row % 2),),
         terminated=row % TERMINAL_EVERY == TERMINAL_EVERY - 1,
-        next_observation=common.observation(2 * row + 1, options, actions),
         source="real",
-        version=0,
     )
 
 

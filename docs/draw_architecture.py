@@ -78,7 +78,7 @@ ARROWS = [
     Arrow("rollout", "engines", "types:Query", twin=True),
     Arrow("engines", "rollout", "types:LogPolicy", ORANGE, twin=True),
     Arrow("rollout", "replay", "types:RolloutBatch"),
-    Arrow("replay", "learner", "types:Transition"),
+    Arrow("replay", "learner", "types:Window"),
     Arrow("learner", "algorithm", "rows", GREEN, twin=True),
     Arrow("algorithm", "learner", "loss", GREEN, twin=True),
     Arrow("algorithm", "model", "packed batch", GREEN, twin=True),

@@ -282,7 +282,9 @@ def build_model(config: Config) -> AgentModel:
     if not sac:
         head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
         return ActorValue(lm, tokenizer, policy, head, critic.backbone)
-    heads, target_heads = (QHeads(lm.hidden_size, critic).to(config.device) for _ in range(2))
+    weight = critic.score_weight / policy.temperature  # of the score that the policy reads
+    settings = critic.model_copy(update={"score_weight": weight})
+    heads, target_heads = (QHeads(lm.hidden_size, settings).to(config.device) for _ in range(2))
     return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
 
 

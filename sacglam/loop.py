@@ -18,7 +18,7 @@ from sacglam.runs.progress import MetricsWindow, Progress
 from sacglam.runtime.choice import PASSES, EngineChoice, RecordingScorer, Workload, choose_engine
 from sacglam.runtime.learners import PendingUpdate
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Loop:
@@ -42,7 +42,7 @@ class Loop:
             self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
             batch = rollout.collect(interval)  # environment -> scorer -> policy -> environment
             with parts.clock.phase("replay"):
-                experience.add(batch)  # SAC: real and hindsight transitions; PPO: the interval's steps
+                experience.add(batch)  # SAC: the episodes that ended; PPO: the interval's steps
                 batches = experience.batches()
             if batches:
                 probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval

@@ -13,8 +13,9 @@ from sacglam.envs.base import TextEnv
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import query
+from sacglam.replay.hindsight import window
 from sacglam.scoring.base import Scorer
-from sacglam.types import Decision, Episode, LogPolicy, Observation, RolloutBatch, Step
+from sacglam.types import Decision, Episode, LogPolicy, Observation, RolloutBatch, Step, Window
 
 _ROUNDING = 1e-2  # of probabilities that add up to 1, in bfloat16 too
 
@@ -50,7 +51,7 @@ class _Open:
     first: Observation
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    cut: int = 0  # steps that earlier segments have taken
+    cut: int = 0  # steps that earlier windows have taken
 
     @property
     def observation(self) -> Observation:
@@ -76,12 +77,11 @@ class _Open:
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
-    def segment(self) -> Episode:
-        """The steps since the last segment."""
-        first = self.steps[self.cut - 1].observation if self.cut else self.first
-        decisions, steps = tuple(self.decisions[self.cut :]), tuple(self.steps[self.cut :])
+    def window(self) -> Window:
+        """The steps since the last window."""
+        length, start = len(self.steps) - self.cut, self.cut
         self.cut = len(self.steps)
-        return Episode(self.start.goal, first, decisions, steps, self.start.seed)
+        return window(self.close(), self.start.goal, start, length, gamma=1.0)
 
 
 @dataclass(eq=False)
@@ -127,7 +127,7 @@ class Rollout:
         played = [*ended, *(self._open or [])]
         return RolloutBatch(
             episodes=tuple(opened.close() for opened in ended),
-            segments=tuple(opened.segment() for opened in played if len(opened.steps) > opened.cut),
+            windows=tuple(opened.window() for opened in played if len(opened.steps) > opened.cut),
         )
 
     def drain(self) -> Iterator[list[Episode]]:

@@ -49,7 +49,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode or part of one: `steps[t]` is the outcome of `decisions[t]`."""
+    """An episode: `steps[t]` is the outcome of `decisions[t]`."""
 
     goal: str
     start: Observation
@@ -68,34 +68,32 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutBatch:
-    """One interval of the rollout, in two views.
+class Window:
+    """L consecutive steps of an episode towards one goal: its own, or one that hindsight gives it.
 
-    `episodes` are those that ended in it, whole. `segments` hold the interval's own steps and no others: each is the
-    part of an episode that was played in the interval, as an `Episode` that starts where the interval began.
-    """
-
-    episodes: tuple[Episode, ...]
-    segments: tuple[Episode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """An n-step transition towards one goal (paper, Eq. 3).
-
-    `reward_n` is the discounted sum of the window's rewards; `discount_n` is gamma^k, k the window's own
-    length, and multiplies the bootstrap at `next_observation` unless `terminated`.
+    `actions[t]` led from `observations[t]` to `observations[t + 1]` and was rewarded with `rewards[t]`. The last
+    observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
+    episode had after the window, 0 where that is not known.
     """
 
     goal: str
-    observation: Observation
-    action: int
-    reward_n: float
-    discount_n: float
+    observations: tuple[Observation, ...]  # L + 1
+    actions: tuple[int, ...]
+    rewards: tuple[float, ...]
     terminated: bool
-    next_observation: Observation
     source: Source
-    version: int
+    return_after: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """One interval of the rollout: the `episodes` that ended in it, whole, and its own steps as `windows`."""
+
+    episodes: tuple[Episode, ...]
+    windows: tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,8 @@ class Evaluation:
     episodes: int
 
 
-Batches = Sequence[Sequence[Transition] | Sequence[Episode]]
-"""What the learner gets for an interval: batches of sampled transitions (SAC), or the interval's segments (PPO)."""
+Batches = Sequence[Sequence[Window]]
+"""What the learner gets for an interval: batches of sampled windows (SAC), or the interval's own steps (PPO)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,15 @@ class Algorithm(Protocol):
         """The rows of each gradient step, from the batches of one interval: by default a step for each batch."""
         return batches
 
+    def learnt_steps(self, row: Any) -> int:
+        """The steps in a row; losses are means over steps."""
+        return 1
+
     def collate(self, rows: Sequence[Any]) -> Any:
         """Rows as tensors on the model's device."""
 
     def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and its metrics, both means over rows; scalars on the model's device, without gradient."""
+        """The loss and its metrics, both means over steps; scalars on the model's device, without gradient."""
 
     def trains_actor(self, update: int) -> bool:
         """Whether the actor's weights have a gradient in this update."""

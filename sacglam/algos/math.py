@@ -1,7 +1,7 @@
 """The equations of SAC-GLAM and PPO-GLAM as pure functions: sums over actions under the mask, means over rows.
 
-Shapes: B rows, A actions, C critics, T steps. A padded action has log pi = -inf and so pi = 0; every product with its
-log pi is taken as 0, which is the limit.
+Shapes: B rows, A actions, C critics, W windows, T steps. A padded action has log pi = -inf and so pi = 0; every
+product with its log pi is taken as 0, which is the limit.
 """
 
 import torch
@@ -30,13 +30,19 @@ def soft_value(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
     return expectation(log_pi_BA, q_CBA.min(dim=0).values - alpha * finite(log_pi_BA))
 
 
-def td_target(reward_B: Tensor, discount_B: Tensor, terminated_B: Tensor, next_value_B: Tensor) -> Tensor:
-    """y = sum_{i<k} gamma^i r_{t+i} + gamma^k (1 - terminated) V(s_{t+k}), shape (B,) (Eq. 3).
+def lambda_returns(reward_WT: Tensor, next_value_WT: Tensor, gamma: float, lambda_: float) -> Tensor:
+    """G_t = r_t + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1}) over the last axis, in which time goes to the right.
 
-    `reward_B` is the discounted sum already, `discount_B` is gamma^k with k the window's own length. Truncation
-    bootstraps, termination does not.
+    After the last step G is V: 0 where the episode terminated there, the state's value where it was truncated or
+    continues. With lambda 1 only that value counts: the n-step return of Eq. 3. Off-policy this is Peng's Q(lambda)
+    (Peng and Williams, 1996), on-policy TD(lambda).
     """
-    return reward_B + (discount_B * next_value_B).masked_fill(terminated_B, 0.0)
+    return_WT = torch.empty_like(next_value_WT)
+    following_W = next_value_WT[..., -1]
+    for t in reversed(range(reward_WT.shape[-1])):
+        mixed_W = (1 - lambda_) * next_value_WT[..., t] + lambda_ * following_W
+        following_W = return_WT[..., t] = reward_WT[..., t] + gamma * mixed_W
+    return return_WT
 
 
 def taken(q_CBA: Tensor, action_B: Tensor) -> Tensor:
@@ -54,25 +60,14 @@ def actor_loss(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
     return -soft_value(log_pi_BA, q_CBA.detach(), alpha).mean()
 
 
+def imitation_loss(log_prob_B: Tensor, advantage_B: Tensor) -> Tensor:
+    """-mean_B log pi(a|s) max(R - V(s), 0), a scalar (Oh et al., 2018, Eq. 2)."""
+    return -(log_prob_B * advantage_B.clamp(min=0)).mean()
+
+
 def alpha_loss(log_alpha: Tensor, entropy_mean: float, target_entropy: float) -> Tensor:
     """alpha (H - H_target): alpha falls while the policy is more random than the target asks."""
     return log_alpha.exp() * (entropy_mean - target_entropy)
-
-
-def advantages(reward_T: Tensor, value_T: Tensor, bootstrap: float, gamma: float, gae_lambda: float) -> Tensor:
-    """Generalised advantage estimates of T consecutive steps, shape (T,) (Schulman et al., 2016, Eq. 16).
-
-    delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lambda A_{t+1}. `bootstrap` is V of what follows the
-    last step: 0 where the episode terminated there, the state's value where it was truncated or goes on.
-    """
-    advantage_T = torch.empty_like(value_T)
-    following, next_value = 0.0, bootstrap
-    for t in reversed(range(len(value_T))):
-        delta = float(reward_T[t]) + gamma * next_value - float(value_T[t])
-        following = delta + gamma * gae_lambda * following
-        advantage_T[t] = following
-        next_value = float(value_T[t])
-    return advantage_T
 
 
 def clipped_loss(ratio_B: Tensor, advantage_B: Tensor, clip: float) -> Tensor:

@@ -15,7 +15,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_critic import ActorValue
 from sacglam.prompt import query
-from sacglam.types import Episode, Observation, Query
+from sacglam.types import Observation, Query, Window
 
 _TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
 
@@ -53,49 +53,51 @@ class Ppo(Algorithm):
     clock: PhaseClock
 
     @override
-    def minibatches(self, batches: Sequence[Sequence[Episode]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
+    def minibatches(self, batches: Sequence[Sequence[Window]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
         # Advantages are those before the first epoch.
-        segments = [segment for batch in batches for segment in batch]
-        samples = self._samples(segments, map_no_grad)
+        samples = self._samples([window for batch in batches for window in batch], map_no_grad)
         size = self.config.batch_size
         for _ in range(self.config.epochs):
             order = self.rng.permutation(len(samples))
             for start in range(0, len(samples), size):
                 yield [samples[i] for i in order[start : start + size]]
 
-    def _samples(self, segments: Sequence[Episode], map_no_grad: MapNoGrad) -> list[Sample]:
+    def _samples(self, windows: Sequence[Window], map_no_grad: MapNoGrad) -> list[Sample]:
         """Every step with its advantage and return.
 
         Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
         the first minibatch would not be 1.
         """
-        visits = [(query(f.goal, f.observation(t)), _action(f, t)) for f in segments for t in range(_visited(f))]
+        visits = [(query(w.goal, w.observations[t]), _action(w, t)) for w in windows for t in range(_visited(w))]
         log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
-        estimates = list(self._estimates(segments, value_N))
+        estimates = list(self._estimates(windows, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
         if self.config.normalise_advantages:
             advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
         numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
-        taken = [(f, t) for f in segments for t in range(len(f.steps))]
+        taken = [(w, t) for w in windows for t in range(len(w))]
         return [
-            Sample(f.goal, f.observation(t), f.decisions[t].action, *known)
-            for (f, t), known in zip(taken, numbers, strict=True)
+            Sample(w.goal, w.observations[t], w.actions[t], *known)
+            for (w, t), known in zip(taken, numbers, strict=True)
         ]
 
-    def _estimates(self, segments: Sequence[Episode], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each segment: advantages and returns of its steps, and which of the visits were steps."""
+    def _estimates(self, windows: Sequence[Window], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each window: advantages and returns of its steps, and which of the visits were steps.
+
+        R_t is the lambda-return and A_t = R_t - V(s_t), which equals the sum of Schulman et al. (2016), Eq. 16.
+        """
         first = 0
-        for segment in segments:
-            steps, visited = len(segment.steps), _visited(segment)
+        for window in windows:
+            steps, visited = len(window), _visited(window)
             value_T = value_N[first : first + steps]
-            advantage_T = equations.advantages(
-                torch.tensor([step.reward for step in segment.steps], dtype=torch.float64),
-                value_T,
-                float(value_N[first + steps]) if visited > steps else 0.0,
+            last_value = value_N.new_zeros(1) if window.terminated else value_N[first + steps : first + visited]
+            return_T = equations.lambda_returns(
+                torch.tensor(window.rewards, dtype=torch.float64),
+                torch.cat([value_T[1:], last_value]),
                 self.config.gamma,
                 self.config.gae_lambda,
             )
-            yield advantage_T, advantage_T + value_T, torch.arange(first, first + steps)
+            yield return_T - value_T, return_T, torch.arange(first, first + steps)
             first += visited
 
     @torch.no_grad()
@@ -132,14 +134,14 @@ class Ppo(Algorithm):
         self.rng.bit_generator.state = state["rng"]
 
 
-def _visited(segment: Episode) -> int:
-    """States of a segment whose value counts: the one after its last step unless the episode terminated there."""
-    return len(segment.steps) + (not segment.steps[-1].terminated)
+def _visited(window: Window) -> int:
+    """States of a window whose value counts: the one after its last step unless the episode terminated there."""
+    return len(window) + (not window.terminated)
 
 
-def _action(segment: Episode, t: int) -> int:
+def _action(window: Window, t: int) -> int:
     """The action taken at `t`; 0 in the state after the last."""
-    return segment.decisions[t].action if t < len(segment.decisions) else 0
+    return window.actions[t] if t < len(window) else 0
 
 
 def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, Tensor]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,21 +14,25 @@ from sacglam.algos.base import Algorithm, Weights
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.errors import CheckpointError
-from sacglam.models.actor_critic import ActorCritic
+from sacglam.models.actor_critic import ActorCritic, PolicyValues
 from sacglam.prompt import query
-from sacglam.types import Transition
+from sacglam.types import Window
 
 
 @dataclass(frozen=True)
 class SacBatch:
-    """B transitions ready for the model. `next_packed` holds only the rows that bootstrap."""
+    """W windows ready for the model, with B learnt steps between them: all steps of a window, or its first.
 
-    packed: Any
+    Windows are aligned at their ends: the last step of each is in the last column of `reward_WT`.
+    """
+
+    packed: Any  # the B states in which the learnt steps were taken
     action_B: Tensor
-    reward_B: Tensor
-    discount_B: Tensor
-    bootstraps_B: Tensor  # bool: the window did not end in termination
-    next_packed: Any
+    place_B: Tensor  # each learnt step in the flattened (W, T)
+    reward_WT: Tensor
+    return_after_W: Tensor
+    bootstraps_W: Tensor  # bool: the window did not end in termination
+    last_packed: Any  # the states after these windows
     hindsight_share: float = 0.0
 
 
@@ -82,27 +86,35 @@ class Sac(Algorithm):
         self._clock = clock
 
     @override
-    def collate(self, rows: Sequence[Transition]) -> SacBatch:
-        transitions = with_bootstrap(rows)
-        tensor = self._model.tensor
-        following = [t for t in transitions if not t.terminated]
+    def learnt_steps(self, row: Window) -> int:
+        return min(len(row), self._config.window)
+
+    @override
+    def collate(self, rows: Sequence[Window]) -> SacBatch:
+        width, tensor = max(map(len, rows)), self._model.tensor
+        learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
+        # At least one bootstrap, so that every rank runs the same forward passes: where weights are sharded each is a
+        # collective. `bootstraps_W` ignores this one. Its state is the window's first, since what follows an
+        # episode's end may be no state that can be scored.
+        last = [query(w.goal, w.observations[-1]) for w in rows if not w.terminated]
         return SacBatch(
-            packed=self._model.pack([query(t.goal, t.observation) for t in transitions]),
-            next_packed=self._model.pack([query(t.goal, t.next_observation) for t in following]),
-            action_B=tensor([t.action for t in transitions]),
-            reward_B=tensor([t.reward_n for t in transitions], torch.float32),
-            discount_B=tensor([t.discount_n for t in transitions], torch.float32),
-            bootstraps_B=tensor([not t.terminated for t in transitions]),
-            hindsight_share=sum(t.source == "hindsight" for t in rows) / len(rows),
+            packed=self._model.pack([query(w.goal, w.observations[t]) for _, w, t in learnt]),
+            action_B=tensor([w.actions[t] for _, w, t in learnt]),
+            place_B=tensor([(number + 1) * width - len(w) + t for number, w, t in learnt]),
+            reward_WT=tensor([(0.0,) * (width - len(w)) + w.rewards for w in rows], torch.float32),
+            return_after_W=tensor([w.return_after for w in rows], torch.float32),
+            bootstraps_W=tensor([not w.terminated for w in rows]),
+            last_packed=self._model.pack(last or [query(rows[0].goal, rows[0].observations[0])]),
+            hindsight_share=sum(w.source == "hindsight" for w in rows) / len(rows),
         )
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
         with self._clock.phase("target"):
-            target_B = targets(self._model, batch, self.alpha.alpha)
+            last_value_W = last_values(self._model, batch, self.alpha.alpha, self._config)
         with self._clock.phase("forward"):
             loss, metrics = sac_losses(
-                self._model, batch, target_B, self.alpha.alpha, not self._warming_up(update), self._config.critic_weight
+                self._model, batch, last_value_W, self.alpha.alpha, not self._warming_up(update), self._config
             )
         share = torch.full_like(loss, batch.hindsight_share, dtype=torch.float64)
         return loss, {**metrics, "batch_hindsight_share": share}
@@ -132,47 +144,59 @@ class Sac(Algorithm):
         self.alpha.load_state(state["alpha"])
 
 
-def with_bootstrap(rows: Sequence[Transition]) -> Sequence[Transition]:
-    """`rows`, at least one of them with a bootstrap, so that every rank runs the same forward passes.
+@torch.no_grad()
+def last_values(model: ActorCritic, batch: SacBatch, alpha: float, config: SacConfig) -> Tensor:
+    """V of the state after each window, shape (W,). Windows that end in termination need no forward pass: 0."""
+    value_X = _target_value(model.bootstrap(batch.last_packed), alpha, config)  # X: the windows that bootstrap
+    return torch.zeros_like(batch.return_after_W).masked_scatter(batch.bootstraps_W, value_X)
 
-    Where weights are sharded every forward is a collective. Termination is a bootstrap with discount 0, so the loss
-    does not change.
-    """
-    if not all(row.terminated for row in rows):
-        return rows
-    first = rows[0]
-    # Its own state stands in for the next one: what follows an episode's end may be no state that can be scored.
-    return [replace(first, terminated=False, discount_n=0.0, next_observation=first.observation), *rows[1:]]
+
+def _target_value(values: PolicyValues, alpha: float, config: SacConfig) -> Tensor:
+    """V in the critic's target, shape (B,)."""
+    if config.soft_target:
+        return equations.soft_value(values.log_pi_BA, values.q_CBA, alpha)
+    return equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0).clamp(0.0, 1.0)  # what a return can be
 
 
 def sac_losses(
-    model: ActorCritic, batch: SacBatch, target_B: Tensor, alpha: float, train_actor: bool, critic_weight: float = 1.0
+    model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, train_actor: bool, config: SacConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Weighted critic loss and actor loss from one forward pass, and what to report of them (means over rows).
+    """Weighted critic and actor losses from one forward pass, and what to report of them (means over learnt steps).
 
     Without `train_actor` (warm-up) the loss is the critic's alone.
     """
-    values = model.evaluate(batch.packed)
+    value_WT = torch.zeros_like(batch.reward_WT)
+    if config.td_lambda is None:
+        values = model.evaluate(batch.packed)
+    else:
+        values, at_targets = model.evaluate_with_target(batch.packed)
+        value_B = _target_value(at_targets, alpha, config)
+        value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
+    next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)
+    lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
+    target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, config.gamma, lambda_)
+    target_B = target_WT.flatten()[batch.place_B]
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
-    loss = critic_weight * critic
+    loss = config.critic_weight * critic
+    log_pi_BA, q_CBA = values.log_pi_BA.detach(), values.q_CBA.detach()
     metrics = {
         "critic_loss": critic.detach(),
-        "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
-        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
+        "entropy": equations.entropy(log_pi_BA).mean(),
+        "q": equations.taken(q_CBA, batch.action_B).mean(),
         "target": target_B.mean(),
     }
     if train_actor:
         actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
         loss = loss + actor
         metrics["actor_loss"] = actor.detach()
+    if train_actor and config.self_imitation:
+        # What the episode returned, whether or not the window reaches its end.
+        following_WT = torch.zeros_like(value_WT)
+        following_WT[:, -1] = batch.return_after_W
+        return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
+        advantage_B = return_WT.flatten()[batch.place_B] - equations.soft_value(log_pi_BA, q_CBA, 0.0)
+        log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
+        imitation = equations.imitation_loss(log_prob_B, advantage_B)
+        loss = loss + config.self_imitation * imitation
+        metrics["imitation_loss"] = imitation.detach()
     return loss, metrics
-
-
-@torch.no_grad()
-def targets(model: ActorCritic, batch: SacBatch, alpha: float) -> Tensor:
-    """y of Eq. 3, shape (B,). Rows that terminate within their window need no forward pass and get none."""
-    next_value_B = torch.zeros_like(batch.reward_B)
-    bootstrap = model.bootstrap(batch.next_packed)
-    value_X = equations.soft_value(bootstrap.log_pi_BA, bootstrap.q_CBA, alpha)  # X: the rows that bootstrap
-    next_value_B.masked_scatter_(batch.bootstraps_B, value_X)
-    return equations.td_target(batch.reward_B, batch.discount_B, ~batch.bootstraps_B, next_value_B)

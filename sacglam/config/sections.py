@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+from typing_extensions import override
 
 # Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
 Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
@@ -128,9 +129,9 @@ class UpdateConfig(Section):
     gamma: OpenFraction = 0.99
     """Discount per environment step."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
-    """Rows in one gradient update: SAC's transitions, PPO's steps."""
+    """Steps in one gradient update; with `td_lambda` as many whole windows as it takes."""
     micro_batch_size: Positive | None = None
-    """Rows in one forward and backward; gradients are accumulated over the batch.
+    """Steps in one forward and backward; gradients are accumulated over the batch.
 
     None: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
     actor_lr: PositiveFloat = 1e-4
@@ -140,13 +141,29 @@ class UpdateConfig(Section):
     lr_decay: bool = False
     """Decay both learning rates linearly to a tenth over the budget."""
 
+    @property
+    def window(self) -> int:
+        """The most steps that are learnt of one row."""
+        return 1
+
+    @property
+    def micro_batch_rows(self) -> int | None:
+        """Rows in one forward and backward; None: all."""
+        return self.micro_batch_size and max(1, self.micro_batch_size // self.window)
+
 
 class SacConfig(UpdateConfig):
     """Soft actor-critic (paper, Tables 2 and 3)."""
 
     type: Literal["sac"] = "sac"
     n_step: Positive = 3
-    """Rewards summed before bootstrapping (Eq. 3)."""
+    """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
+    td_lambda: Fraction | None = None
+    """Learn every step of a window, towards its lambda-return; None: its first, towards its n-step return (Eq. 3)."""
+    soft_target: bool = True
+    """Values in the critic's target include the policy's entropy (Eq. 3). False: without it, and kept within [0, 1]."""
+    self_imitation: NonNegativeFloat = 0.0
+    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
     update_interval: Positive = 32
     """Environment steps, over all copies together, between updates."""
     updates_per_interval: Positive = 2
@@ -160,6 +177,11 @@ class SacConfig(UpdateConfig):
     warmup_updates: NonNegative = 20
     """Initial updates in which only the critic learns."""
     alpha: AlphaConfig = AlphaConfig()
+
+    @property
+    @override
+    def window(self) -> int:
+        return 1 if self.td_lambda is None else self.n_step
 
 
 class PpoConfig(UpdateConfig):
@@ -204,15 +226,17 @@ class ReplayConfig(Section):
     """The replay buffer and hindsight relabelling; SAC only."""
 
     capacity: Annotated[int, Field(gt=0, le=100_000_000)] = 100_000
-    """Transitions kept; the oldest are overwritten."""
+    """Steps kept, relabelled copies included; the oldest are overwritten."""
     min_size: Positive = 256
-    """Transitions needed before the first update."""
+    """Steps needed before the first update."""
     hindsight: bool = True
-    """Also store every episode for each goal it achieved (strategy `future`)."""
-    sampling: Literal["uniform", "ratio", "prior"] = "ratio"
-    """`uniform` over the buffer, a fixed share of relabelled transitions, or goal types as in the environment."""
+    """Also learn episodes towards the goals that they achieved on the way."""
+    sampling: Literal["uniform", "ratio", "prior", "future"] = "ratio"
+    """With a copy of an episode for each goal it achieved: `uniform` over the buffer, a fixed share of relabelled steps
+    (`ratio`), or goal types as in the environment (`prior`). `future` keeps no copies, so that the buffer reaches
+    further back: a fixed share of the steps drawn gets a goal that its episode achieved later."""
     hindsight_ratio: Fraction = 0.5
-    """Share of relabelled transitions in a batch with `sampling: ratio`."""
+    """Share of relabelled rows in a batch with `sampling: ratio` or `future`."""
 
 
 class EvalConfig(Section):

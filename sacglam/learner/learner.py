@@ -36,8 +36,12 @@ class MicroBatch(Generic[Row]):
     weight: float
 
 
-def micro_batches(batch: Sequence[Row], rank: int, world: int, size: int | None) -> list[MicroBatch[Row]]:
+def micro_batches(
+    batch: Sequence[Row], rank: int, world: int, size: int | None, steps: Callable[[Row], int] = lambda row: 1
+) -> list[MicroBatch[Row]]:
     """The micro-batches of `rank`, at most `size` rows each (None: all at once), equally many on every rank.
+
+    A row counts as many `steps` as the loss is a mean over.
 
     Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
     one with weight 0: where weights are sharded every forward and backward is a collective, and a rank that skipped
@@ -47,7 +51,8 @@ def micro_batches(batch: Sequence[Row], rank: int, world: int, size: int | None)
     most = -(-len(batch) // world)  # rows of the rank that has most
     size = size or most
     parts = [own[i : i + size] for i in range(0, most, size)]
-    return [MicroBatch(rows or batch[:1], len(rows) / len(batch)) for rows in parts]
+    total = sum(map(steps, batch))
+    return [MicroBatch(rows or batch[:1], sum(map(steps, rows)) / total) for rows in parts]
 
 
 @dataclass(eq=False)
@@ -110,12 +115,12 @@ class Learner:
         Only in one process: other ranks would wait in a collective for the one that starts over.
         """
         while True:
-            size = self.config.micro_batch_size or self._rows_that_fit
+            size = self.config.micro_batch_rows or self._rows_that_fit
             most = size or len(rows)
             try:
                 return self._gradient(rows, size)
             except torch.OutOfMemoryError:
-                if self.config.micro_batch_size or self.backend.world > 1 or most == 1:
+                if self.config.micro_batch_rows or self.backend.world > 1 or most == 1:
                     raise
             # After the handler, since its exception keeps the activations alive.
             self._rows_that_fit = -(-most // 2)
@@ -126,7 +131,8 @@ class Learner:
     def _gradient(self, rows: Sequence[Any], size: int | None) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; its metrics."""
         sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
-        parts = micro_batches(rows, self.backend.rank, self.backend.world, size)
+        backend, steps = self.backend, self.algorithm.learnt_steps
+        parts = micro_batches(rows, backend.rank, backend.world, size, steps)
         for number, part in enumerate(parts, start=1):
             with self.clock.phase("batch"):
                 batch = self.algorithm.collate(part.rows)

@@ -61,8 +61,16 @@ class ActorCritic(AgentModel):
 
     @override
     def evaluate(self, packed: Any) -> PolicyValues:
-        actor, q_CBA = self._forward(packed)
-        return PolicyValues(self.policy(actor), q_CBA)
+        actor, critic = self._forward(packed)
+        return PolicyValues(self.policy(actor), self._heads(critic))
+
+    def evaluate_with_target(self, packed: Any) -> tuple[PolicyValues, PolicyValues]:
+        """`evaluate` and `bootstrap` at the same states; a target on the online adapter takes no pass of its own."""
+        actor, critic = self._forward(packed)
+        values = PolicyValues(self.policy(actor), self._heads(critic))
+        with torch.no_grad():
+            read = self.lm.forward(packed, self._target_adapter) if self._target_adapter else critic
+            return values, PolicyValues(values.log_pi_BA.detach(), self._target_heads(read))
 
     @torch.no_grad()
     def bootstrap(self, packed: Any) -> PolicyValues:
@@ -106,5 +114,5 @@ class ActorValue(AgentModel):
 
     @override
     def evaluate(self, packed: Any) -> PolicyValue:
-        actor, value_B = self._forward(packed)
-        return PolicyValue(self.policy(actor), value_B)
+        actor, critic = self._forward(packed)
+        return PolicyValue(self.policy(actor), self._heads(critic))

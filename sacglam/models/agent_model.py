@@ -62,19 +62,19 @@ class AgentModel(ABC):
     def evaluate(self, packed: Any) -> Any:
         """Policy and critic at packed states, with gradients if they are enabled."""
 
-    def _forward(self, packed: Any) -> tuple[LMOutput, Tensor]:
-        """The actor's output and the critic's values."""
+    def _forward(self, packed: Any) -> tuple[LMOutput, LMOutput]:
+        """What the policy reads, and what the critic's heads read."""
         actor = self.lm.forward(packed, ACTOR)
         critic = actor if self._critic_adapter == ACTOR else self.lm.forward(packed, self._critic_adapter)
         if self._detach:
             critic = LMOutput(**{name: tensor.detach() for name, tensor in vars(critic).items()})
-        return actor, self._heads(critic)
+        return actor, critic
 
     def pack(self, queries: Sequence[Query]) -> Any:
         """Queries as a tokenised batch for `evaluate`, on the model's device."""
         return self.lm.pack(self.tokenizer(queries))
 
-    def tensor(self, values: Sequence[float], dtype: torch.dtype | None = None) -> Tensor:
+    def tensor(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         """`values` on the model's device, without waiting for it."""
         return sent(torch.tensor(values, dtype=dtype), self.device)
 

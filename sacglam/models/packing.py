@@ -57,7 +57,7 @@ class Packed:
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the CPU on `device`; the host waits for no copy, which it would from memory that is not pinned."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True)

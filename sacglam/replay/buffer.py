@@ -1,6 +1,7 @@
-"""The replay buffer: a ring of transitions, three sampling strategies, and its form on disk."""
+"""The replay buffer: a ring of steps to learn from, its sampling strategies, and its form on disk."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,25 +9,44 @@ import numpy.typing as npt
 
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
-from sacglam.types import Observation, Source, Transition
+from sacglam.replay.hindsight import hindsight_goals, last_step
+from sacglam.types import Decision, Episode, Observation, Step
 
 Indices = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
-_SOURCES: tuple[Source, ...] = ("real", "hindsight")
-_NUMBERS = {
+# The columns on disk, by what each of their values describes.
+_ENTRIES = {"entry_episode": np.int32, "entry_goal": np.int32, "entry_start": np.int32}
+_EPISODES = {"goal": np.int32, "seed": np.int64, "first": np.int32, "length": np.int32}
+_STEPS = {
     "action": np.int32,
-    "reward_n": np.float64,
-    "discount_n": np.float64,
-    "terminated": np.bool_,
+    "log_prob": np.float64,
     "version": np.int64,
+    "observation": np.int32,
+    "reward": np.float64,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "achievements": np.int32,
 }
-_INDEX, _SOURCE = np.int32, np.int8
-_TYPES = {**_NUMBERS, "source": _SOURCE, **dict.fromkeys(("goal", "observation", "next_observation"), _INDEX)}
+_TYPES: dict[str, Any] = {**_ENTRIES, **_EPISODES, **_STEPS, "achieved": np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a window starts: a step of an episode, and the goal to learn towards."""
+
+    episode: Episode
+    goal: str
+    start: int
 
 
 class ReplayBuffer:
-    """Keeps the newest `capacity` transitions, original and relabelled."""
+    """Keeps the newest `capacity` entries. Their episodes are kept once, as long as an entry refers to them.
+
+    Each step of an episode is an entry for the episode's own goal. With hindsight the steps up to each other goal that
+    the episode achieved are entries for that goal, too (paper, Section 2.3); or, with `sampling: future`, they are made
+    when they are drawn.
+    """
 
     def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
         """`prior` is the environment's distribution over goal types; only `sampling="prior"` samples by it."""
@@ -34,7 +54,8 @@ class ReplayBuffer:
         self._goal_type = goal_type
         self._types = {name: number for number, name in enumerate(sorted(prior))}
         self._prior = np.array([prior[name] for name in self._types])
-        self._ring: list[Transition] = []
+        self._relabels = config.hindsight and config.sampling == "future"
+        self._ring: list[Entry] = []
         self._next = 0
         self._hindsight = np.zeros(config.capacity, dtype=bool)
         self._type = np.zeros(config.capacity, dtype=np.int16)
@@ -43,45 +64,54 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def add(self, transitions: Iterable[Transition]) -> None:
-        """Append, overwriting the oldest once full.
+    def add(self, episode: Episode) -> None:
+        """Append an episode's entries, overwriting the oldest once full.
 
         Raises:
-            EnvironmentContractError: a goal's type is not in `prior`.
+            EnvironmentContractError: the type of one of its goals is not in `prior`.
         """
-        for transition in transitions:
-            goal_type = self._goal_type(transition.goal)
-            if goal_type not in self._types:
+        steps = range(len(episode.steps)) if self._config.hindsight else ()
+        achieved = [goal for t in steps for goal in hindsight_goals(episode, t)]
+        for goal in (episode.goal, *achieved):
+            if (goal_type := self._goal_type(goal)) not in self._types:
                 raise EnvironmentContractError(
-                    f"expected goals of the training goals' types ({', '.join(self._types)}), got {transition.goal!r} "
-                    f"of type {goal_type!r}; let the environment achieve training goals and the episode's own only"
+                    f"expected goals of the training goals' types ({', '.join(self._types)}), got {goal!r} of type "
+                    f"{goal_type!r}; let the environment achieve training goals and the episode's own only"
                 )
-            if len(self._ring) < self._config.capacity:
-                self._ring.append(transition)
-            else:
-                self._ring[self._next] = transition
-            self._hindsight[self._next] = transition.source == "hindsight"
-            self._type[self._next] = self._types[goal_type]
-            self._version[self._next] = transition.version
-            self._next = (self._next + 1) % self._config.capacity
+        for goal in (episode.goal, *(() if self._relabels else achieved)):
+            for start in range(last_step(episode, goal) + 1):
+                self._append(Entry(episode, goal, start))
 
-    def sample(self, rng: np.random.Generator, size: int) -> list[Transition]:
-        """`size` transitions with replacement, by the strategy; uniform while a strategy has nothing to choose from.
+    def _append(self, entry: Entry) -> None:
+        if len(self._ring) < self._config.capacity:
+            self._ring.append(entry)
+        else:
+            self._ring[self._next] = entry
+        achieves = self._relabels and bool(hindsight_goals(entry.episode, entry.start))
+        self._hindsight[self._next] = achieves or entry.goal != entry.episode.goal
+        self._type[self._next] = self._types[self._goal_type(entry.goal)]
+        self._version[self._next] = entry.episode.decisions[entry.start].version
+        self._next = (self._next + 1) % self._config.capacity
+
+    def sample(self, rng: np.random.Generator, size: int) -> list[Entry]:
+        """`size` entries with replacement, by the strategy; uniform while a strategy has nothing to choose from.
 
         Raises:
             ValueError: the buffer is empty.
         """
         if not self._ring:
             raise ValueError("cannot sample from an empty replay buffer")
-        choose = {"uniform": self._uniform, "ratio": self._by_ratio, "prior": self._by_prior}[self._config.sampling]
-        return [self._ring[i] for i in choose(rng, size)]
+        strategies = {"uniform": self._uniform, "ratio": self._by_ratio, "prior": self._by_prior}
+        if self._config.sampling == "future":
+            return self._future(rng, size)
+        return [self._ring[i] for i in strategies[self._config.sampling](rng, size)]
 
     def hindsight_share(self) -> float:
-        """Share of relabelled transitions in the buffer (paper, Figure 7)."""
+        """Share of relabelled entries (paper, Figure 7); with `future`, of steps that achieved another goal."""
         return float(self._hindsight[: len(self)].mean()) if self._ring else 0.0
 
     def oldest_version(self) -> int:
-        """The oldest policy version (in updates) that collected a transition in the buffer."""
+        """The oldest policy version (in updates) that collected a step in the buffer."""
         return int(self._version[: len(self)].min()) if self._ring else 0
 
     def _uniform(self, rng: np.random.Generator, size: int) -> Indices:
@@ -105,21 +135,53 @@ class ReplayBuffer:
         drawn = [rng.choice(np.flatnonzero(types == kind), count) for kind, count in enumerate(counts) if count]
         return np.concatenate(drawn)
 
+    def _future(self, rng: np.random.Generator, size: int) -> list[Entry]:
+        achieving = np.flatnonzero(self._hindsight[: len(self)])
+        # Rounded at random: a batch of windows is drawn in parts, the last of which are small.
+        wanted = int(self._config.hindsight_ratio * size + rng.random()) if len(achieving) else 0
+        chosen = rng.choice(achieving, wanted) if wanted else ()
+        own = self._uniform(rng, size - wanted)
+        return [self._relabel(rng, self._ring[i]) for i in chosen] + [self._ring[i] for i in own]
+
+    def _relabel(self, rng: np.random.Generator, entry: Entry) -> Entry:
+        """A step on the way to a goal that the step of `entry` achieved.
+
+        One step can achieve dozens of goals, most of them alike: so a type is drawn first, then a goal of it.
+        """
+        goals = hindsight_goals(entry.episode, entry.start)
+        goal_type = _draw(rng, sorted({self._goal_type(goal) for goal in goals}))
+        goal = _draw(rng, [goal for goal in goals if self._goal_type(goal) == goal_type])
+        return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
+
     def state(self) -> tuple[Columns, dict[str, Any]]:
-        """The buffer as number columns (for npz) and JSON values; each text is stored once."""
-        goals: dict[str, int] = {}
-        seen: dict[Observation, int] = {}
-        columns: Columns = {
-            name: np.array([getattr(t, name) for t in self._ring], dtype=dtype) for name, dtype in _NUMBERS.items()
+        """The buffer as number columns (for npz) and JSON values; each episode and each text is stored once."""
+        goals, observations = _Numbers(), _Numbers()
+        episodes: dict[int, tuple[int, Episode]] = {}
+        for entry in self._ring:
+            episodes.setdefault(id(entry.episode), (len(episodes), entry.episode))
+        kept = [episode for _, episode in episodes.values()]
+        decisions = [decision for episode in kept for decision in episode.decisions]
+        steps = [step for episode in kept for step in episode.steps]
+        values: dict[str, list[Any]] = {
+            "entry_episode": [episodes[id(e.episode)][0] for e in self._ring],
+            "entry_goal": [goals(e.goal) for e in self._ring],
+            "entry_start": [e.start for e in self._ring],
+            "goal": [goals(e.goal) for e in kept],
+            "seed": [e.seed for e in kept],
+            "first": [observations(e.start) for e in kept],
+            "length": [len(e.steps) for e in kept],
+            "action": [d.action for d in decisions],
+            "log_prob": [d.log_prob for d in decisions],
+            "version": [d.version for d in decisions],
+            "observation": [observations(s.observation) for s in steps],
+            "reward": [s.reward for s in steps],
+            "terminated": [s.terminated for s in steps],
+            "truncated": [s.truncated for s in steps],
+            "achieved": [goals(goal) for s in steps for goal in s.achieved],
+            "achievements": [len(s.achieved) for s in steps],
         }
-        columns["source"] = np.array([_SOURCES.index(t.source) for t in self._ring], dtype=_SOURCE)
-        indices = {
-            "goal": [goals.setdefault(t.goal, len(goals)) for t in self._ring],
-            "observation": [seen.setdefault(t.observation, len(seen)) for t in self._ring],
-            "next_observation": [seen.setdefault(t.next_observation, len(seen)) for t in self._ring],
-        }
-        columns |= {name: np.array(numbers, dtype=_INDEX) for name, numbers in indices.items()}
-        texts = {"next": self._next, "goals": list(goals), "observations": [[o.text, *o.actions] for o in seen]}
+        columns = {name: np.array(column, dtype=_TYPES[name]) for name, column in values.items()}
+        texts = {"next": self._next, "goals": list(goals), "observations": [[o.text, *o.actions] for o in observations]}
         return columns, texts
 
     def load_state(self, columns: Columns, texts: Mapping[str, Any]) -> None:
@@ -127,49 +189,84 @@ class ReplayBuffer:
 
         Raises:
             CheckpointError: it holds more than the capacity, has wrapped around at a smaller one, or its columns do not
-                describe transitions.
+                describe episodes.
         """
-        size, following = len(columns["goal"]), int(texts["next"])
+        size, following = len(columns["entry_goal"]), int(texts["next"])
         if size > self._config.capacity or (size < self._config.capacity and following != size):
             raise CheckpointError(
-                f"the saved replay buffer of {size} transitions does not fit replay.capacity {self._config.capacity}; "
+                f"the saved replay buffer of {size} entries does not fit replay.capacity {self._config.capacity}; "
                 "resume with the capacity it was saved with"
             )
-        observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
-        _check_columns(columns, texts["goals"], observations)
-        lists = {name: column.tolist() for name, column in columns.items()}
-        self._ring = []
-        self._next = 0
-        self.add(
-            Transition(
-                goal=texts["goals"][lists["goal"][i]],
-                observation=observations[lists["observation"][i]],
-                next_observation=observations[lists["next_observation"][i]],
-                source=_SOURCES[lists["source"][i]],
-                **{name: lists[name][i] for name in _NUMBERS},
-            )
-            for i in range(size)
-        )
+        _check_columns(columns, texts)
+        episodes = list(_episodes(columns, texts))
+        self._ring, self._next = [], 0
+        for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
+            entry = Entry(episodes[episode], texts["goals"][goal], start)
+            if start > last_step(entry.episode, entry.goal):
+                raise CheckpointError(f"expected a step on the way to {entry.goal!r}, got step {start}")
+            self._append(entry)
         self._next = following % self._config.capacity  # a larger ring, filled this far, saved the capacity itself
 
 
-def _check_columns(columns: Columns, goals: Sequence[Any], observations: Sequence[Observation]) -> None:
-    """Refuse columns of other types, and indices beyond the texts or an observation's actions: they would wrap around.
+class _Numbers(dict[Any, int]):
+    """Numbers values in the order of their first appearance."""
+
+    def __call__(self, value: Any) -> int:
+        return self.setdefault(value, len(self))
+
+
+def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
+    return values[int(rng.integers(len(values)))]
+
+
+def _check_columns(columns: Columns, texts: Mapping[str, Any]) -> None:
+    """Refuse columns of other types or lengths, and numbers beyond what they number, which would wrap around.
 
     Raises:
         CheckpointError: these are none that `state` gives.
     """
-    size = len(columns["goal"])
-    if {name: (column.dtype, column.shape) for name, column in columns.items()} != {
-        name: (np.dtype(dtype), (size,)) for name, dtype in _TYPES.items()
-    }:
-        raise CheckpointError(f"expected the replay buffer's columns {', '.join(_TYPES)} of one length, got others")
-    texts = [*goals, *(text for each in observations for text in (each.text, *each.actions))]
-    ends = {"goal": len(goals), "observation": len(observations), "next_observation": len(observations), "source": 2}
-    outside = [name for name, end in ends.items() if not ((columns[name] >= 0) & (columns[name] < end)).all()]
-    if outside or not all(isinstance(text, str) for text in texts):
-        raise CheckpointError(f"expected texts for the replay buffer's {outside or ends}, got too few or others")
-    actions = np.array([len(each.actions) for each in observations], dtype=_INDEX)[columns["observation"]]
-    numbers = np.concatenate([columns["reward_n"], columns["discount_n"]])
-    if not ((columns["action"] >= 0) & (columns["action"] < actions)).all() or not np.isfinite(numbers).all():
-        raise CheckpointError("expected actions among those of their observation, and finite returns")
+
+    def check(holds: object, expected: str) -> None:
+        if not holds:
+            raise CheckpointError(f"expected a replay buffer with {expected}")
+
+    check({name: c.dtype for name, c in columns.items()} == {n: np.dtype(t) for n, t in _TYPES.items()}, "its columns")
+    for group in (_ENTRIES, _EPISODES, _STEPS, ("achieved",)):
+        check(len({columns[name].shape for name in group}) == 1, "columns of one length")
+        check(all(columns[name].ndim == 1 for name in group), "columns of numbers")
+    goals, observations = texts["goals"], texts["observations"]
+    check(all(isinstance(text, str) for text in [*goals, *(text for each in observations for text in each)]), "texts")
+    length, count = columns["length"], columns["achievements"]
+    check(length.min(initial=1) >= 1 and length.sum() == len(columns["action"]), "its episodes' steps")
+    check(count.min(initial=0) >= 0 and count.sum() == len(columns["achieved"]), "its steps' achievements")
+    ends = {"entry_episode": len(length), "first": len(observations), "observation": len(observations)}
+    ends |= dict.fromkeys(("entry_goal", "goal", "achieved"), len(goals))
+    for name, end in ends.items():
+        check(((columns[name] >= 0) & (columns[name] < end)).all(), f"{name} from 0 to {end - 1}")
+    check(columns["entry_start"].min(initial=0) >= 0, "steps from 0")
+    offered = np.array([len(each) - 1 for each in observations], dtype=np.int32)
+    # A step is taken in the observation before its own: the episode's first, or that of the step before.
+    before = np.roll(columns["observation"], 1)
+    if len(length):
+        before[np.cumsum(length) - length] = columns["first"]
+    check(((columns["action"] >= 0) & (columns["action"] < offered[before])).all(), "actions of their observations")
+    numbers = np.concatenate([columns["reward"], columns["log_prob"]])
+    check(np.isfinite(numbers).all(), "finite rewards and log-probabilities")
+
+
+def _episodes(columns: Columns, texts: Mapping[str, Any]) -> Iterator[Episode]:
+    """The episodes of a buffer's `state()`."""
+    goals = texts["goals"]
+    observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
+    lists = {name: column.tolist() for name, column in columns.items()}
+    decisions = [Decision(*d) for d in zip(lists["action"], lists["log_prob"], lists["version"], strict=True)]
+    achieved = iter([goals[i] for i in lists["achieved"]])
+    names = ("observation", "reward", "achievements", "terminated", "truncated")
+    steps = [
+        Step(observations[observation], reward, tuple(next(achieved) for _ in range(count)), terminated, truncated)
+        for observation, reward, count, terminated, truncated in zip(*(lists[name] for name in names), strict=True)
+    ]
+    stop = 0
+    for goal, seed, first, length in zip(*(lists[name] for name in _EPISODES), strict=True):
+        start, stop = stop, stop + length
+        yield Episode(goals[goal], observations[first], tuple(decisions[start:stop]), tuple(steps[start:stop]), seed)

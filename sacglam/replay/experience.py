@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from sacglam.config import ReplayConfig, SacConfig
 from sacglam.replay.buffer import Columns, ReplayBuffer
-from sacglam.replay.hindsight import hindsight_goals, transitions
-from sacglam.types import Batches, Episode, RolloutBatch
+from sacglam.replay.hindsight import window
+from sacglam.types import Batches, RolloutBatch, Window
 
 
 class Experience(ABC):
@@ -40,20 +40,20 @@ class OnPolicy(Experience):
     """Keeps one interval's steps, as one batch. Stateless: at a checkpoint they have been learnt from."""
 
     def __init__(self) -> None:
-        self._segments: tuple[Episode, ...] = ()
+        self._windows: tuple[Window, ...] = ()
 
     @override
     def add(self, collected: RolloutBatch) -> None:
-        self._segments = collected.segments
+        self._windows = collected.windows
 
     @override
     def batches(self) -> Batches:
-        return [self._segments]
+        return [self._windows]
 
 
 @dataclass(eq=False)
 class HindsightReplay(Experience):
-    """Stores episodes as n-step transitions, for their own goal and for each goal achieved on the way."""
+    """Keeps episodes, and draws windows of them towards their own goals and those that they achieved on the way."""
 
     buffer: ReplayBuffer
     rng: np.random.Generator
@@ -62,17 +62,23 @@ class HindsightReplay(Experience):
 
     @override
     def add(self, collected: RolloutBatch) -> None:
-        # Whole episodes, and their relabelled prefixes (paper, Section 2.3).
         for episode in collected.episodes:
-            goals = [episode.goal, *hindsight_goals(episode)] if self.replay.hindsight else [episode.goal]
-            for goal in goals:
-                self.buffer.add(transitions(episode, goal, self.sac.n_step, self.sac.gamma))
+            self.buffer.add(episode)
 
     @override
     def batches(self) -> Batches:
         if len(self.buffer) < self.replay.min_size:
             return []
-        return [self.buffer.sample(self.rng, self.sac.batch_size) for _ in range(self.sac.updates_per_interval)]
+        return [self._batch() for _ in range(self.sac.updates_per_interval)]
+
+    def _batch(self) -> list[Window]:
+        found: list[Window] = []
+        missing = self.sac.batch_size
+        while missing > 0:
+            for entry in self.buffer.sample(self.rng, -(-missing // self.sac.window)):
+                found.append(window(entry.episode, entry.goal, entry.start, self.sac.n_step, self.sac.gamma))
+                missing -= min(len(found[-1]), self.sac.window)
+        return found
 
     @override
     def metrics(self, version: int) -> dict[str, float]:

@@ -24,7 +24,7 @@ from sacglam.learner import deepspeed
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
 from sacglam.runtime.devices import resolve
-from sacglam.types import Observation, Transition
+from sacglam.types import Observation, Window
 
 STAGES = (0, 1, 2, 3)
 UPDATES, HALF = 12, 6
@@ -75,16 +75,14 @@ def settings(world: int, stage: int, *overrides: str) -> Config:
     return resolve(config.load(None, [*SETTINGS, *ranks, *overrides]))
 
 
-def batch(number: int) -> list[Transition]:
-    """Seven transitions, some of them terminal; another batch for each number."""
+def batch(number: int) -> list[Window]:
+    """Seven windows of one step, some of them terminal; another batch for each number."""
     rows = []
     for row in range(7):
         state, following = STATES[(number + row) % 3], STATES[(number + 2 * row + 1) % 3]
         ended = (number + row) % 4 == 0
         action = (number * row) % len(state.actions)
-        rows.append(
-            Transition("Grasp any cat", state, action, float(ended), 0.9, ended, following, "hindsight", number)
-        )
+        rows.append(Window("Grasp any cat", (state, following), (action,), (float(ended),), ended, "hindsight"))
     return rows
 
 
@@ -92,7 +90,7 @@ BATCHES = [batch(number) for number in range(UPDATES)]
 QUERIES = [query("Grasp any cat", state) for state in STATES]
 # Even rows are the first rank's, odd ones the second's: the second's all end.
 ONE_SIDED = [replace(row, terminated=index % 2 == 1) for index, row in enumerate(batch(1))]
-BROKEN = [replace(row, reward_n=float("inf") if index == 1 else 0.0) for index, row in enumerate(batch(2))]
+BROKEN = [replace(row, rewards=(float("inf") if index == 1 else 0.0,)) for index, row in enumerate(batch(2))]
 
 
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]

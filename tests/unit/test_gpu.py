@@ -20,23 +20,17 @@ from sacglam.models.agent_model import AgentModel
 from sacglam.models.packing import Packed
 from sacglam.prompt import query
 from sacglam.runtime.devices import resolve
-from sacglam.types import Decision, Episode, Observation, Step, Transition
+from sacglam.types import Observation, Window
 from tests.conftest import SIMPLE_PPO
 from tests.fake_gpu import FakeGpu, MixUp, fake_gpu
 
 ACTIONS = ("Grasp", "Go to baby red cat", "Go to blue water")
 STATE = Observation("You see: baby red cat, blue water\nYou are on: nothing\nInventory: empty", ACTIONS)
 NEXT = Observation("You see: baby red cat, blue water\nYou are on: baby red cat\nInventory: empty", ACTIONS[:2])
-ENDED = Transition("Grasp any cat", STATE, 0, 1.0, 0.9, True, NEXT, "hindsight", 0)
-GOING = Transition("Grasp blue water", STATE, 1, 0.0, 0.9, False, NEXT, "real", 0)
-TRANSITIONS = [ENDED, GOING, GOING, ENDED, GOING]
-EPISODE = Episode(
-    "Grasp any cat",
-    STATE,
-    (Decision(1, -1.0, 0), Decision(0, -1.0, 0), Decision(1, -1.0, 0)),
-    (Step(NEXT, 0.0, (), False, False), Step(STATE, 0.0, (), False, False), Step(NEXT, 1.0, (), True, False)),
-    0,
-)
+ENDED = Window("Grasp any cat", (STATE, NEXT), (0,), (1.0,), True, "hindsight")
+GOING = Window("Grasp blue water", (STATE, NEXT, STATE), (1, 0), (0.0, 0.0), False, "real", 0.5)
+WINDOWS = [ENDED, GOING, GOING, ENDED, GOING]
+PLAYED = Window("Grasp any cat", (STATE, NEXT, STATE, NEXT), (1, 0, 1), (0.0, 0.0, 1.0), True, "real")
 SAC = ["algo.warmup_updates=1", "algo.micro_batch_size=3", "critic.target_backbone=adapter"]
 PPO = ["algo.type=ppo", "algo.epochs=2", "algo.batch_size=3", "algo.micro_batch_size=2", "algo.update_interval=6"]
 MOST_WAITS = 3  # an update; of PPO's interval one more, for its advantages
@@ -44,6 +38,8 @@ MOST_WAITS = 3  # an update; of PPO's interval one more, for its advantages
 VARIANTS: dict[str, list[str]] = {
     "sac": SAC,
     "sac t5": [*SAC, "model.name=builtin-t5"],
+    "sac windows": [*SAC, "algo.td_lambda=0.9", "algo.self_imitation=1", "algo.soft_target=false"],
+    "sac windows, online target": [*SAC, "critic.target_backbone=online", "algo.td_lambda=0.9"],
     "ppo": PPO,
     "sac bfloat16, separate backbone": [
         *SAC,
@@ -58,7 +54,7 @@ VARIANTS: dict[str, list[str]] = {
     "ppo t5": [*PPO, "model.name=builtin-t5"],
     "ppo bfloat16": [*PPO, "model.dtype=bfloat16", "model.lora.merged=false"],
 }
-QUICK = ("sac", "sac t5", "ppo")
+QUICK = ("sac", "sac windows", "sac t5", "ppo")
 
 
 def make(device: str, settings: Sequence[str]) -> Learner:
@@ -70,7 +66,7 @@ def make(device: str, settings: Sequence[str]) -> Learner:
 
 def interval(learner: Learner) -> list[dict[str, float]]:
     ppo = learner.algorithm.__class__.__name__ == "Ppo"
-    return learner.update([[EPISODE, EPISODE]] if ppo else [TRANSITIONS, TRANSITIONS[::-1]])
+    return learner.update([[PLAYED, PLAYED]] if ppo else [WINDOWS, WINDOWS[::-1]])
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in VARIANTS])
@@ -97,12 +93,12 @@ def trained() -> tuple[FakeGpu, Learner]:
     """A learner on the GPU, after an update."""
     with fake_gpu() as gpu:
         learner = make("cuda", [*SAC, "algo.warmup_updates=0", "model.lora.merged=false"])
-        learner.update([TRANSITIONS])
+        learner.update([WINDOWS])
     return gpu, learner
 
 
 def _update_and_score(learner: Learner) -> None:
-    learner.update([TRANSITIONS])
+    learner.update([WINDOWS])
     learner.log_policy([query("Grasp any cat", STATE)])
 
 

@@ -22,7 +22,7 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import query
 from sacglam.rollout import RandomStarts, Rollout, Start
 from sacglam.scoring.base import Scorer, UniformScorer
-from sacglam.types import Episode, LogPolicy, Observation, Query, RolloutBatch, Step
+from sacglam.types import Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 
 
 @dataclass
@@ -152,26 +152,29 @@ def test_collect_takes_at_least_so_many_steps(env_steps: int, lockstep: int) -> 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 4), st.lists(st.integers(1, 6), min_size=1, max_size=6))
-def test_fragments_hold_each_step_of_an_interval_once_and_join_to_whole_episodes(
+def test_windows_hold_each_step_of_an_interval_once_and_join_to_whole_episodes(
     copies: int, intervals: list[int]
 ) -> None:
     goals = [str(1 + i % 4) for i in range(60)]
     rollout = _rollout([Steady() for _ in range(copies)], iter(_starts(*goals)))
-    parts: dict[tuple[str, int], list[Episode]] = {}
+    parts: dict[Observation, list[Window]] = {}  # by the first observation, which names goal and seed
     ended: list[Episode] = []
     for lockstep in intervals:
         collected = rollout.collect(lockstep * copies)
-        assert sum(len(segment.steps) for segment in collected.segments) == lockstep * copies
+        assert sum(map(len, collected.windows)) == lockstep * copies
         ended += collected.episodes
-        for segment in collected.segments:
-            parts.setdefault((segment.goal, segment.seed), []).append(segment)
+        for window in collected.windows:
+            first = next((f for f, p in parts.items() if p[-1].observations[-1] == window.observations[0]), None)
+            parts.setdefault(first or window.observations[0], []).append(window)
     for episode in ended:
-        pieces = parts.pop((episode.goal, episode.seed))
-        assert tuple(step for piece in pieces for step in piece.steps) == episode.steps
-        assert tuple(decision for piece in pieces for decision in piece.decisions) == episode.decisions
-        cuts = [sum(len(piece.steps) for piece in pieces[:i]) for i in range(len(pieces))]
-        assert [piece.start for piece in pieces] == [episode.observation(t) for t in cuts]
-    assert all(not piece.steps[-1].terminated for pieces in parts.values() for piece in pieces)
+        pieces = parts.pop(episode.start)
+        assert {piece.goal for piece in pieces} == {episode.goal}
+        assert sum((piece.actions for piece in pieces), ()) == tuple(d.action for d in episode.decisions)
+        assert sum((piece.rewards for piece in pieces), ()) == tuple(s.reward for s in episode.steps)
+        seen = [o for piece in pieces for o in piece.observations[1:]]
+        assert seen == [s.observation for s in episode.steps]
+        assert [piece.terminated for piece in pieces] == [False] * (len(pieces) - 1) + [episode.steps[-1].terminated]
+    assert not any(piece.terminated for pieces in parts.values() for piece in pieces)
 
 
 def test_steps_that_were_replayed_are_not_given_out_again() -> None:
@@ -179,9 +182,9 @@ def test_steps_that_were_replayed_are_not_given_out_again() -> None:
     rollout.collect(2)
     restored = _rollout([Steady()], iter(()))
     restored.restore(rollout.state())
-    [segment] = restored.collect(1).segments
-    assert len(segment.steps) == 1
-    assert segment.start == rollout.collect(1).segments[0].start
+    [window] = restored.collect(1).windows
+    assert len(window) == 1
+    assert window == rollout.collect(1).windows[0]
 
 
 def test_more_environments_than_starts_rest() -> None:
@@ -411,5 +414,5 @@ def test_a_policy_that_is_none_ends_the_run_whoever_computed_it(row: list[float]
 
 def test_an_action_may_have_no_probability() -> None:
     rollout = _rollout([Steady()], iter(_starts("3")), Broken(np.array([0.0, -np.inf], dtype=np.float32)))
-    [segment] = rollout.collect(1).segments
-    assert segment.decisions[0].action == 0
+    [window] = rollout.collect(1).windows
+    assert window.actions == (0,)

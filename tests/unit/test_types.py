@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sacglam.types import Adapter, Decision, Episode, Observation, Query, Step, Transition
+from sacglam.types import Adapter, Decision, Episode, Observation, Query, Step, Window
 
 S = [Observation(f"state {t}", ("left", "right")) for t in range(3)]
 EPISODE = Episode(
@@ -21,8 +21,8 @@ EPISODE = Episode(
     steps=(Step(S[1], 0.0, ("a",), False, False), Step(S[2], 1.0, ("c", "b"), True, False)),
     seed=7,
 )
-TRANSITION = Transition("b", S[0], 1, 0.5, 0.25, False, S[2], "hindsight", 3)
-VALUES = [S[0], EPISODE.steps[1], EPISODE.decisions[0], EPISODE, TRANSITION, Query("prompt", (" left",))]
+WINDOW = Window("b", (S[0], S[2]), (1,), (0.5,), terminated=False, source="hindsight", return_after=0.25)
+VALUES = [S[0], EPISODE.steps[1], EPISODE.decisions[0], EPISODE, WINDOW, Query("prompt", (" left",))]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)

@@ -18,7 +18,7 @@ from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.memory import free_bytes, peak_bytes
 from sacglam.tools.profile.phases import Recorder
-from sacglam.types import Episode, Query
+from sacglam.types import Episode, Query, Window
 
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # for each, as far as the smallest piece of work allows
 _STEADY_S = 4.0
@@ -30,7 +30,7 @@ class RandomRollout:
     """Some episodes of the random policy, and what they took."""
 
     states: Sequence[Query]
-    batch: Sequence[Any]  # what one update (SAC) or one interval (PPO) learns from
+    batch: Sequence[Window]  # what one update (SAC) or one interval (PPO) learns from
     environment_s: float  # of one environment step, resets included
     replay_s: float  # to store an interval and draw its batches
     episode_steps: float  # mean
@@ -48,7 +48,7 @@ def play(config: Config) -> RandomRollout:
     while not batches or len(episodes) < config.env.copies:
         collected = parts.rollout.collect(config.algo.update_interval)
         episodes += collected.episodes
-        states += [query(s.goal, s.observation(t)) for s in collected.segments for t in range(len(s.steps))]
+        states += [query(w.goal, w.observations[t]) for w in collected.windows for t in range(len(w))]
         with clock.phase("replay"):
             parts.experience.add(collected)
             batches = parts.experience.batches()
@@ -88,20 +88,28 @@ def _replay_bytes(config: Config, intervals: int) -> int:
 
 
 def rows_of_an_update(config: Config) -> int:
-    """Rows of a gradient step; PPO's has no more than the interval's steps."""
+    """Steps of a gradient step; PPO's has no more than the interval's."""
     algo = config.algo
     return min(algo.batch_size, algo.update_interval) if algo.type == "ppo" else algo.batch_size
 
 
-def first_rows(batch: Sequence[Any], rows: int) -> Sequence[Any]:
-    """The first `rows` transitions (SAC), or as many steps of the segments (PPO)."""
-    if not isinstance(batch[0], Episode):
-        return batch[:rows]
-    found: list[Episode] = []
-    for segment in batch:
-        if rows > 0:
-            found.append(replace(segment, decisions=segment.decisions[:rows], steps=segment.steps[:rows]))
-            rows -= len(segment.steps)
+def first_steps(config: Config, windows: Sequence[Window], steps: int) -> Sequence[Window]:
+    """As many windows as hold the first `steps` learnt steps, the last of them cut."""
+    if config.algo.type == "sac" and config.algo.td_lambda is None:  # one step of each is learnt
+        return windows[:steps]
+    found: list[Window] = []
+    for w in windows:
+        if steps > 0:
+            found.append(
+                replace(
+                    w,
+                    observations=w.observations[: steps + 1],
+                    actions=w.actions[:steps],
+                    rewards=w.rewards[:steps],
+                    terminated=w.terminated and len(w) <= steps,
+                )
+            )
+            steps -= len(w)
     return found
 
 
@@ -144,7 +152,7 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
             scorer.log_policy(played.states[:states])
 
     def update(rows: int) -> None:
-        learner.update([first_rows(played.batch, rows)])
+        learner.update([first_steps(config, played.batch, rows)])
 
     states, rows = config.env.copies, rows_of_an_update(config)
     display.stage("calibrating: scoring", states)

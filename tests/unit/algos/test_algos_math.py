@@ -17,9 +17,10 @@ from sacglam.algos.math import (
     entropy,
     expectation,
     finite,
+    imitation_loss,
+    lambda_returns,
     soft_value,
     taken,
-    td_target,
 )
 
 LN2 = math.log(2)
@@ -64,24 +65,27 @@ def test_soft_value_of_one_critic_and_no_entropy_is_the_mean_q() -> None:
     torch.testing.assert_close(soft_value(LOG_PI_BA, Q_CBA[:1], 0.0), torch.tensor([2.0, 4.0], dtype=torch.float64))
 
 
-def test_td_target_by_hand() -> None:
-    # gamma = 0.9. Row 0: rewards 0, 0, 1, goes on:        0.9^2 * 1 + 0.9^3 * 2 = 0.81 + 1.458 = 2.268.
-    # Row 1: the same rewards, terminated:                 0.81.
-    # Row 2: a truncated window of two, rewards 1 and 0.5: 1 + 0.9 * 0.5 + 0.9^2 * 3 = 1.45 + 2.43 = 3.88.
-    # Row 3: a terminated window of one, reward 1:         1.
-    reward_B = torch.tensor([0.81, 0.81, 1.45, 1.0], dtype=torch.float64)
-    discount_B = torch.tensor([0.729, 0.729, 0.81, 0.9], dtype=torch.float64)
-    terminated_B = torch.tensor([False, True, False, True])
-    next_value_B = torch.tensor([2.0, 2.0, 3.0, 3.0], dtype=torch.float64)
-    torch.testing.assert_close(
-        td_target(reward_B, discount_B, terminated_B, next_value_B),
-        torch.tensor([2.268, 0.81, 3.88, 1.0], dtype=torch.float64),
-    )
+def test_lambda_returns_by_hand() -> None:
+    # gamma 0.5, lambda 0.8; rewards 0, 0, 1. Row 0 continues in a state of value 4, row 1 terminates.
+    # Row 0: G_2 = 1 + 0.5 * 4 = 3; G_1 = 0.5 (0.2 * 6 + 0.8 * 3) = 1.8; G_0 = 0.5 (0.2 * 2 + 0.8 * 1.8) = 0.92.
+    # Row 1: G_2 = 1; G_1 = 0.5 (0.2 * 6 + 0.8 * 1) = 1; G_0 = 0.5 (0.2 * 2 + 0.8 * 1) = 0.6.
+    reward_WT = torch.tensor([[0.0, 0.0, 1.0]] * 2, dtype=torch.float64)
+    next_value_WT = torch.tensor([[2.0, 6.0, 4.0], [2.0, 6.0, 0.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.92, 1.8, 3.0], [0.6, 1.0, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(lambda_returns(reward_WT, next_value_WT, 0.5, 0.8), expected)
 
 
-def test_td_target_ignores_whatever_value_a_terminal_state_has() -> None:
-    target = td_target(torch.tensor([1.0]), torch.tensor([0.9]), torch.tensor([True]), torch.tensor([torch.nan]))
-    assert target.tolist() == [1.0]
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_with_lambda_one_values_inside_do_not_count(value: float) -> None:
+    # gamma = 0.9, rewards 0, 0, 1, then a state of value 2: 0.9^2 * 1 + 0.9^3 * 2 = 0.81 + 1.458 = 2.268.
+    reward_WT, next_value_WT = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[value, value, 2.0]])
+    found = lambda_returns(reward_WT, next_value_WT, 0.9, 1.0)
+    assert found[0].tolist() == pytest.approx([2.268, 2.52, 2.8])
+
+
+def test_imitation_loss_by_hand() -> None:
+    # -(ln(1/2) * 2 + ln(1/4) * 0) / 2 = ln 2: what returned less than its state's value does not count.
+    assert imitation_loss(torch.tensor([-LN2, -2 * LN2]), torch.tensor([2.0, -3.0])).item() == pytest.approx(LN2)
 
 
 def test_taken_picks_each_row_s_action_from_every_critic() -> None:

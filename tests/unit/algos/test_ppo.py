@@ -17,7 +17,7 @@ from sacglam.algos.ppo import Ppo, PpoBatch, Sample, ppo_losses
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_critic import ActorValue, PolicyValue
-from sacglam.types import Decision, Episode, Observation, Query, Step
+from sacglam.types import Observation, Query, Window
 
 ACTIONS = ("x", "y")
 VALUES = {"s0": 0.2, "s1": 0.4, "s2": 0.6, "s3": 0.8}
@@ -47,14 +47,10 @@ def map_no_grad(compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any],
     return torch.cat([compute(rows[i : i + size]) for i in range(0, len(rows), size)], dim=1).double()
 
 
-def segment(*, terminated: bool = False, truncated: bool = False) -> Episode:
+def window(*, terminated: bool = False) -> Window:
     """Three steps from s0 to s3, with actions 0, 1, 0 and the reward at the end."""
-    steps = tuple(
-        Step(Observation(f"s{t}", ACTIONS), float(t == 3), (), terminated and t == 3, truncated and t == 3)
-        for t in (1, 2, 3)
-    )
-    decisions = tuple(Decision(action, -9.0, 0) for action in (0, 1, 0))  # what an engine said is not taken over
-    return Episode("goal", Observation("s0", ACTIONS), decisions, steps, 0)
+    observations = tuple(Observation(f"s{t}", ACTIONS) for t in range(4))
+    return Window("goal", observations, (0, 1, 0), (0.0, 0.0, 1.0), terminated, "real")
 
 
 def make(config: PpoConfig = CONFIG, seed: int = 0) -> tuple[Ppo, Known]:
@@ -66,13 +62,13 @@ def by_state(samples: Sequence[Sample]) -> dict[str, Sample]:
     return {sample.observation.text: sample for sample in samples}
 
 
-def epoch(ppo: Ppo, *segments: Episode) -> dict[str, Sample]:
-    return by_state([sample for rows in ppo.minibatches([segments], map_no_grad) for sample in rows])
+def epoch(ppo: Ppo, *windows: Window) -> dict[str, Sample]:
+    return by_state([sample for rows in ppo.minibatches([windows], map_no_grad) for sample in rows])
 
 
 def test_samples_of_a_terminated_episode_have_the_advantages_worked_out_by_hand() -> None:
     ppo, model = make()
-    found = epoch(ppo, segment(terminated=True))
+    found = epoch(ppo, window(terminated=True))
     # As in test_ppo_math.py: 0.024, 0.06, 0.4; the return is the advantage and the value.
     assert [found[s].advantage for s in ("s0", "s1", "s2")] == pytest.approx([0.024, 0.06, 0.4])
     assert [found[s].return_ for s in ("s0", "s1", "s2")] == pytest.approx([0.224, 0.46, 1.0])
@@ -81,17 +77,16 @@ def test_samples_of_a_terminated_episode_have_the_advantages_worked_out_by_hand(
     assert "s3" not in model.seen  # what follows a termination has no value and is not asked for one
 
 
-@pytest.mark.parametrize("truncated", [True, False])
-def test_a_fragment_that_does_not_terminate_bootstraps(truncated: bool) -> None:
+def test_a_window_that_does_not_terminate_bootstraps() -> None:
     ppo, _ = make()
-    found = epoch(ppo, segment(truncated=truncated))
+    found = epoch(ppo, window())
     assert [found[s].advantage for s in ("s0", "s1", "s2")] == pytest.approx([0.088, 0.22, 0.8])
 
 
 def test_every_epoch_takes_each_sample_once_in_another_order() -> None:
     ppo, _ = make(replace_config(epochs=3, batch_size=4))
-    segments = [replace(segment(terminated=True), goal=f"goal {i}") for i in range(4)]
-    rows = list(ppo.minibatches([segments], map_no_grad))
+    windows = [replace(window(terminated=True), goal=f"goal {i}") for i in range(4)]
+    rows = list(ppo.minibatches([windows], map_no_grad))
     assert [len(part) for part in rows] == [4] * 9
     orders = [[(s.goal, s.observation.text) for part in rows[i : i + 3] for s in part] for i in (0, 3, 6)]
     assert all(Counter(order) == Counter(orders[0]) and len(set(order)) == 12 for order in orders)
@@ -104,8 +99,8 @@ def replace_config(**changes: Any) -> PpoConfig:
 
 def test_advantages_are_normalised_over_the_whole_interval() -> None:
     ppo, _ = make(replace_config(normalise_advantages=True))
-    segments = [segment(terminated=True), segment(truncated=True)]
-    samples = [s for rows in list(ppo.minibatches([segments], map_no_grad))[:3] for s in rows]
+    windows = [window(terminated=True), window()]
+    samples = [s for rows in list(ppo.minibatches([windows], map_no_grad))[:3] for s in rows]
     raw = np.array([0.024, 0.06, 0.4, 0.088, 0.22, 0.8])
     assert sorted(s.advantage for s in samples) == pytest.approx(sorted((raw - raw.mean()) / raw.std()))
     # Returns are what the value is to learn, so they are as they were.
@@ -114,7 +109,7 @@ def test_advantages_are_normalised_over_the_whole_interval() -> None:
 
 def test_the_generator_fixes_the_order_and_goes_with_the_state() -> None:
     def order(ppo: Ppo) -> list[str]:
-        return [s.observation.text for rows in ppo.minibatches([[segment(terminated=True)]], map_no_grad) for s in rows]
+        return [s.observation.text for rows in ppo.minibatches([[window(terminated=True)]], map_no_grad) for s in rows]
 
     (first, _), (second, _), (other, _) = make(), make(), make(seed=1)
     assert order(first) == order(second)

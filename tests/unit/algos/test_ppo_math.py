@@ -6,11 +6,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from sacglam.algos.math import advantages, clipped_loss, value_loss
+from sacglam.algos.math import clipped_loss, lambda_returns, value_loss
 
 REWARD_T = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
 VALUE_T = torch.tensor([0.2, 0.4, 0.6], dtype=torch.float64)
+
+
+def advantages(reward_T: Tensor, value_T: Tensor, bootstrap: float, gamma: float, gae_lambda: float) -> Tensor:
+    """Generalised advantage estimates, as the lambda-return less the value."""
+    next_value_T = torch.cat([value_T[1:], torch.tensor([bootstrap], dtype=torch.float64)])
+    return lambda_returns(reward_T, next_value_T, gamma, gae_lambda) - value_T
 
 
 def test_advantages_of_an_episode_that_terminates() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import SacBatch, sac_losses, targets
+from sacglam.algos.sac import SacBatch, last_values, sac_losses
+from sacglam.config import SacConfig
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
 
 LN2 = math.log(2)
@@ -29,6 +31,9 @@ class Tables:
     def evaluate(self, packed: list[int]) -> PolicyValues:
         return self._values(packed, self.q)
 
+    def evaluate_with_target(self, packed: list[int]) -> tuple[PolicyValues, PolicyValues]:
+        return self._values(packed, self.q), self._values(packed, self.target_q.detach())
+
     def bootstrap(self, packed: list[int]) -> PolicyValues:
         self.bootstrapped.append(packed)
         return self._values(packed, self.target_q)
@@ -38,27 +43,36 @@ class Tables:
         return PolicyValues(log_pi_BA, q[:, packed])
 
 
-def _batch(bootstraps: list[bool], following: list[int]) -> SacBatch:
-    return SacBatch(
-        packed=[0, 1, 0],
-        action_B=torch.tensor([1, 0, 0]),
-        reward_B=torch.tensor([0.0, 1.0, 0.5]),
-        discount_B=torch.tensor([0.5, 0.25, 0.25]),
-        bootstraps_B=torch.tensor(bootstraps),
-        next_packed=following,
-    )
+# The first steps of three windows: one step, then state 1; one step, then termination; two steps, then state 0.
+FIRST_STEPS = SacBatch(
+    packed=[0, 1, 0],
+    action_B=torch.tensor([1, 0, 0]),
+    place_B=torch.tensor([1, 3, 4]),
+    reward_WT=torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 1.0]]),
+    return_after_W=torch.tensor([0.0, 0.0, 4.0]),
+    bootstraps_W=torch.tensor([True, False, True]),
+    last_packed=[1, 0],
+)
+# The same and the second step of the last window, which was taken in state 1.
+ALL_STEPS = replace(
+    FIRST_STEPS, packed=[0, 1, 0, 1], action_B=torch.tensor([1, 0, 0, 1]), place_B=torch.tensor([1, 3, 4, 5])
+)
 
 
-def _losses(model: Tables, *, train_actor: bool = True, critic_weight: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
-    batch, played = _batch([True, False, True], [1, 0]), cast(ActorCritic, model)
-    return sac_losses(played, batch, targets(played, batch, ALPHA), ALPHA, train_actor, critic_weight)
+def _losses(
+    model: Tables, batch: SacBatch = FIRST_STEPS, *, train_actor: bool = True, **settings: float | bool
+) -> tuple[Tensor, dict[str, float]]:
+    played, config = cast(ActorCritic, model), SacConfig(gamma=0.5, **settings)
+    loss, metrics = sac_losses(played, batch, last_values(played, batch, ALPHA, config), ALPHA, train_actor, config)
+    return loss, {name: value.item() for name, value in metrics.items()}
 
 
 # V(1) with the target's min Q = (0, 4): 3/4 * 4 + 0.2 H(1) = 3 + 0.2 H(1), H(1) = 1/4 ln 4 + 3/4 ln(4/3).
 # V(0) with the target's min Q = (3, 1): 1/2 * 3 + 1/2 * 1 + 0.2 ln 2 = 2 + 0.2 ln 2.
 H1 = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
+V1, V0 = 3 + 0.2 * H1, 2 + 0.2 * LN2
 # Row 0 bootstraps at state 1, row 1 terminated, row 2 bootstraps at state 0.
-Y = (0.5 * (3 + 0.2 * H1), 1.0, 0.5 + 0.25 * (2 + 0.2 * LN2))
+Y = (0.5 * V1, 1.0, 0.5 + 0.25 * V0)
 # Q taken: critic 0 (3, 4, 1), critic 1 (2, 4, 2).
 CRITIC = sum((a - y) ** 2 for a, y in zip((3, 4, 1), Y, strict=True)) / 3
 CRITIC += sum((a - y) ** 2 for a, y in zip((2, 4, 2), Y, strict=True)) / 3
@@ -81,7 +95,7 @@ def test_joint_loss_by_hand() -> None:
         },
         rel=1e-5,
     )
-    assert model.bootstrapped == [[1, 0]], "one bootstrap forward, of the rows that go on"
+    assert model.bootstrapped == [[1, 0]], "one bootstrap forward, of the windows that do not terminate"
 
 
 def test_the_critics_loss_is_weighted_and_reported_as_it_is() -> None:
@@ -115,3 +129,44 @@ def test_warm_up_trains_the_critic_alone() -> None:
     assert "actor_loss" not in metrics
     loss.backward()
     assert model.logits.grad is None
+
+
+@pytest.mark.parametrize("td_lambda", [0.0, 0.8, 1.0])
+def test_every_step_of_a_window_learns_towards_its_lambda_return(td_lambda: float) -> None:
+    # The last step of the third window: 1 + V(0) / 2. The step before it mixes that with V(1), where it led.
+    last = 1 + 0.5 * V0
+    y = (0.5 * V1, 1.0, 0.5 * ((1 - td_lambda) * V1 + td_lambda * last), last)
+    # Q taken by the fourth step: critic 0 has 0, critic 1 has 8.
+    critic = sum((q - target) ** 2 for q, target in zip((3, 4, 1, 0), y, strict=True)) / 4
+    critic += sum((q - target) ** 2 for q, target in zip((2, 4, 2, 8), y, strict=True)) / 4
+    actor = -(2 * (1.5 + 0.2 * LN2) + 2 * (1 + 0.2 * H1)) / 4
+    model = Tables()
+    loss, metrics = _losses(model, ALL_STEPS, td_lambda=td_lambda)
+    assert metrics["target"] == pytest.approx(sum(y) / 4, rel=1e-5)
+    assert loss.item() == pytest.approx(critic + actor, rel=1e-5)
+    assert model.bootstrapped == [[1, 0]], "values inside a window come from the pass that learns"
+    loss.backward()
+    assert model.target_q.grad is None
+
+
+def test_a_hard_target_has_no_entropy_and_keeps_to_what_a_return_can_be() -> None:
+    # Without entropy V(1) = 3 and V(0) = 2, both beyond 1: rows 0.5, 1 and 0.5 + 0.25.
+    _, metrics = _losses(Tables(), soft_target=False)
+    assert metrics["target"] == pytest.approx((0.5 + 1 + 0.75) / 3)
+    model = Tables()
+    model.target_q = model.target_q * -0.1  # min Q = (-0.8, -0.4) and (-0.5, -0.9): V is negative
+    assert _losses(model, soft_target=False)[1]["target"] == pytest.approx((0 + 1 + 0.5) / 3)
+    model.target_q = model.target_q * -1.0  # min Q = (0, 0.4): V(1) = 0.3; min Q = (0.3, 0.1): V(0) = 0.2
+    assert _losses(model, soft_target=False)[1]["target"] == pytest.approx((0.15 + 1 + 0.55) / 3)
+
+
+def test_imitation_follows_what_returned_more_than_its_state_is_worth() -> None:
+    # Returns: 0, 1, and of the third window 0 + 1/2 (1 + 1/2 * 4) = 1.5 and 1 + 1/2 * 4 = 3.
+    # V under min Q: state 0 has 1/2 * 1 + 1/2 * 2 = 1.5, state 1 has 1/4 * 4 + 3/4 * 0 = 1.
+    # So the advantages are 0 (cut off at -1.5), 0, 0 and 2, for action 1 in state 1, pi = 3/4.
+    model = Tables()
+    loss, metrics = _losses(model, ALL_STEPS, td_lambda=0.8, self_imitation=3.0)
+    assert metrics["imitation_loss"] == pytest.approx(-2 * math.log(0.75) / 4, rel=1e-5)
+    without, _ = _losses(Tables(), ALL_STEPS, td_lambda=0.8)
+    assert loss.item() == pytest.approx(without.item() + 3 * metrics["imitation_loss"], rel=1e-5)
+    assert "imitation_loss" not in _losses(Tables(), ALL_STEPS, td_lambda=0.8, self_imitation=3.0, train_actor=False)[1]

@@ -20,7 +20,7 @@ from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff
 from sacglam.types import Published
-from tests.unit.learner.test_learner import NEXT, STATE, transitions
+from tests.unit.learner.test_learner import NEXT, STATE, windows
 
 pytest.importorskip("bitsandbytes")
 QUERIES = [query("Grasp any cat", state) for state in (STATE, NEXT)]
@@ -70,9 +70,9 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
     learner = make_learner(settings(model))
     before = {name: p.detach().clone() for name, p in base(learner).items()}
     assert {p.dtype for p in before.values()} == {torch.uint8, torch.float32}
-    learner.update([transitions(), transitions()])
+    learner.update([windows(), windows()])
     half = learner.state()
-    learner.update([transitions()])
+    learner.update([windows()])
     after = base(learner)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -85,7 +85,7 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
 
     resumed = make_learner(settings(model))
     resumed.load_state(*half)
-    resumed.update([transitions()])
+    resumed.update([windows()])
     again, _ = resumed.state()
     assert again.keys() == tensors.keys()
     assert all(torch.equal(again[name], tensors[name]) for name in tensors)
@@ -95,7 +95,7 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
 def test_an_engine_with_the_same_4_bits_passes_the_parity_gate(model: str, dtype: str) -> None:
     config = settings(model, f"model.dtype={dtype}")
     learner = make_learner(config)
-    learner.update([transitions()])
+    learner.update([windows()])
     published = Published(learner.publish(()).adapter, learner.log_policy(QUERIES))
     metrics = handoff(config).deliver(published)
     # An adapter travels in the model's type, so that in bfloat16 it is rounded once: far within the gate's 0.05.

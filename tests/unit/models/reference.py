@@ -25,8 +25,8 @@ from transformers import (
     UMT5Config,
 )
 
-from sacglam.algos.sac import SacBatch
-from sacglam.config import CriticConfig
+from sacglam.algos.sac import SacBatch, last_values, sac_losses
+from sacglam.config import CriticConfig, SacConfig
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR
@@ -283,16 +283,28 @@ def critic_config(
     return CriticConfig.model_validate({**values, "score_weight": score_weight})
 
 
-def sac_batch(lm: LoraLM[Any]) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
-    """Three transitions, the second of them terminal; with their states and next states as queries."""
-    states = ragged(3, (3, 1, 5))
+def sac_batch(
+    lm: LoraLM[Any], lengths: Sequence[int] = (1, 1, 1)
+) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
+    """Three windows, the second terminal, with all steps learnt; their states, and those after each window."""
+    states = ragged(3, [(3, 1, 5)[i % 3] for i in range(sum(lengths))])
     following = ragged(4, (2, 4))
+    width, rewards = max(lengths), (0.5, 1.0, 0.0)
     batch = SacBatch(
         packed=lm.pack(states),
-        action_B=torch.tensor([2, 0, 3]),
-        reward_B=torch.tensor([0.5, 1.0, 0.0]),
-        discount_B=torch.tensor([0.9, 0.8, 0.7]),
-        bootstraps_B=torch.tensor([True, False, True]),
-        next_packed=lm.pack(following),
+        action_B=torch.tensor([(2, 0, 3)[i % 3] for i in range(sum(lengths))]),
+        place_B=torch.tensor([(w + 1) * width - length + t for w, length in enumerate(lengths) for t in range(length)]),
+        reward_WT=torch.tensor([[0.0] * (width - 1) + [reward] for reward in rewards]),
+        return_after_W=torch.tensor([0.0, 0.0, 0.7]),
+        bootstraps_W=torch.tensor([True, False, True]),
+        last_packed=lm.pack(following),
     )
     return batch, states, [following[0], None, following[1]]
+
+
+def sac_loss(
+    model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool = True, config: SacConfig | None = None
+) -> Tensor:
+    """The loss of an update."""
+    config = config or SacConfig()
+    return sac_losses(model, batch, last_values(model, batch, alpha, config), alpha, train_actor, config)[0]

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from sacglam.algos import math as equations
-from sacglam.algos.sac import sac_losses, targets
 from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
@@ -20,6 +19,7 @@ from tests.unit.models.reference import (
     adapters_of,
     ragged,
     sac_batch,
+    sac_loss,
     shake,
     tiny_actor_critic,
     tiny_lm,
@@ -75,7 +75,7 @@ def test_who_learns_from_which_loss(
         batch, _, _ = sac_batch(lm)
         values = model.evaluate(batch.packed)
         if loss == "critic":
-            equations.critic_loss(values.q_CBA, batch.action_B, batch.reward_B).backward()
+            equations.critic_loss(values.q_CBA, batch.action_B, batch.reward_WT[:, 0]).backward()
         else:
             equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha=0.1).backward()
         found = {adapter: _moved(lm.adapter_parameters(adapter).values()) for adapter in names}
@@ -94,7 +94,7 @@ def test_the_joint_loss_gives_the_target_nothing(
     lm = tiny_lm(name, adapters_of(backbone, target_backbone))
     model, heads, target_heads = tiny_actor_critic(lm, backbone, target_backbone)
     batch, _, _ = sac_batch(lm)
-    loss, _ = sac_losses(model, batch, targets(model, batch, 0.1), 0.1, train_actor)
+    loss = sac_loss(model, batch, 0.1, train_actor)
     loss.backward()
     actor = "all" if train_actor or backbone == "shared" else "none"
     assert _moved(lm.adapter_parameters(ACTOR).values()) == actor
@@ -199,7 +199,7 @@ def test_the_base_model_never_changes_and_is_not_copied(lm_name: str, backbone: 
     start = [p.detach().clone() for p in parameters]
     for _ in range(2):
         optimizer.zero_grad()
-        sac_losses(model, batch, targets(model, batch, 0.1), 0.1, train_actor=True)[0].backward()
+        sac_loss(model, batch, 0.1).backward()
         optimizer.step()
         model.update_target(0.5)
     assert not any(torch.equal(p, s) for p, s in zip(parameters, start, strict=True))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import sac_losses, targets
+from sacglam.config import SacConfig
+from sacglam.models.actor_critic import TargetBackbone
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.heads import QHeads
@@ -21,6 +22,7 @@ from tests.unit.models.reference import (
     gradients,
     ragged,
     sac_batch,
+    sac_loss,
     tiny_actor_critic,
     tiny_lm,
 )
@@ -60,35 +62,71 @@ def test_merged_in_a_model_with_transposed_weights() -> None:
     assert_same_gradients(gradients(lm), reference.gradients())
 
 
+# The lengths of three windows, the second of which ends in termination.
+WINDOWS = {"one step": (1, 1, 1), "ends within 4": (4, 2, 3), "ends within 8": (8, 1, 5)}
+
+
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("backbone", ["shared", "frozen", "separate"])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "t5", "flan"])
 def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bool) -> None:
-    adapters = adapters_of(backbone)
+    assert_sac_loss_is_the_references(name, backbone, merged, "adapter", WINDOWS["one step"], SacConfig(gamma=0.9))
+
+
+@pytest.mark.parametrize("target_backbone", ["adapter", "online"])
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_the_gradients_of_windows(name: str, windows: str, target_backbone: TargetBackbone) -> None:
+    config = SacConfig(gamma=0.9, td_lambda=0.8, self_imitation=2.0, critic_weight=3.0)
+    assert_sac_loss_is_the_references(name, "shared", True, target_backbone, WINDOWS[windows], config)
+
+
+def assert_sac_loss_is_the_references(
+    name: str,
+    backbone: Backbone,
+    merged: bool,
+    target_backbone: TargetBackbone,
+    lengths: tuple[int, ...],
+    config: SacConfig,
+) -> None:
+    adapters = adapters_of(backbone, target_backbone)
     lm = tiny_lm(name, adapters, merged=merged, bucket=32)
-    model, heads, target_heads = tiny_actor_critic(lm, backbone)
-    batch, states, following = sac_batch(lm)
+    model, heads, target_heads = tiny_actor_critic(lm, backbone, target_backbone)
+    batch, states, following = sac_batch(lm, lengths)
     reference = Reference(name, lm, adapters)
 
-    loss, _ = sac_losses(model, batch, targets(model, batch, ALPHA), ALPHA, train_actor=True)
+    loss = sac_loss(model, batch, ALPHA, config=config)
     loss.backward()
     got_heads = {head: p.grad for head, p in heads.named_parameters() if p.grad is not None}
     heads.zero_grad(set_to_none=True)
 
-    expected = torch.zeros(())
-    for row, (state, next_state) in enumerate(zip(states, following, strict=True)):
-        y = float(batch.reward_B[row])
-        if next_state is not None:
-            y += float(batch.discount_B[row]) * _value(reference, target_heads, next_state, adapters[-1])
-        alone = reference(state)
-        log_pi_A = torch.log_softmax(alone.log_prob_A, dim=0)
-        seen = reference(state, CRITIC) if backbone == "separate" else alone
-        hidden_AH, score_A = seen.action_hidden_AH, seen.log_prob_A
-        if backbone == "frozen":
-            hidden_AH, score_A = hidden_AH.detach(), score_A.detach()
-        q_CA = _q(heads, hidden_AH, score_A)
-        expected = expected + (q_CA[:, batch.action_B[row]] - y).square().sum()
-        expected = expected + (log_pi_A.exp() * (ALPHA * log_pi_A - q_CA.detach().min(dim=0).values)).sum()
+    expected, first = torch.zeros(()), 0
+    for window, length in enumerate(lengths):
+        inside, after = states[first : first + length], following[window]
+        y = 0.0 if after is None else _value(reference, target_heads, after, adapters[-1])
+        returned = float(batch.return_after_W[window])
+        next_value = y
+        for step in reversed(range(length)):
+            row = first + step
+            reward = float(batch.reward_WT[window, step - length])
+            lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
+            y = reward + config.gamma * ((1 - lambda_) * next_value + lambda_ * y)
+            returned = reward + config.gamma * returned
+            next_value = _value(reference, target_heads, inside[step], adapters[-1])
+            alone = reference(inside[step])
+            log_pi_A = torch.log_softmax(alone.log_prob_A, dim=0)
+            seen = reference(inside[step], CRITIC) if backbone == "separate" else alone
+            hidden_AH, score_A = seen.action_hidden_AH, seen.log_prob_A
+            if backbone == "frozen":
+                hidden_AH, score_A = hidden_AH.detach(), score_A.detach()
+            q_CA = _q(heads, hidden_AH, score_A)
+            q_A = q_CA.detach().min(dim=0).values
+            taken = batch.action_B[row]
+            expected = expected + config.critic_weight * (q_CA[:, taken] - y).square().sum()
+            expected = expected + (log_pi_A.exp() * (ALPHA * log_pi_A - q_A)).sum()
+            advantage = returned - float((log_pi_A.detach().exp() * q_A).sum())
+            expected = expected - config.self_imitation * max(advantage, 0.0) * log_pi_A[taken]
+        first += length
     expected = expected / len(states)
     expected.backward()
 
@@ -105,8 +143,9 @@ def test_the_gradients_of_the_sac_loss(name: str, backbone: Backbone, merged: bo
         assert_same_gradients(gradients(lm, adapter), wanted[adapter], rounding=rounding)
     assert got_heads.keys() == dict(heads.named_parameters()).keys()
     assert_same_gradients(got_heads, wanted_heads, rounding=rounding)
-    assert adapters[-1] == target_of(trained[-1])
-    assert gradients(lm, adapters[-1]) == {}
+    if target_backbone == "adapter":
+        assert adapters[-1] == target_of(trained[-1])
+        assert gradients(lm, adapters[-1]) == {}
 
 
 @torch.no_grad()
@@ -137,7 +176,7 @@ def test_the_bucket_changes_nothing(name: str, attention: str) -> None:
         assert (batch.packed.ids_BS.shape[1] % 64 == 0) == (bucket == 64)
         log_probs_BA = lm.forward(lm.pack(states)).log_probs_BA
         values = model.evaluate(batch.packed)
-        loss, _ = sac_losses(model, batch, targets(model, batch, ALPHA), ALPHA, train_actor=True)
+        loss = sac_loss(model, batch, ALPHA)
         loss.backward()
         head_gradients = [p.grad for p in heads.parameters()]
         outcomes.append(([log_probs_BA, values.log_pi_BA, values.q_CBA, loss], gradients(lm), head_gradients))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
-from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
-from sacglam.types import Observation, Source, Transition
+from sacglam.types import Decision, Episode, Observation, Source, Step
 
 PRIOR = {"grasp": 1.0, "grow": 2.0, "wait": 5.0}
-STRATEGIES: tuple[str, ...] = ("uniform", "ratio", "prior")
+STRATEGIES: tuple[str, ...] = ("uniform", "ratio", "prior", "future")
 # The probability of a larger chi-square is 0.001 under the distribution tested for; the seeds are fixed.
 CHI_SQUARE_2, CHI_SQUARE_9 = 13.82, 27.88
 
@@ -28,23 +29,37 @@ def _goal_type(goal: str) -> str:
     return goal.split()[0]
 
 
-def _transition(number: int, goal: str = "grasp cow", source: Source = "real") -> Transition:
-    return Transition(
-        goal=goal,
-        observation=Observation(f"state {number % 7}", ("a", "b", "c")[: 1 + number % 3]),
-        action=number % 3,
-        reward_n=number / 3,  # no short decimal: the round trip must be exact
-        discount_n=0.99**number,
+def _episode(number: int, goal: str = "grasp cow", source: Source = "real") -> Episode:
+    """One step, which is stored once: for its own goal, or (without its own being stored) for one it achieved."""
+    step = Step(
+        Observation(f"state {(number + 1) % 7}", ("a", "b")),
+        reward=number / 3,  # no short decimal: the round trip must be exact
+        achieved=(goal,) if source == "hindsight" else (),
         terminated=number % 4 == 0,
-        next_observation=Observation(f"state {(number + 1) % 7}", ("a", "b")),
-        source=source,
-        version=number,
+        truncated=number % 4 != 0,
+    )
+    return Episode(
+        goal="wait" if source == "hindsight" else goal,
+        start=Observation(f"state {number % 7}", ("a", "b", "c")[: 1 + number % 3]),
+        decisions=(Decision(number % 3, -number / 7, number),),
+        steps=(step,),
+        seed=number,
     )
 
 
-def _mixed(count: int) -> list[Transition]:
+def _entry(number: int, goal: str = "grasp cow", source: Source = "real") -> Entry:
+    return Entry(_episode(number, goal, source), goal, 0)
+
+
+def _add(buffer: ReplayBuffer, entries: Sequence[Entry]) -> None:
+    """Only these entries: what an episode is stored as is tested by itself."""
+    for entry in entries:
+        buffer._append(entry)
+
+
+def _mixed(count: int) -> list[Entry]:
     goals = ("grasp cow", "grow bush", "wait", "grasp dog")
-    return [_transition(i, goals[i % 4], "hindsight" if i % 3 else "real") for i in range(count)]
+    return [_entry(i, goals[i % 4], "hindsight" if i % 3 == 1 and i % 4 != 2 else "real") for i in range(count)]
 
 
 def _config(capacity: int, sampling: str, ratio: float = 0.5) -> ReplayConfig:
@@ -55,14 +70,22 @@ def _buffer(capacity: int = 100, sampling: str = "uniform", ratio: float = 0.5) 
     return ReplayBuffer(_config(capacity, sampling, ratio), _goal_type, PRIOR)
 
 
-def _filled(transitions: Sequence[Transition], sampling: str = "uniform", ratio: float = 0.5) -> ReplayBuffer:
-    buffer = _buffer(max(1, len(transitions)), sampling, ratio)
-    buffer.add(transitions)
+def _filled(entries: Sequence[Entry], sampling: str = "uniform", ratio: float = 0.5) -> ReplayBuffer:
+    buffer = _buffer(max(1, len(entries)), sampling, ratio)
+    _add(buffer, entries)
     return buffer
 
 
+def _version(entry: Entry) -> int:
+    return entry.episode.decisions[entry.start].version
+
+
+def _relabelled(entry: Entry) -> bool:
+    return entry.goal != entry.episode.goal
+
+
 def _contents(buffer: ReplayBuffer) -> list[int]:
-    return sorted(buffer.state()[0]["version"].tolist())
+    return sorted(_version(entry) for entry in buffer._ring)
 
 
 def _chi_square(counts: Sequence[int], expected: Sequence[float]) -> float:
@@ -73,25 +96,25 @@ def _chi_square(counts: Sequence[int], expected: Sequence[float]) -> float:
 @given(st.integers(1, 8), st.lists(st.integers(0, 6), max_size=6))
 def test_it_keeps_the_newest(capacity: int, chunks: list[int]) -> None:
     buffer = _buffer(capacity)
-    kept: deque[Transition] = deque(maxlen=capacity)
+    kept: deque[Entry] = deque(maxlen=capacity)
     stream = iter(_mixed(sum(chunks)))
     for chunk in chunks:
         added = [next(stream) for _ in range(chunk)]
-        buffer.add(added)
+        _add(buffer, added)
         kept.extend(added)
         assert len(buffer) == len(kept)
-        assert _contents(buffer) == [t.version for t in kept]
-        assert buffer.oldest_version() == (kept[0].version if kept else 0)
-        share = sum(t.source == "hindsight" for t in kept) / len(kept) if kept else 0.0
+        assert _contents(buffer) == [_version(t) for t in kept]
+        assert buffer.oldest_version() == (_version(kept[0]) if kept else 0)
+        share = sum(_relabelled(t) for t in kept) / len(kept) if kept else 0.0
         assert buffer.hindsight_share() == pytest.approx(share)
 
 
 def test_by_hand_the_fourth_of_three_replaces_the_first() -> None:
     buffer = _buffer(capacity=3)
-    buffer.add(_mixed(4))
+    _add(buffer, _mixed(4))
     assert _contents(buffer) == [1, 2, 3]
-    # Sources by number: 0 real, 1 2 relabelled, 3 real.
-    assert buffer.hindsight_share() == pytest.approx(2 / 3)
+    # By number: 0 real, 1 relabelled, 2 real, 3 real.
+    assert buffer.hindsight_share() == pytest.approx(1 / 3)
     assert set(buffer.sample(np.random.default_rng(0), 50)) == set(_mixed(4)[1:])
 
 
@@ -119,7 +142,7 @@ def test_sampling_is_a_function_of_the_generator(sampling: str) -> None:
 
 
 def test_uniform_sampling_is_uniform() -> None:
-    drawn = Counter(t.version for t in _filled(_mixed(10)).sample(np.random.default_rng(0), 10_000))
+    drawn = Counter(_version(t) for t in _filled(_mixed(10)).sample(np.random.default_rng(0), 10_000))
     assert _chi_square([drawn[i] for i in range(10)], [1000.0] * 10) < CHI_SQUARE_9
 
 
@@ -128,23 +151,23 @@ def test_uniform_sampling_is_uniform() -> None:
 )
 def test_ratio_sampling_counts_exactly(ratio: float, size: int, relabelled: int) -> None:
     # 2 relabelled among 40: the share in the buffer does not matter.
-    stored = [_transition(i, source="hindsight" if i < 2 else "real") for i in range(40)]
+    stored = [_entry(i, source="hindsight" if i < 2 else "real") for i in range(40)]
     buffer = _filled(stored, "ratio", ratio)
     for seed in range(3):
         batch = buffer.sample(np.random.default_rng(seed), size)
-        assert sum(t.source == "hindsight" for t in batch) == relabelled
+        assert sum(_relabelled(t) for t in batch) == relabelled
 
 
 def test_ratio_sampling_is_uniform_within_each_half() -> None:
-    stored = [_transition(i, source="hindsight" if i < 3 else "real") for i in range(6)]
-    drawn = Counter(t.version for t in _filled(stored, "ratio").sample(np.random.default_rng(0), 6_000))
+    stored = [_entry(i, source="hindsight" if i < 3 else "real") for i in range(6)]
+    drawn = Counter(_version(t) for t in _filled(stored, "ratio").sample(np.random.default_rng(0), 6_000))
     for half in (range(3), range(3, 6)):
         assert _chi_square([drawn[i] for i in half], [1000.0] * 3) < CHI_SQUARE_2
 
 
 @pytest.mark.parametrize("source", ["real", "hindsight"])
 def test_ratio_sampling_takes_what_there_is(source: Source) -> None:
-    stored = [_transition(i, source=source) for i in range(5)]
+    stored = [_entry(i, source=source) for i in range(5)]
     batch = _filled(stored, "ratio").sample(np.random.default_rng(0), 200)
     assert set(batch) == set(stored)
 
@@ -152,20 +175,20 @@ def test_ratio_sampling_takes_what_there_is(source: Source) -> None:
 def test_prior_sampling_follows_the_environment_s_goal_types() -> None:
     # The buffer holds 30 : 8 : 2, the environment has 1 : 2 : 5.
     goals = ["grasp cow"] * 30 + ["grow bush"] * 8 + ["wait"] * 2
-    stored = [_transition(i, goal) for i, goal in enumerate(goals)]
+    stored = [_entry(i, goal) for i, goal in enumerate(goals)]
     drawn = Counter(_goal_type(t.goal) for t in _filled(stored, "prior").sample(np.random.default_rng(0), 8_000))
     assert _chi_square([drawn[name] for name in PRIOR], [1000.0, 2000.0, 5000.0]) < CHI_SQUARE_2
 
 
 def test_prior_sampling_is_uniform_within_a_type() -> None:
-    stored = [_transition(i, "grow bush") for i in range(10)]
-    drawn = Counter(t.version for t in _filled(stored, "prior").sample(np.random.default_rng(1), 10_000))
+    stored = [_entry(i, "grow bush") for i in range(10)]
+    drawn = Counter(_version(t) for t in _filled(stored, "prior").sample(np.random.default_rng(1), 10_000))
     assert _chi_square([drawn[i] for i in range(10)], [1000.0] * 10) < CHI_SQUARE_9
 
 
 def test_prior_sampling_makes_up_for_a_type_it_lacks() -> None:
     # No `grow`: what remains is 1 : 5.
-    stored = [_transition(i, "grasp cow" if i < 9 else "wait") for i in range(10)]
+    stored = [_entry(i, "grasp cow" if i < 9 else "wait") for i in range(10)]
     drawn = Counter(_goal_type(t.goal) for t in _filled(stored, "prior").sample(np.random.default_rng(0), 6_000))
     assert drawn.keys() == {"grasp", "wait"}
     assert drawn["grasp"] == pytest.approx(1000, abs=100)
@@ -173,15 +196,15 @@ def test_prior_sampling_makes_up_for_a_type_it_lacks() -> None:
 
 def test_prior_sampling_of_types_without_weight_is_uniform() -> None:
     buffer = ReplayBuffer(_config(4, "prior"), _goal_type, {"grasp": 0.0, "grow": 1.0})
-    stored = [_transition(i, "grasp cow") for i in range(4)]
-    buffer.add(stored)
+    stored = [_entry(i, "grasp cow") for i in range(4)]
+    _add(buffer, stored)
     assert set(buffer.sample(np.random.default_rng(0), 100)) == set(stored)
 
 
 def test_a_goal_of_an_unknown_type_is_refused_and_leaves_the_buffer_as_it_was() -> None:
     buffer = _filled(_mixed(3))
     with pytest.raises(EnvironmentContractError, match="'jump over dog'"):
-        buffer.add([_transition(9, "jump over dog")])
+        buffer.add(_episode(9, "jump over dog"))
     assert _contents(buffer) == [0, 1, 2]
 
 
@@ -193,7 +216,7 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
 ) -> None:
     stream = _mixed(before + after)
     original = _buffer(capacity, sampling)
-    original.add(stream[:before])
+    _add(original, stream[:before])
     columns, texts = original.state()
     folder = checkpoint.save(
         tmp_path_factory.mktemp("checkpoints"), 1, Checkpoint({}, columns, {"replay": texts}), keep=2
@@ -206,7 +229,7 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
     # Going on overwrites the same places, in a ring that has wrapped around, too.
     for transition in stream[before:]:
         for buffer in (original, restored):
-            buffer.add([transition])
+            _add(buffer, [transition])
         assert restored.sample(again, 5) == original.sample(rng, 5)
     assert restored.oldest_version() == original.oldest_version()
     assert restored.hindsight_share() == original.hindsight_share()
@@ -215,9 +238,9 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
 
 def test_loading_replaces_what_a_buffer_held() -> None:
     buffer = _buffer(capacity=5)
-    buffer.add(_mixed(5))
+    _add(buffer, _mixed(5))
     other = _buffer(capacity=5)
-    other.add([_transition(70, "wait"), _transition(71, "wait")])
+    _add(other, [_entry(70, "wait"), _entry(71, "wait")])
     buffer.load_state(*other.state())
     assert _contents(buffer) == [70, 71]
     assert buffer.hindsight_share() == 0.0
@@ -229,7 +252,7 @@ def test_an_empty_buffer_survives_the_disk(tmp_path: Path) -> None:
     restored = _buffer()
     restored.load_state(found.arrays, found.values)
     assert len(restored) == 0
-    restored.add(_mixed(2))
+    _add(restored, _mixed(2))
     assert _contents(restored) == [0, 1]
 
 
@@ -237,54 +260,121 @@ def test_its_columns_are_numbers_and_its_texts_are_stored_once() -> None:
     columns, texts = _filled(_mixed(30)).state()
     assert all(column.dtype.kind in "biuf" for column in columns.values())
     assert sorted(texts["goals"]) == ["grasp cow", "grasp dog", "grow bush", "wait"]
-    observed = {t.observation for t in _mixed(30)} | {t.next_observation for t in _mixed(30)}
+    observed = {e.episode.observation(t) for e in _mixed(30) for t in (0, 1)}
     assert len(texts["observations"]) == len(observed)
 
 
 @pytest.mark.parametrize(("saved_with", "capacity"), [(6, 5), (6, 9), (9, 5)])
 def test_another_capacity_is_refused(saved_with: int, capacity: int) -> None:
     original = _buffer(saved_with)
-    original.add(_mixed(8))
+    _add(original, _mixed(8))
     with pytest.raises(CheckpointError, match=f"capacity {capacity}"):
         _buffer(capacity).load_state(*original.state())
 
 
 def test_a_larger_capacity_is_taken_while_the_ring_has_not_filled() -> None:
     original = _buffer(6)
-    original.add(_mixed(4))
+    _add(original, _mixed(4))
     restored = _buffer(9)
     restored.load_state(*original.state())
-    restored.add([_transition(4)])
+    _add(restored, [_entry(4)])
     assert _contents(restored) == [0, 1, 2, 3, 4]
 
 
 def test_a_smaller_capacity_is_taken_while_all_fits_in_it() -> None:
     original = _buffer(9)
-    original.add(_mixed(6))
+    _add(original, _mixed(6))
     restored = _buffer(6)
     restored.load_state(*original.state())
-    restored.add([_transition(6)])  # in the place of the oldest
+    _add(restored, [_entry(6)])  # in the place of the oldest
     assert _contents(restored) == [1, 2, 3, 4, 5, 6]
+
+
+# Four steps. The second achieves `grow bush` and three goals to grasp, the fourth another.
+LONG = Episode(
+    goal="wait",
+    start=Observation("start", ("a",)),
+    decisions=tuple(Decision(0, -1.0, 10 + t) for t in range(4)),
+    steps=tuple(
+        Step(Observation(f"after {t}", ("a",)), 0.0, achieved, False, t == 3)
+        for t, achieved in enumerate([(), ("grow bush", "grasp cow", "grasp dog", "grasp cat"), (), ("grasp tea",)])
+    ),
+    seed=0,
+)
+
+
+def test_with_copies_an_episode_is_stored_up_to_each_goal_that_it_achieved() -> None:
+    buffer = _buffer(sampling="ratio")
+    buffer.add(LONG)
+    counts = Counter((entry.goal, entry.start) for entry in buffer._ring)
+    # 4 steps for its own goal, 2 for each of four goals, 4 for the last.
+    lengths = {"wait": 4, "grow bush": 2, "grasp cow": 2, "grasp dog": 2, "grasp cat": 2, "grasp tea": 4}
+    assert counts == Counter((goal, t) for goal, length in lengths.items() for t in range(length))
+    assert buffer.hindsight_share() == pytest.approx(12 / 16)
+
+
+def test_without_copies_it_is_stored_once() -> None:
+    buffer = _buffer(sampling="future")
+    buffer.add(LONG)
+    assert [(entry.goal, entry.start) for entry in buffer._ring] == [("wait", t) for t in range(4)]
+    assert buffer.hindsight_share() == pytest.approx(2 / 4)  # two steps achieved something
+
+
+def test_achievements_are_drawn_first_then_types_then_goals_and_steps_on_the_way() -> None:
+    buffer = _buffer(sampling="future", ratio=1.0)
+    buffer.add(LONG)
+    drawn = Counter((entry.goal, entry.start) for entry in buffer.sample(np.random.default_rng(0), 12_000))
+    # Half of the draws are of the fourth step, half of the second: of these half `grow`, and a sixth for each to grasp.
+    expected = {("grasp tea", t): 12_000 / 2 / 4 for t in range(4)}
+    expected |= {("grow bush", t): 12_000 / 4 / 2 for t in range(2)}
+    expected |= {(f"grasp {name}", t): 12_000 / 12 / 2 for name in ("cow", "dog", "cat") for t in range(2)}
+    assert drawn.keys() == expected.keys()
+    for entry, count in expected.items():
+        assert drawn[entry] == pytest.approx(count, abs=130), entry
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("size", [1, 3, 16])
+def test_a_fixed_share_of_what_is_drawn_gets_another_goal(ratio: float, size: int) -> None:
+    buffer = _buffer(sampling="future", ratio=ratio)
+    buffer.add(LONG)
+    rng = np.random.default_rng(0)
+    counts = [sum(entry.goal != "wait" for entry in buffer.sample(rng, size)) for _ in range(400)]
+    assert set(counts) <= {math.floor(ratio * size), math.ceil(ratio * size)}
+    assert sum(counts) / 400 == pytest.approx(ratio * size, abs=0.08)
+
+
+def test_without_an_achievement_nothing_is_relabelled() -> None:
+    buffer = _buffer(sampling="future", ratio=1.0)
+    buffer.add(_episode(1))
+    assert {entry.goal for entry in buffer.sample(np.random.default_rng(0), 9)} == {"grasp cow"}
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
     [
+        ("entry_episode", -1),
+        ("entry_episode", 9),
+        ("entry_goal", 4),
+        ("entry_goal", 3),  # a goal, but not one that the episode achieved
+        ("entry_start", 1),
+        ("entry_start", -1),
         ("goal", -1),
-        ("goal", 4),
+        ("first", 99),
+        ("length", 2),
+        ("length", 0),
         ("observation", -1),
-        ("next_observation", 99),
-        ("source", 2),
         ("action", -1),
         ("action", 9),
-        ("reward_n", np.nan),
-        ("discount_n", np.inf),
+        ("reward", np.nan),
+        ("log_prob", np.inf),
+        ("achievements", 3),
     ],
 )
-def test_columns_that_describe_no_transitions_are_refused(column: str, value: float) -> None:
+def test_columns_that_describe_no_episodes_are_refused(column: str, value: float) -> None:
     columns, texts = _filled(_mixed(6)).state()
-    columns[column][3] = value
-    with pytest.raises(CheckpointError):
+    columns[column][1] = value
+    with pytest.raises((CheckpointError, ValueError)):
         _buffer(6).load_state(columns, texts)
 
 

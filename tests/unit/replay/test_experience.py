@@ -10,7 +10,7 @@ import pytest
 from sacglam.config import ReplayConfig, SacConfig
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
-from sacglam.replay.hindsight import transitions
+from sacglam.replay.hindsight import window
 from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 
@@ -47,9 +47,22 @@ def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> No
     replay.add(_collected(_episode()))
     # 3 for the goal, 1 for `a`, 2 each for `b` and `c`.
     assert len(replay.buffer) == 8
-    expected = {t for goal in ("goal", "a", "b", "c") for t in transitions(_episode(), goal, 2, 0.5)}
-    assert set(replay.buffer.sample(np.random.default_rng(0), 300)) == expected
+    expected = {(goal, t) for goal, length in {"goal": 3, "a": 1, "b": 2, "c": 2}.items() for t in range(length)}
+    assert {(entry.goal, entry.start) for entry in replay.buffer.sample(np.random.default_rng(0), 300)} == expected
     assert replay.buffer.hindsight_share() == pytest.approx(5 / 8)
+
+
+def test_with_lambda_returns_a_batch_is_as_many_windows_as_hold_its_steps() -> None:
+    config = ReplayConfig(capacity=100, sampling="uniform", min_size=1)
+    sac = SacConfig(n_step=3, td_lambda=0.9, batch_size=8, updates_per_interval=1)
+    replay = HindsightReplay(
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), sac, config
+    )
+    replay.add(_collected(_episode()))
+    for _ in range(20):
+        [batch] = replay.batches()
+        assert 8 <= sum(map(len, batch)) < 8 + 3  # windows of 3 steps at most
+        assert sum(map(len, batch[:-1])) < 8 + 2
 
 
 def test_without_hindsight_it_is_stored_once() -> None:
@@ -62,7 +75,7 @@ def test_without_hindsight_it_is_stored_once() -> None:
 def test_there_are_no_batches_before_the_least_size() -> None:
     replay = _replay(min_size=9)
     assert list(replay.batches()) == []
-    replay.add(_collected(_episode()))  # 8 transitions
+    replay.add(_collected(_episode()))  # 8 entries
     assert list(replay.batches()) == []
     replay.add(_collected(_episode()))
     assert [len(batch) for batch in replay.batches()] == [4, 4]
@@ -70,7 +83,7 @@ def test_there_are_no_batches_before_the_least_size() -> None:
 
 def test_the_least_size_itself_is_enough() -> None:
     replay = _replay(min_size=8)
-    replay.add(_collected(_episode()))  # 8 transitions
+    replay.add(_collected(_episode()))  # 8 entries
     assert len(list(replay.batches())) == 2
 
 
@@ -85,8 +98,9 @@ def test_batches_differ_and_are_those_of_the_buffer() -> None:
     replay.add(_collected(_episode()))
     first, second = replay.batches()
     reference = np.random.default_rng(0)
-    assert first == replay.buffer.sample(reference, 4)
-    assert second == replay.buffer.sample(reference, 4)
+    for batch in (first, second):
+        drawn = replay.buffer.sample(reference, 4)
+        assert batch == [window(entry.episode, entry.goal, entry.start, 2, 0.5) for entry in drawn]
     assert replay.rng.bit_generator.state == reference.bit_generator.state
     assert second != first
 
@@ -119,8 +133,9 @@ def test_its_state_goes_on_with_the_same_batches() -> None:
 def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_before() -> None:
     experience = OnPolicy()
     first, second = _episode(1), _episode(2)
-    for segment in (first, second):
-        experience.add(RolloutBatch((_episode(9),), (segment,)))
-        assert list(experience.batches()) == [(segment,)]
+    for episode in (first, second):
+        played = window(episode, "goal", 0, 3, 1.0)
+        experience.add(RolloutBatch((_episode(9),), (played,)))
+        assert list(experience.batches()) == [(played,)]
     assert experience.metrics(3) == {}
     assert experience.state() == ({}, {})

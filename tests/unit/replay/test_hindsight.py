@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.replay.hindsight import hindsight_goals, transitions
-from sacglam.types import Decision, Episode, Observation, Step, Transition
+from sacglam.replay.hindsight import hindsight_goals, last_step, window
+from sacglam.types import Decision, Episode, Observation, Step, Window
 
 GAMMA = 0.5
 S = [Observation(f"state {t}", ("left", "right")) for t in range(5)]
-# What is expected of one transition: reward_n, discount_n, terminated, index of the next observation.
-Row = tuple[float, float, bool, int]
 
 
 def _episode(achieved: list[tuple[str, ...]], rewards: list[float], *, terminated: bool) -> Episode:
@@ -34,70 +32,52 @@ SUCCESS = _episode([(), ("early",), (), ("late", "goal")], [0.0, 0.0, 0.0, 1.0],
 # The same, but out of time: step 3 achieves `late` alone.
 TIMEOUT = _episode([(), ("early",), (), ("late",)], [0.0, 0.0, 0.0, 0.0], terminated=False)
 
-# Windows of n steps from t, cut at the end; reward 1 comes at step 3, so it counts gamma^(3 - t) where 3 is inside.
-AT_3: dict[int, list[Row]] = {
-    1: [(0.0, 0.5, False, 1), (0.0, 0.5, False, 2), (0.0, 0.5, False, 3), (1.0, 0.5, True, 4)],
-    # t = 0: steps 0 1 2, 0.5^3. t = 1: steps 1 2 3, 0.5^2 * 1, 0.5^3. t = 2: steps 2 3, 0.5, 0.5^2. t = 3: 1, 0.5.
-    3: [(0.0, 0.125, False, 3), (0.25, 0.125, True, 4), (0.5, 0.25, True, 4), (1.0, 0.5, True, 4)],
-    # t = 0: steps 0 to 3, all there are: 0.5^3 * 1, 0.5^4.
-    5: [(0.125, 0.0625, True, 4), (0.25, 0.125, True, 4), (0.5, 0.25, True, 4), (1.0, 0.5, True, 4)],
-}
-# The prefix of two steps that ends in `early`.
-AT_1: dict[int, list[Row]] = {
-    1: [(0.0, 0.5, False, 1), (1.0, 0.5, True, 2)],
-    3: [(0.5, 0.25, True, 2), (1.0, 0.5, True, 2)],
-    5: [(0.5, 0.25, True, 2), (1.0, 0.5, True, 2)],
-}
-# Out of time: no reward, and every window bootstraps at its end, also the short ones.
-OUT_OF_TIME: dict[int, list[Row]] = {
-    n: [(0.0, discount, False, following) for _, discount, _, following in rows] for n, rows in AT_3.items()
-}
 
-
-@pytest.mark.parametrize("n", [1, 3, 5])
 @pytest.mark.parametrize(
-    ("episode", "goal", "table"),
+    ("episode", "goal", "last", "reward", "terminated"),
     [
-        (SUCCESS, "goal", AT_3),
-        (SUCCESS, "early", AT_1),
-        (SUCCESS, "late", AT_3),
-        (TIMEOUT, "goal", OUT_OF_TIME),
-        (TIMEOUT, "early", AT_1),
-        (TIMEOUT, "late", AT_3),
+        (SUCCESS, "goal", 3, 1.0, True),
+        (SUCCESS, "early", 1, 1.0, True),
+        (SUCCESS, "late", 3, 1.0, True),
+        (TIMEOUT, "goal", 3, 0.0, False),  # out of time: no reward, and the end is no termination
+        (TIMEOUT, "early", 1, 1.0, True),
+        (TIMEOUT, "late", 3, 1.0, True),
     ],
 )
-def test_an_episode_by_hand(episode: Episode, goal: str, table: dict[int, list[Row]], n: int) -> None:
-    assert transitions(episode, goal, n, GAMMA) == [
-        Transition(
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+def test_an_episode_by_hand(
+    episode: Episode, goal: str, last: int, reward: float, terminated: bool, length: int
+) -> None:
+    assert last_step(episode, goal) == last
+    for start in range(last + 1):
+        stop = min(start + length, last + 1)  # one past the window's last step
+        ends = stop == last + 1
+        assert window(episode, goal, start, length, GAMMA) == Window(
             goal=goal,
-            observation=S[t],
-            action=t % 2,
-            reward_n=reward_n,
-            discount_n=discount_n,
-            terminated=terminated,
-            next_observation=S[following],
+            observations=tuple(S[start : stop + 1]),
+            actions=tuple(t % 2 for t in range(start, stop)),
+            rewards=(0.0,) * (stop - start - ends) + (reward,) * ends,
+            terminated=terminated and ends,
             source="real" if goal == "goal" else "hindsight",
-            version=10 + t,
+            return_after=0.0 if ends else reward * GAMMA ** (last - stop),
         )
-        for t, (reward_n, discount_n, terminated, following) in enumerate(table[n])
-    ]
 
 
-def test_the_real_goal_keeps_the_environment_s_rewards() -> None:
-    # n = 3, gamma = 0.5, rewards (1, -2, 4, 8): 1 - 1 + 1 = 1; -2 + 2 + 2 = 2; 4 + 4 = 8; 8.
-    episode = _episode([(), (), (), ()], [1.0, -2.0, 4.0, 8.0], terminated=False)
-    assert [t.reward_n for t in transitions(episode, "goal", 3, GAMMA)] == [1.0, 2.0, 8.0, 8.0]
-
-
-def test_hindsight_goals_are_all_but_the_episode_s_own_in_order() -> None:
-    assert hindsight_goals(SUCCESS) == ["early", "late"]
-    assert hindsight_goals(TIMEOUT) == ["early", "late"]
-    assert hindsight_goals(_episode([("goal",)], [1.0], terminated=True)) == []
+def test_the_real_goal_keeps_the_environments_rewards() -> None:
+    episode = _episode([(), (), ()], [1.0, 2.0, 8.0], terminated=False)
+    assert window(episode, "goal", 0, 3, GAMMA).rewards == (1.0, 2.0, 8.0)
+    # 2 + 0.5 * 8
+    assert window(episode, "goal", 0, 1, GAMMA).return_after == 6.0
 
 
 def test_a_goal_that_was_not_achieved_is_refused() -> None:
     with pytest.raises(ValueError, match="'never'"):
-        transitions(SUCCESS, "never", 3, GAMMA)
+        window(SUCCESS, "never", 0, 3, GAMMA)
+
+
+def test_hindsight_goals_by_the_step_that_achieved_them() -> None:
+    episode = _episode([("a",), (), ("b", "goal", "c"), ("goal",)], [0.0] * 4, terminated=False)
+    assert [hindsight_goals(episode, t) for t in range(4)] == [["a"], [], ["b", "c"], []]
 
 
 @st.composite
@@ -125,53 +105,37 @@ def episodes(draw: st.DrawFn) -> Episode:
     )
 
 
-N = st.integers(1, 6)
+def all_hindsight_goals(episode: Episode) -> list[str]:
+    return [goal for t in range(len(episode.steps)) for goal in hindsight_goals(episode, t)]
+
+
+LENGTHS = st.integers(1, 6)
 GAMMAS = st.sampled_from([1.0, 0.99, 0.9, 0.5])
 
 
 @settings(deadline=None, max_examples=60)
-@given(episodes(), N, GAMMAS)
-def test_hindsight_transitions_are_the_prefix_rewarded_at_its_end(episode: Episode, n: int, gamma: float) -> None:
-    for goal in hindsight_goals(episode):
-        end = next(t for t, step in enumerate(episode.steps) if goal in step.achieved)
-        found = transitions(episode, goal, n, gamma)
-        assert len(found) == end + 1
-        assert sum(t.reward_n for t in transitions(episode, goal, 1, gamma)) == 1.0
-        for t, transition in enumerate(found):
-            window = min(n, end + 1 - t)
-            reaches_end = t + window == end + 1
-            assert transition.discount_n == pytest.approx(gamma**window)
-            assert transition.terminated == reaches_end
-            assert transition.reward_n == pytest.approx(gamma ** (window - 1) if reaches_end else 0.0)
-            assert transition.source == "hindsight"
+@given(episodes(), LENGTHS, GAMMAS)
+def test_windows_of_any_length_are_cut_from_the_same_episode(episode: Episode, length: int, gamma: float) -> None:
+    for goal in [episode.goal, *all_hindsight_goals(episode)]:
+        whole = window(episode, goal, 0, len(episode.steps), gamma)
+        assert len(whole) == last_step(episode, goal) + 1
+        for start in range(len(whole)):
+            part = window(episode, goal, start, length, gamma)
+            stop = start + len(part)
+            assert len(part) == min(length, len(whole) - start)
+            assert part.observations == whole.observations[start : stop + 1]
+            assert part.actions == whole.actions[start:stop]
+            assert part.rewards == whole.rewards[start:stop]
+            assert part.terminated == (whole.terminated and stop == len(whole))
+            after = sum(gamma ** (t - stop) * whole.rewards[t] for t in range(stop, len(whole)))
+            assert part.return_after == pytest.approx(after)
 
 
 @settings(deadline=None, max_examples=60)
-@given(episodes(), N, GAMMAS)
-def test_real_transitions_bootstrap_unless_the_environment_terminated(episode: Episode, n: int, gamma: float) -> None:
-    found = transitions(episode, episode.goal, n, gamma)
-    length = len(episode.steps)
-    assert len(found) == length
-    for t, transition in enumerate(found):
-        window = min(n, length - t)
-        assert transition.discount_n == pytest.approx(gamma**window)
-        assert transition.terminated == (t + window == length and episode.steps[-1].terminated)
-        assert transition.next_observation == episode.observation(t + window)
-        assert transition.source == "real"
-        assert (transition.action, transition.version) == (episode.decisions[t].action, episode.decisions[t].version)
-
-
-@settings(deadline=None, max_examples=60)
-@given(episodes(), N, GAMMAS)
-def test_n_steps_are_the_composition_of_single_steps(episode: Episode, n: int, gamma: float) -> None:
-    for goal in [episode.goal, *hindsight_goals(episode)]:
-        single = transitions(episode, goal, 1, gamma)
-        for t, transition in enumerate(transitions(episode, goal, n, gamma)):
-            reward, discount, last = 0.0, 1.0, single[t]
-            for last in single[t : t + n]:
-                reward += discount * last.reward_n
-                discount *= last.discount_n
-            assert transition.reward_n == pytest.approx(reward)
-            assert transition.discount_n == pytest.approx(discount)
-            assert transition.observation == single[t].observation
-            assert (transition.next_observation, transition.terminated) == (last.next_observation, last.terminated)
+@given(episodes())
+def test_a_hindsight_goal_is_rewarded_once_where_it_was_achieved(episode: Episode) -> None:
+    for goal in all_hindsight_goals(episode):
+        whole = window(episode, goal, 0, len(episode.steps), 0.9)
+        assert goal in episode.steps[len(whole) - 1].achieved
+        assert whole.rewards == (0.0,) * (len(whole) - 1) + (1.0,)
+        assert (whole.terminated, whole.source) == (True, "hindsight")

@@ -15,7 +15,7 @@ from sacglam.cli import app
 from sacglam.clock import PhaseClock
 from sacglam.errors import SacglamError
 from sacglam.runs.display import Display
-from sacglam.tools.dry_run.calibrate import first_rows, grow, play
+from sacglam.tools.dry_run.calibrate import first_steps, grow, play
 
 SHORT = ["threads=1", "env.copies=8", "algo.batch_size=16", "critic.hidden=[16]", "env.options.max_steps=5"]
 PPO = "algo={type: ppo, update_interval: 64, batch_size: 16}"
@@ -88,10 +88,10 @@ def test_what_is_played(algo: str) -> None:
     assert len(played.states) >= 8
     assert played.environment_s > 0
     rows = 16 if algo != PPO else 64
-    count = len if algo != PPO else lambda segments: sum(len(f.steps) for f in segments)
+    count = len if algo != PPO else lambda windows: sum(map(len, windows))
     assert count(played.batch) == rows
     for wanted in (1, 7, rows):
-        assert count(first_rows(played.batch, wanted)) == wanted
+        assert count(first_steps(config, played.batch, wanted)) == wanted
     assert played.replay_bytes > 64 * 200
 
 
