@@ -158,7 +158,7 @@ class _AsOnCuda(TorchFunctionMode):
             return _attention(*args, **(kwargs or {}))
         if func is Tensor.pin_memory:
             return args[0]
-        if func is Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+        if func == Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return args[0].is_meta
         return func(*args, **(kwargs or {}))
 

@@ -43,10 +43,10 @@ class LoraLinear(Linear):  # type: ignore[misc]  # peft has no types
 
     @override
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        [adapter] = self.active_adapters
-        if self.disable_adapters or x.dtype == torch.float32:
+        if x.dtype == torch.float32 or self.disable_adapters:
             y: Tensor = super().forward(x, *args, **kwargs)
             return y
+        [adapter] = self.active_adapters
         x_XI = x.flatten(0, -2)
         y_XO: Tensor = self.base_layer(x_XI)
         y_XO = self.lora_B[adapter](self.lora_A[adapter](x_XI), y_XO, self.scaling[adapter])

@@ -18,6 +18,7 @@ BFLOAT16 = {"device": "meta", "dtype": torch.bfloat16}
 def test_a_linear_layer_by_hand() -> None:
     layer, x = nn.Linear(64, 32, bias=False, **BFLOAT16), torch.empty(2, 8, 64, **BFLOAT16)
     with counting() as count:
+        assert x.is_cuda
         y = layer(x)
     # 16 rows; x, W and y move once, in 2 bytes each.
     assert (count.kernels, count.flop, count.bytes) == (1, 2 * 16 * 64 * 32, 2 * (16 * 64 + 64 * 32 + 16 * 32))
