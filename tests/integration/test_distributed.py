@@ -194,14 +194,17 @@ def test_vllm_refuses_an_encoder_decoder_and_says_what_serves_it(tmp_path: Path)
 def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> None:
     """No transition is lost or doubled: every metric, those of the replay among them, is the undisturbed run's.
 
-    Engines are killed at random moments (SACGLAM_ENGINE_KILLS of them, by default one), and one more is stopped.
+    One engine is killed before its first answer, others at random moments (SACGLAM_ENGINE_KILLS of them, by default
+    one), and one more is stopped.
     """
     run, log = tmp_path / "run", tmp_path / "log"
     faults = [signal.SIGKILL] * int(os.environ.get("SACGLAM_ENGINE_KILLS", "1")) + [signal.SIGSTOP]
     with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5", "engines.max_restarts=99"), log) as process:
+        wait_for(lambda: len(titled(process.pid, "ray::Engine")) == 1, process)
+        os.kill(titled(process.pid, "ray::Engine")[0].pid, signal.SIGKILL)
         for number, fault in enumerate(faults):
             wait_for_lines(run, 1 + number * 17 // len(faults), process, log)
-            wait_for(lambda number=number: log.read_text().count("restarting it") == number, process)
+            wait_for(lambda number=number: log.read_text().count("restarting it") == number + 1, process)
             wait_for(lambda: len(titled(process.pid, "ray::Engine")) == 1, process)
             time.sleep(random.random())  # a truly random moment: any must do
             (engine,) = titled(process.pid, "ray::Engine")
@@ -209,8 +212,8 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
         assert process.wait(timeout=300) == 0, log.read_text()
         assert left_after([engine], 1) == []
     assert metrics(run) == metrics(calm)
-    assert summary(run)["engine_restarts"] == len(faults)
-    assert log.read_text().count("restarting it") == len(faults)
+    assert summary(run)["engine_restarts"] == len(faults) + 1
+    assert log.read_text().count("restarting it") == len(faults) + 1
     assert "no answer in 5 s" in log.read_text()
 
 
@@ -256,6 +259,19 @@ def test_ctrl_c_ends_all_processes_and_the_run_resumes_in_one(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert summary(run)["finished"]
     assert summary(run)["env_steps"] == 640
+
+
+@needs_deepspeed
+def test_ctrl_c_while_two_ranks_start_ends_the_run_before_its_first_step(tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    with started(train(run, *PACKED, "threads=1", learners="2"), log) as process:
+        wait_for(lambda: "starting engines and learners" in log.read_text(), process)
+        everything = below(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=60) == 0, log.read_text()
+        assert left_after(everything, 60) == []
+    assert "stopped before the first step; resume" in " ".join(log.read_text().split())
+    assert sorted(path.name for path in run.iterdir()) == [".lock", "config.yaml"]
 
 
 @needs_deepspeed

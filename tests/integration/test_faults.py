@@ -14,7 +14,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,6 +103,12 @@ class Faulty:
         file = self.folder / "metrics.jsonl"
         return file.read_text().count("\n") if file.exists() else 0
 
+    def is_saving(self, since: float) -> bool:
+        """Whether a checkpoint is being written; an earlier kill may have left another unfinished."""
+        with suppress(FileNotFoundError):  # it has just been finished
+            return any(f.stat().st_mtime > since for f in (self.folder / "checkpoints").glob(".writing-*"))
+        return False
+
     def finish(self) -> None:
         with self.started() as process:
             assert process.wait(PATIENCE_S) == 0, self.said()
@@ -111,10 +117,11 @@ class Faulty:
         """Until a random moment of a stage; false if the process ends before."""
         first = self.lines()
         target = first + rng.randint(1, 4)
+        began = time.time()
         wanted: dict[str, tuple[Callable[[], bool], float]] = {
             "start-up": (lambda: True, start_s),
             "training": (lambda: self.lines() >= min(target, LINES), 0.3),
-            "a checkpoint": (lambda: any((self.folder / "checkpoints").glob(".writing-*")), 0.03),
+            "a checkpoint": (lambda: self.is_saving(began), 0.03),
             "the last evaluation": (lambda: "evaluating after" in self.said(), 0.3),
         }
         condition, spread_s = wanted[stage]
