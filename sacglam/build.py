@@ -100,6 +100,7 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
     clock = PhaseClock()
     if config.engines.count:
+        torch.manual_seed(config.seed)  # nothing here draws from it, but its state is in the checkpoints
         return _build_distributed(config, clock, note)
     model = build_model(config)
     learner = build_learner(config, model, clock)
