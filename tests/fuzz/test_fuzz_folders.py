@@ -8,6 +8,7 @@ a changed figure in them is shown as it is. A changed `config.yaml` is another e
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -265,8 +267,11 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_in(folder: Path) -> State:
-    with np.load(folder / "arrays.npz", allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    with zipfile.ZipFile(folder / "arrays.npz") as archive:  # np.load takes no zip file with bytes before it
+        arrays = {
+            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+            for name in archive.namelist()
+        }
     return State(load_file(folder / "tensors.safetensors"), arrays, json.loads((folder / "values.json").read_text()))
 
 
