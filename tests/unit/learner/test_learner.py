@@ -114,7 +114,8 @@ def test_divergence_changes_nothing() -> None:
 def test_a_batch_that_does_not_fit_is_taken_in_halves() -> None:
     """Memory runs out for 8 rows, and for 4 when some of the gradient is there already."""
     rows = windows() * 8
-    fits, tight = make_learner("algo.micro_batch_size=2"), make_learner()
+    plain = "algo.td_lambda=null"
+    fits, tight = make_learner("algo.micro_batch_size=2", plain), make_learner(plain)
     losses, collate, sizes = tight.algorithm.losses, tight.algorithm.collate, []
 
     def collated(part: Sequence[Any]) -> Any:
