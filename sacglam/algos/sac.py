@@ -105,7 +105,7 @@ class Sac(Algorithm):
             return_after_W=tensor([w.return_after for w in rows], torch.float32),
             bootstraps_W=tensor([not w.terminated for w in rows]),
             last_packed=self._model.pack(last or [query(rows[0].goal, rows[0].observations[0])]),
-            hindsight_share=sum(w.source == "hindsight" for w in rows) / len(rows),
+            hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
         )
 
     @override

@@ -52,7 +52,7 @@ def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
     assert [line["env_steps"] for line in lines] == list(range(32, 641, 32))
     assert all({"env_steps", "updates", "seconds"} <= line.keys() for line in lines)
     assert {"success", "entropy", "alpha", "q", "critic_loss", "buffer_hindsight_share"} <= lines[-1].keys()
-    assert 0.5 < lines[-1]["batch_hindsight_share"] < 0.8
+    assert 0.3 < lines[-1]["batch_hindsight_share"] < 0.8
     assert (tiny_run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((tiny_run / "checkpoints").iterdir())) == 2
 
