@@ -177,7 +177,7 @@ def test_help_loads_no_torch() -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"]["forwards"] == 25
+    assert profile["floor"]["forwards"] == pytest.approx(17.8)
     assert profile["updates"] == 12
 
 
