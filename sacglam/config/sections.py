@@ -87,7 +87,7 @@ class CriticConfig(Section):
     hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat = 0.0
-    """Initial value of a learned w in Q = MLP + w (log p(a) - its mean over actions); 0: no such term (the paper)."""
+    """Initial value, over the temperature, of a learned w in Q = MLP + w (log p(a) - its mean); 0: no such term."""
     max_actions: Size = 64
     """Outputs of the head with `input: observation`; a state with more actions is an error."""
     target_backbone: Literal["adapter", "online"] = "adapter"

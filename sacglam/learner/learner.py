@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -73,7 +73,7 @@ class Learner:
     critic: Mapping[str, Any]
     clock: PhaseClock
     updates: int = 0
-    _rows_that_fit: int | None = None  # in one pass, since a larger one ran out of the GPU's memory
+    _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
     def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
         """One interval's updates; with `publish` the adapter after them, and the policy at the states of `probe`.

@@ -422,6 +422,19 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
             parse_complete(text[:end])
 
 
+def test_a_run_made_before_a_key_existed_has_its_default() -> None:
+    later = ("td_lambda", "soft_target", "self_imitation")
+    lines = load(None).to_yaml().splitlines(keepends=True)
+    kept = [line for line in lines if line.strip().split(":")[0] not in later]
+    assert len(kept) == len(lines) - len(later)
+    found = parse_complete("".join(kept)).algo
+    assert isinstance(found, SacConfig)
+    assert (found.td_lambda, found.soft_target, found.self_imitation) == (None, True, 0.0)
+    assert found.n_step == load(None).algo.n_step
+    with pytest.raises(ConfigError, match=r"it lacks algo\.gamma"):
+        parse_complete("".join(line for line in kept if not line.startswith("  gamma:")))
+
+
 def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
     lists = "&a0 [x]" + "".join(f", &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))  # 43 million values
     with pytest.raises(ConfigError, match="more than 100,000 values"):
