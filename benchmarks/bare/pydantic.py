@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+JsonValue = Any
+
 
 class ValidationError(ValueError):
     """Never raised here."""
@@ -38,6 +40,11 @@ def Field(default: Any = None, **constraints: Any) -> Any:
 def Tag(name: str) -> str:
     """The name alone."""
     return name
+
+
+def BeforeValidator(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function alone."""
+    return check
 
 
 def Discriminator(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:

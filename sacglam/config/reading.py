@@ -125,12 +125,13 @@ def parse_complete(text: str) -> Config:
     Raises:
         ConfigError: a value is missing, or is not valid.
     """
+    cut_off = "so it was cut off; restore it from a copy, or start a new run"
+    if not text.endswith("\n"):  # before the values are read: half of a number is another number
+        raise ConfigError(f"it ends within a line, {cut_off}")
     values = _read(text, "it")
     config = parse(values)
-    missing = sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS)
-    if missing or not text.endswith("\n"):
-        lacks = f"lacks {missing[0]}" if missing else "ends within a line"
-        raise ConfigError(f"it {lacks}, so it was cut off; restore it from a copy, or start a new run")
+    if missing := sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS):
+        raise ConfigError(f"it lacks {missing[0]}, {cut_off}")
     if config.policy.temperature == "auto":
         raise ConfigError("policy.temperature is auto, where a run has a number; restore it from a copy")
     return config
