@@ -273,7 +273,7 @@ def build_model(config: Config) -> AgentModel:
     sac = config.algo.type == "sac"
     lm = architecture.lm(
         loaded.model,
-        lora_config(config.model, architecture),
+        lora_config(config.model, loaded.config),
         adapters_needed(critic.backbone, critic.target_backbone) if sac else trained_adapters(critic.backbone),
         bucket=config.model.bucket,
         merged=config.model.lora.merged,

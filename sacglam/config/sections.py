@@ -44,8 +44,19 @@ class LoraSettings(Section):
     """Numerator of the update's scale."""
     targets: str | list[str] = "all-linear"
     """Layers that get an adapter: names, or `all-linear` for all but the output layer."""
+    layers: Size | None = None
+    """Adapt only the last so many layers of a decoder-only model, where the backward pass then ends; None: all."""
     merged: bool = False
     """Compute (W + s B A) x, not W x + s B (A x): for models hardly wider than the rank, such as the built-in one."""
+
+    @model_validator(mode="after")
+    def _choosable(self) -> Self:
+        if self.layers is not None and isinstance(self.targets, str) and self.targets != "all-linear":
+            raise ValueError(
+                f"model.lora.layers needs model.lora.targets all-linear or a list of names, not the pattern "
+                f"{self.targets!r}"
+            )
+        return self
 
 
 class ModelConfig(Section):

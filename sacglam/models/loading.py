@@ -150,15 +150,30 @@ def _source_of(name: str) -> str:
     return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
 
 
-def lora_config(settings: ModelConfig, architecture: Architecture = DECODER_ONLY) -> LoraConfig:
-    """The adapter's shape. Never on the output layer: engines ignore its effect on prompt log-probabilities."""
-    lora = settings.lora
-    return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,  # any number will do
-        target_modules=lora.targets,
-        task_type=architecture.task,
-    )
+def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:
+    """The adapter's shape. Never on the output layer: engines ignore its effect on prompt log-probabilities.
+
+    Raises:
+        ModelError: the model has no such layers.
+    """
+    lora, task = settings.lora, architecture_of(config).task
+    shape = partial(LoraConfig, r=lora.rank, lora_alpha=lora.alpha, task_type=task)  # alpha: any number will do
+    every = shape(target_modules=lora.targets)
+    if lora.layers is None:
+        return every
+    if config.is_encoder_decoder:
+        raise ModelError(
+            f"model.lora.layers is for decoder-only models; in {settings.name!r} ({config.model_type}) peft would "
+            "adapt the encoder's layers of the same numbers, below all of the decoder; leave it out"
+        )
+    layers = config.get_text_config().num_hidden_layers
+    if lora.layers > layers:
+        raise ModelError(
+            f"expected model.lora.layers of at most {layers}, all that {settings.name!r} has; got {lora.layers}"
+        )
+    chosen = list(range(layers - lora.layers, layers))
+    # By name, since peft chooses among no other targets.
+    return shape(target_modules=list(adapted_layers(config, every)), layers_to_transform=chosen)
 
 
 def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...]:
@@ -180,6 +195,7 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
     that mode, not the modules within.
     """
     model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.disable_input_require_grads()  # for other ways of recomputing, and every adapted layer has parameters
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.training = True

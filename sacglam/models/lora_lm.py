@@ -80,7 +80,9 @@ class LoraLM(PackedLM, Generic[P]):
         if merged:
             self._tuner.disable_adapter_layers()  # for good: adapters act through the merged weights
         if model.is_gradient_checkpointing:
+            model.disable_input_require_grads()  # peft's
             model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
+            model.disable_input_require_grads()  # or layers below the first adapted one would be recomputed as well
         # peft freezes all but the active adapter, and all of them while adapters are disabled.
         for parameters in self._adapters.values():
             for parameter in parameters.values():

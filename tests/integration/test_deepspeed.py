@@ -174,7 +174,7 @@ def scorer_of(folder: Path) -> PackedScorer:
     """A scorer over the base model with the adapter merged in by peft."""
     loaded = load_model(ModelConfig(), torch.device("cpu"))
     merged = PeftModel.from_pretrained(loaded.model, str(folder)).merge_and_unload()
-    lm = CausalLM(merged, lora_config(ModelConfig()), [ACTOR])
+    lm = CausalLM(merged, lora_config(ModelConfig(), merged.config), [ACTOR])
     return PackedScorer(lm, QueryTokenizer(loaded.tokenizer, loaded.max_tokens), PolicyHead())
 
 

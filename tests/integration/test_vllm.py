@@ -158,6 +158,17 @@ def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
         assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
 
 
+def test_adapters_on_the_last_layer_alone_leave_nothing_of_an_earlier_one_below_it(fixture: Fixture) -> None:
+    model = build_model(configuration.override(CONFIG, ["model.lora.layers=1"]))
+    lean = replace(fixture, model=model)
+    for version in (91, 92, 93):
+        fixture.engine.load(fixture.adapter(version, seed=version))  # on all layers, in the same slots
+        fixture.engine.load(lean.adapter(version + 10, seed=version))
+        expected = PackedScorer(model.lm, model.tokenizer, model.policy).log_policy(TEXTS)
+        for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-4)
+
+
 def test_a_version_loaded_twice_is_scored_with_its_new_weights(fixture: Fixture) -> None:
     for seed in (1001, 1002):
         fixture.engine.load(fixture.adapter(7, seed))

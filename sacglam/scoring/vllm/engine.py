@@ -219,7 +219,7 @@ def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
         "max_loras": 2,  # the one in use and the one being loaded
         "max_lora_rank": _max_lora_rank(config.model.lora.rank),
         # Else vLLM adapts the output layer too, and every scored token costs its whole vocabulary once more.
-        "lora_target_modules": list(adapted_layers(text.config, lora_config(config.model))),
+        "lora_target_modules": list(adapted_layers(text.config, lora_config(config.model, text.config))),
     }
     if not on_cpu:
         return arguments | {"gpu_memory_utilization": engines.gpu_memory}

@@ -84,7 +84,7 @@ def tiny_model(
     name: str,
     attention: str = "sdpa",
     dtype: torch.dtype = torch.float32,
-    shape: Mapping[str, int] | None = None,
+    shape: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
     """A model of two layers with random weights, frozen; the same at every call. `shape` changes its sizes."""
     torch.manual_seed(0)

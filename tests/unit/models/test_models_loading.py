@@ -140,11 +140,12 @@ def test_gradient_checkpointing_is_on_and_dropout_off(folder: Path) -> None:
 
 def test_the_adapter_settings_arrive(folder: Path) -> None:
     settings = ModelConfig(name=str(folder), lora=LoraSettings(rank=3, alpha=7.5, targets=["q_proj", "o_proj"]))
-    lm = CausalLM(load_model(settings, CPU).model, lora_config(settings))
+    loaded = load_model(settings, CPU)
+    lm = CausalLM(loaded.model, lora_config(settings, loaded.config))
     parameters = lm.adapter_parameters(ACTOR)
     assert {name.split(".")[-3] for name in parameters} == {"q_proj", "o_proj"}
     assert {min(p.shape) for p in parameters.values()} == {3}
-    assert lora_config(settings).lora_alpha == 7.5
+    assert lora_config(settings, loaded.config).lora_alpha == 7.5
     assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
 
 
@@ -214,7 +215,7 @@ def test_a_t5_of_a_local_folder(name: str, attention: str, dtype: str, tmp_path:
     assert logit_scale(loaded.model) == logit_scale(base)
     head, own = loaded.model.get_output_embeddings().weight, base.get_output_embeddings().weight
     assert torch.equal(head, own.to(head.dtype))  # an output layer that is not the embedding stays another
-    lm = loaded.architecture.lm(loaded.model, lora_config(settings, loaded.architecture))
+    lm = loaded.architecture.lm(loaded.model, lora_config(settings, loaded.config))
     assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
 
 
@@ -346,7 +347,7 @@ def test_a_window_that_counts_the_tokens_of_other_actions_is_refused() -> None:
 )
 @torch.no_grad()
 def test_scores_are_right_up_to_the_longest_query_of_a_model_with_a_window(config: PreTrainedConfig) -> None:
-    lm = CausalLM(_random(config), lora_config(ModelConfig()))
+    lm = CausalLM(_random(config), lora_config(ModelConfig(), config))
     plain, rng, longest = _random(config), np.random.default_rng(0), _max_tokens(config)
     assert longest == 32
     # The first query's last actions begin far beyond the window; in the second one's row, its few tokens are padded.

@@ -153,8 +153,9 @@ def test_the_backward_pass_belongs_to_the_forward_pass_before_it(attention: str)
 def test_a_base_in_4_bits_counts_as_what_it_multiplies() -> None:
     pytest.importorskip("bitsandbytes")
     plain, packed = (
-        Counted(CausalLM(load_model(settings, torch.device("cpu")).model, lora_config(settings)), settings)
+        Counted(CausalLM(loaded.model, lora_config(settings, loaded.config)), settings)
         for settings in (ModelConfig(), ModelConfig(quantize="nf4"))
+        for loaded in [load_model(settings, torch.device("cpu"))]
     )
     assert packed.scoring_flop() == plain.scoring_flop()
 
