@@ -63,7 +63,7 @@ class ModelConfig(Section):
     """The language model that is both policy and critic."""
 
     name: str = "builtin"
-    """`builtin` or `builtin-t5` (tiny models included in sacglam), a Hugging Face name, or a local folder."""
+    """`builtin` or `builtin-t5` (tiny models, included), a Hugging Face name, a local folder, or a `.gguf` file."""
     lora: LoraSettings = LoraSettings()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base weights; log-softmax, heads and adapters are always float32."""

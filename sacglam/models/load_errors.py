@@ -16,8 +16,10 @@ def load_error(name: str, reason: object) -> ModelError:
     """The error for the model `name` when loading it failed for `reason`."""
     if Path(name).is_dir():
         fault = _fault(Path(name), Path(name), "Add them, as save_pretrained or `hf download` writes them")
-    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # a name on the hub has at most one slash
-        fault = f"there is no folder {name}; expected one with config.json, *.safetensors and tokenizer files"
+    elif name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1:  # on the hub: one at most
+        kind = "file" if name.endswith(".gguf") else "folder"
+        expected = "one with config.json, *.safetensors and tokenizer files, or a GGUF file"
+        fault = f"there is no {kind} {name}; expected {expected}"
     else:
         offline = constants.HF_HUB_OFFLINE
         cache = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"

@@ -25,6 +25,7 @@ from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
+from sacglam.models.gguf import converted, gguf_file
 from sacglam.models.load_errors import load_error
 from sacglam.models.lora_lm import add_adapters
 from sacglam.models.nf4 import read_in_4_bits
@@ -147,6 +148,9 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
 
 
 def _source_of(name: str) -> str:
+    """The folder or Hugging Face name that a model is read from."""
+    if file := gguf_file(name):
+        return str(converted(file))
     return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
 
 

@@ -24,9 +24,10 @@ def resolve(config: Config) -> Config:
 
 
 def absolute(model: ModelConfig) -> ModelConfig:
-    """With a local model's folder as an absolute path, so that a run can be resumed from any directory."""
-    folder = Path(model.name)
-    return model.model_copy(update={"name": str(folder.resolve())}) if folder.is_dir() else model
+    """With a local model as an absolute path, so that a run can be resumed from any directory."""
+    path = Path(model.name)
+    local = path.is_dir() or path.suffix == ".gguf"
+    return model.model_copy(update={"name": str(path.resolve())}) if local else model
 
 
 def resolve_device(config: Config) -> str:

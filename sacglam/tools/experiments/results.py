@@ -117,7 +117,7 @@ def check_same(runs: Sequence[Run]) -> None:
 def differences(there: Config, now: Config) -> list[str]:
     """The settings that differ, as `key: value there, value now`. What is left open now agrees with any."""
     before, after = there.model_dump(mode="json"), now.model_dump(mode="json")
-    if Path(now.model.name).is_dir():  # a run records the absolute path
+    if Path(now.model.name).exists():  # a run records the absolute path
         after["model"]["name"] = str(Path(now.model.name).resolve())
     if now.device == "auto":
         before["device"] = "auto"

@@ -1,0 +1,91 @@
+"""Models in GGUF files: converted once to a folder that learner, engines and peft read as any other."""
+
+import hashlib
+import shutil
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import constants
+from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils import logging
+
+from sacglam.errors import ModelError
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that a model's name stands for: itself, or the only one in a folder without safetensors.
+
+    Raises:
+        ModelError: the folder has several.
+    """
+    path = Path(name)
+    if path.suffix == ".gguf":
+        return path if path.is_file() else None
+    if not path.is_dir() or any(path.glob("*.safetensors")):
+        return None
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        raise ModelError(f"model {name!r} has several GGUF files; set model.name to one of them, e.g. {found[0]}")
+    return found[0] if found else None
+
+
+def converted(file: Path) -> Path:
+    """The model and tokenizer of a GGUF file as a folder, in float32, under `HF_HOME` by the file's checksum.
+
+    Raises:
+        ModelError: the file is damaged or of an unsupported kind, or the package that reads it is missing.
+    """
+    stat = file.stat()
+    folder = Path(constants.HF_HOME) / "sacglam" / "gguf" / _checksum(file.resolve(), stat.st_mtime_ns, stat.st_size)
+    if folder.is_dir():
+        return folder
+    if not find_spec("gguf"):
+        raise ModelError(f"model {str(file)!r} needs the package gguf; run pip install -e '.[gguf]'")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(folder.with_suffix(".lock")):  # others wait, and then find it
+            if not folder.is_dir():
+                _convert(file, folder)
+    except Exception as error:  # gguf and transformers raise many types
+        raise ModelError(
+            f"model {str(file)!r} cannot be converted to {folder}: {error or type(error).__name__}; expected a whole "
+            "GGUF file, in one part, of an architecture and tokenizer that transformers reads "
+            "(and room for its weights in float32 under HF_HOME)"
+        ) from error
+    return folder
+
+
+@cache
+def _checksum(file: Path, modified_ns: int, size: int) -> str:
+    """The file's SHA-256; computed again if the file changes."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _convert(file: Path, folder: Path) -> None:
+    print(f"converting {file} to {folder}, once", file=sys.stderr)
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    config = AutoConfig.from_pretrained(**source)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model, report = auto.from_pretrained(**source, dtype=torch.float32, output_loading_info=True)
+    if report["missing_keys"]:  # which transformers would fill with random numbers
+        raise ValueError(f"it lacks {len(report['missing_keys'])} tensors, e.g. {min(report['missing_keys'])}")
+    # With the quantiser attached a model refuses to be saved, so a fresh one takes its weights.
+    del model.config.quantization_config
+    with torch.device("meta"):
+        plain = auto.from_config(model.config)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    writing = folder.with_suffix(".writing")
+    shutil.rmtree(writing, ignore_errors=True)  # of a process that was killed
+    plain.save_pretrained(writing)
+    tokenizer.save_pretrained(writing)
+    writing.rename(folder)
