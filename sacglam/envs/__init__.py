@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from sacglam.envs.babyai import BabyAI
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.checks import CheckedEnv, check_actions, check_env
@@ -24,3 +25,4 @@ __all__ = [
 register("playground", Playground)
 register("playground_simple", partial(Playground, size="simple"))
 register("bitflip", BitFlip)
+register("babyai", BabyAI)

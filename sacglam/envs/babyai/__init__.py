@@ -1,0 +1,5 @@
+"""BabyAI-Text: grid worlds of keys, balls, boxes and doors in words, on minigrid (extra `babyai`)."""
+
+from sacglam.envs.babyai.env import BabyAI
+
+__all__ = ["BabyAI"]

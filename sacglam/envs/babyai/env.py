@@ -1,0 +1,158 @@
+"""BabyAI-Text as a `TextEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from random import Random
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from sacglam.envs.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
+from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.playground.vocabulary import Thing
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+if TYPE_CHECKING:
+    from sacglam.envs.babyai.level import Event, Level
+
+ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
+"""GLAM's, in the order of the library's numbers."""
+
+
+class BabyAI(TextEnv):
+    """BabyAI-Text (Carta et al., 2023) on minigrid; docs/environments.md lists what differs from GLAM's.
+
+    Args:
+        tasks: some of `go_to`, `pick_up`, `put_next`, `open` and `sequence`; by default all, as in GLAM's mixed level.
+        room_size: side of a room with its walls, 5 to 25.
+        num_distractors: objects besides those of the goal.
+        max_steps: steps until an episode is truncated; by default the library's limit: `room_size` squared for each
+            object of the goal, twice that for a door.
+
+    Raises:
+        ConfigError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[str] = tuple(TASKS),
+        room_size: int = 8,
+        num_distractors: int = 8,
+        max_steps: int | None = None,
+    ) -> None:
+        tasks = (tasks,) if isinstance(tasks, str) else tuple(tasks)
+        if not tasks or not set(tasks) <= TASKS.keys():
+            raise ConfigError(f"babyai: expected tasks among {', '.join(TASKS)}, got {list(tasks)}")
+        if not 5 <= room_size <= 25:
+            raise ConfigError(f"babyai: expected room_size from 5 to 25, got {room_size}")
+        most = (room_size - 2) ** 2 // 4  # so that scenes in which everything can be reached are found quickly
+        if not 0 <= num_distractors <= most:
+            raise ConfigError(
+                f"babyai: expected num_distractors from 0 to {most} in rooms of size {room_size}, got {num_distractors}"
+            )
+        if max_steps is not None and max_steps < 1:
+            raise ConfigError(f"babyai: expected max_steps of at least 1, got {max_steps}")
+        self._family = family(tuple(task for task in TASKS if task in tasks))
+        self._scene = (room_size, num_distractors, max_steps)
+        self._levels: dict[bool, Level] = {}
+        self._level: Level | None = None
+        self._goal: Goal
+        self._picked: dict[Thing, None] = {}  # in order
+        self._achieved: set[str] = set()
+        self._over = False
+
+    @override
+    def goals(self, split: Split) -> Sequence[str]:
+        return [goal.text for goal in self._family.values() if goal.heldout == (split == "heldout")]
+
+    @override
+    def goal_type(self, goal: str) -> str:
+        return self._parse(goal).type
+
+    @override
+    def reset(self, goal: str, seed: int) -> Observation:
+        """Start the episode of `goal`, trained on or held out, and `seed`, in a scene that has the goal's objects.
+
+        Raises:
+            ConfigError: `goal` is not in the goal space, or minigrid is not installed.
+        """
+        self._goal = self._parse(goal)
+        doors = self._goal.type == "open"
+        if doors not in self._levels:
+            self._levels[doors] = _make_level(doors, *self._scene)
+        self._level = self._levels[doors]
+        self._picked, self._achieved, self._over = {}, set(), False
+        # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
+        return Observation(self._level.start(self._goal, Random(f"{seed} {goal}").getrandbits(32)), ACTIONS)
+
+    @override
+    def step(self, action: int) -> Step:
+        """Take the action with this index.
+
+        Raises:
+            EnvironmentContractError: no episode is running, or there is no such action.
+        """
+        if self._level is None or self._over:
+            raise EnvironmentContractError("babyai: no episode is running; call reset before step")
+        if not 0 <= action < len(ACTIONS):
+            raise EnvironmentContractError(f"babyai: expected an action from 0 to {len(ACTIONS) - 1}, got {action}")
+        seen, events, late = self._level.act(action)
+        achieved = self._describe(events)
+        terminated = self._goal.text in achieved
+        self._over = terminated or late
+        return Step(Observation(seen, ACTIONS), float(terminated), achieved, terminated, late and not terminated)
+
+    @override
+    def optimal_length(self) -> int | None:
+        """Steps of the library's bot from here to the goal, an upper bound of the fewest; 0 once it is achieved.
+
+        None if the bot does not get there.
+
+        Raises:
+            EnvironmentContractError: no episode was started.
+        """
+        if self._level is None:
+            raise EnvironmentContractError("babyai: no episode was started; call reset first")
+        return 0 if self._goal.text in self._achieved else self._level.bot_steps()
+
+    def _describe(self, events: Iterable[Event]) -> tuple[str, ...]:
+        """The training goals first achieved by what just happened, and the episode's own even if it is held out."""
+        new = []
+        for said in dict.fromkeys(said for event in events for said in self._candidates(event)):
+            goal = self._family.get(said)
+            if goal is not None and said not in self._achieved and (not goal.heldout or goal == self._goal):
+                new.append(said)
+        self._achieved.update(new)
+        return tuple(new)
+
+    def _candidates(self, event: Event) -> Iterator[str]:
+        """What `event` achieves, among it what is no goal of this family; it enters `event` into the history."""
+        yield text(event.type, *event.things)
+        if event.type == "open":
+            yield text("open", ANY_DOOR)
+        if event.type in ("go_to", "pick_up"):
+            for earlier in self._picked:
+                yield text(f"pick_up_then_{event.type}", earlier, *event.things)
+                yield text(f"{event.type}_after_pick_up", earlier, *event.things)
+        if event.type == "pick_up":
+            self._picked[event.things[0]] = None
+
+    def _parse(self, goal: str) -> Goal:
+        if goal not in self._family:
+            near = get_close_matches(goal, self._family, n=1)
+            raise ConfigError(
+                f"{goal!r} is not a goal of these babyai tasks; expected one like {(near or list(self._family))[0]!r}"
+            )
+        return self._family[goal]
+
+
+def _make_level(doors: bool, room_size: int, num_distractors: int, max_steps: int | None) -> Level:
+    try:
+        from sacglam.envs.babyai.level import Level
+    except ImportError as error:
+        raise ConfigError(f"babyai needs minigrid ({error}); install it with: pip install 'sacglam[babyai]'") from error
+    return Level(doors, room_size, num_distractors, max_steps)
