@@ -1,7 +1,9 @@
 """Commands that train: an agent, the built-in model, and for a moment, to see where the time goes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 import typer
@@ -142,7 +144,24 @@ def profile(
 
 def pretrain(
     folder: Annotated[Path, typer.Argument(help="New folder to write the model to.", metavar="DIR")],
-    steps: Annotated[int | None, typer.Option(help="Updates (default: 2500); fewer for a trial.", min=1)] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            help="Environment whose texts the model learns: a name of `sacglam envs`, or package.module:factory "
+            "(default: the built-in model's corpus).",
+            metavar="NAME",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An option of it, e.g. --set env.options.bits=4. Repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    architecture: Annotated[
+        Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
+    ] = "llama",
+    steps: Annotated[
+        int | None, typer.Option(help="Updates (default: 1000 with --env, else 2500); fewer for a trial.", min=1)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[
         int,
@@ -151,31 +170,38 @@ def pretrain(
             min=1,
         ),
     ] = 2,
-    architecture: Annotated[
-        Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
-    ] = "llama",
 ) -> None:
-    """Make a built-in tiny language model, from word knowledge and random play.
+    """Make a tiny language model that knows an environment's words and prompts, and nothing of how to win.
 
-    The defaults made the models that come with sacglam. Train on the result with --set model.name=DIR.
+    It reads random play with goals drawn apart from it, for a minute or two, and gets a tokenizer of its own. Train on
+    the result with --set model.name=DIR. Without --env this makes the model that comes with sacglam, in ten minutes.
 
     \b
     Examples:
-      sacglam pretrain my-model
+      sacglam pretrain house-model --env house:House --set env.options.max_steps=4
+      sacglam train --set env.name=house:House --set model.name=house-model
       sacglam pretrain my-t5 --architecture t5
     """
-    from dataclasses import replace
+    if set_ and env is None:
+        raise typer.BadParameter("--set is for the environment of --env; name one")
+    source = configuration.load(None, [*(set_ or []), f"env.name={env}"]).env if env else None
 
     from sacglam import cpu
-    from sacglam.tools.pretraining.recipes import RECIPES
-    from sacglam.tools.pretraining.train import pretrain as run
+    from sacglam.envs import make
+    from sacglam.tools.pretraining import corpus, recipes, train
 
     cpu.prepare(threads)
+    world = make(source.name, **source.options) if source else None
+    recipe = (recipes.WORLD if world else recipes.BUILTIN)[architecture]
+    settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
     with directory.explained(folder):
         folder.mkdir(parents=True)
-    recipe = RECIPES[architecture]
-    settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
     with RichDisplay(console) as display:
+        if world:
+            display.stage("random play", corpus.PLAYED_STEPS)
+            draw = corpus.world_documents(world, Random(seed), display.advance)
+        else:
+            draw = corpus.builtin_documents(Random(seed))
         display.stage("pre-training", settings.steps)
-        loss = run(folder, replace(recipe, settings=settings), lambda step, _: display.advance(step))
+        loss = train.pretrain(folder, replace(recipe, settings=settings), draw, display.advance)
     print_plain(console, f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")

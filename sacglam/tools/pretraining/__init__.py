@@ -1,1 +1,1 @@
-"""How the built-in tiny language models are made: from a corpus of plain word knowledge and random play."""
+"""How the tiny language models are made: from random play, and for the built-in ones plain word knowledge."""

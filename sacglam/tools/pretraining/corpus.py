@@ -1,16 +1,21 @@
-"""The built-in model's corpus: what any language model knows about these words, but never what to do.
+"""What the models read: what any language model knows about a world's words, but never what to do.
 
-Three kinds of document:
+The corpus of any world has two kinds of document:
 
-* *transcripts* of a uniformly random policy under an independent goal, in the prompt format: the form of the text,
-  the actions of each state and their effects. Since the actions do not depend on the goal, a model trained on them
-  starts as a policy that ignores it.
+* *transcripts* of random play: the form of the prompts, the actions of each state and their effects. The goal in a
+  transcript is drawn anew, apart from the episode, so that nothing after it depends on it: a model trained on them
+  starts as a policy that ignores the goal.
+* *matching*: which parts of a state contain a word.
+
+The built-in model's corpus, of Playground and bit flipping, has two kinds that know more than how words are spelt:
+
 * *words*: whether a name fits an object (a red door is furniture and a red thing).
 * *reading*: which objects of a scene a name fits.
 
-No document says what a goal requires, which supply grows what, or that anything was achieved.
+No document says what a goal requires, which action leads to it, or that anything was achieved.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -22,11 +27,21 @@ from sacglam.envs.playground.vocabulary import CATEGORIES, Name, Thing, names
 from sacglam.prompt import query
 from sacglam.types import Observation
 
+Documents = Callable[[], str]
+"""Draws the next document."""
+Play = list[tuple[Observation, int]]
+"""Consecutive states of an episode, and the index of the action taken in each."""
+
 NAMES: tuple[Name, ...] = names(CATEGORIES)
+PLAYED_STEPS, LONGEST_EPISODE = 10_000, 50
+"""Steps of random play that a world's corpus is drawn from, and those played of an episode."""
+SHOWN_STEPS = 3
+MATCHED_ACTIONS = 8
+SEPARATORS = re.compile(r"[\n,.;:]+ *")
 
 
-def documents(rng: Random) -> Callable[[], str]:
-    """A function that draws the next document."""
+def builtin_documents(rng: Random) -> Documents:
+    """The corpus of the models that come with sacglam, played as it is drawn."""
     draws = [
         partial(transcript, make("playground_simple"), rng),
         partial(transcript, make("playground"), rng),
@@ -38,24 +53,69 @@ def documents(rng: Random) -> Callable[[], str]:
     return lambda: rng.choices(draws, weights)[0]()
 
 
+def world_documents(env: TextEnv, rng: Random, advance: Callable[[int], None] = lambda steps: None) -> Documents:
+    """The corpus of any world; `advance` is called with the number of steps played so far, of `PLAYED_STEPS`."""
+    episodes: list[Play] = []
+    played = 0
+    while played < PLAYED_STEPS:
+        episodes.append(play(env, draw_goal(env, rng), rng.randrange(2**31), LONGEST_EPISODE, rng)[0])
+        played += len(episodes[-1])
+        advance(played)
+    places = [(episode, t) for episode in episodes for t in range(len(episode))]
+
+    def document() -> str:
+        episode, t = rng.choice(places)
+        if rng.random() < 0.5:
+            return matching(episode[t][0], rng)
+        return write(draw_goal(env, rng), episode[t : t + rng.randint(1, SHOWN_STEPS)])
+
+    return document
+
+
 def transcript(env: TextEnv, rng: Random) -> str:
-    """A few steps of an episode of the uniformly random policy, from a random step."""
+    """A few steps of an episode of the uniformly random policy under its own goal, from a random step."""
+    goal, seed, first = draw_goal(env, rng), rng.randrange(2**31), rng.randrange(6)
+    played, last = play(env, goal, seed, first + SHOWN_STEPS, rng)
+    return write(goal, played[first:]) if len(played) > first else query(goal, last).prompt
+
+
+def draw_goal(env: TextEnv, rng: Random) -> str:
+    """A training goal."""
     goals = env.goals("train")
-    goal = goals[rng.randrange(len(goals))]
-    observation = env.reset(goal, rng.randrange(2**31))
-    lines: list[str] = []
-    first = rng.randrange(6)
-    for t in range(first + 3):
+    return goals[rng.randrange(len(goals))]
+
+
+def play(env: TextEnv, goal: str, seed: int, longest: int, rng: Random) -> tuple[Play, Observation]:
+    """The first steps of an episode of the uniformly random policy, and the observation after them."""
+    observation = env.reset(goal, seed)
+    played: Play = []
+    while len(played) < longest:
         action = rng.randrange(len(observation.actions))
-        if t >= first:
-            shown = query(goal, observation)
-            lines.append(shown.prompt if not lines else f"{observation.text}\nAction:")
-            lines[-1] += shown.actions[action]
+        played.append((observation, action))
         step = env.step(action)
         observation = step.observation
         if step.terminated or step.truncated:
             break
-    return "\n".join(lines) if lines else query(goal, observation).prompt
+    return played, observation
+
+
+def write(goal: str, played: Play) -> str:
+    """Steps as one text, in the form of the prompts."""
+    lines: list[str] = []
+    for observation, action in played:
+        shown = query(goal, observation)
+        lines.append((f"{observation.text}\nAction:" if lines else shown.prompt) + shown.actions[action])
+    return "\n".join(lines)
+
+
+def matching(observation: Observation, rng: Random) -> str:
+    """The question which parts of a state have a word, the state, and the answer."""
+    actions = rng.sample(observation.actions, min(MATCHED_ACTIONS, len(observation.actions)))
+    parts = [part for part in SEPARATORS.split(observation.text) if part.strip()] + actions
+    word = rng.choice(rng.choice(parts).split())
+    found = [part for part in parts if word in part.split()]
+    rng.shuffle(found)
+    return f"Which: {word}\n{observation.text}\n{', '.join(actions)}\nAnswer: {', '.join(found)}"
 
 
 def words(rng: Random) -> str:

@@ -1,8 +1,8 @@
-"""The two tiny models that are trained on the corpus: their architectures and losses."""
+"""The two tiny models that are trained on a corpus: their architectures and losses."""
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,15 @@ class PretrainSettings:
     max_positions: int = 1024
 
 
+def fitted(
+    settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast, documents: Sequence[str]
+) -> PretrainSettings:
+    """`settings` with a context in which these documents fit, and as many tokens in a batch as before."""
+    longest = max(len(row) for row in _encode(tokenizer, documents))
+    context = min(max(longest, settings.context), settings.max_positions)
+    return replace(settings, context=context, batch_size=max(1, settings.batch_size * settings.context // context))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """An architecture with the settings of its shipped model.
@@ -59,7 +68,7 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) 
     """A decoder-only model."""
     heads = settings.hidden // settings.head_size
     config = LlamaConfig(
-        vocab_size=settings.vocabulary,
+        vocab_size=_rounded(len(tokenizer)),
         hidden_size=settings.hidden,
         intermediate_size=settings.mlp,
         num_hidden_layers=settings.layers,
@@ -91,7 +100,7 @@ def llama_loss(
 def build_t5(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> PreTrainedModel:
     """An encoder-decoder with as many layers in each half."""
     config = T5Config(
-        vocab_size=settings.vocabulary,
+        vocab_size=_rounded(len(tokenizer)),
         d_model=settings.hidden,
         d_kv=settings.head_size,
         d_ff=settings.mlp,
@@ -124,6 +133,11 @@ def t5_loss(
     return functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
 
 
+def _rounded(vocabulary: int) -> int:
+    """Rows of the embedding: as many as kernels like."""
+    return -(-vocabulary // 64) * 64
+
+
 def split(document: str) -> tuple[str, str]:
     """A document's beginning, which ends as a prompt does, and its continuation."""
     found = SPLIT.match(document)
@@ -142,7 +156,11 @@ def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=IGNORED)
 
 
-RECIPES = {
+BUILTIN = {
     "llama": Recipe(PretrainSettings(), build_llama, llama_loss),
     "t5": Recipe(PretrainSettings(batch_size=64), build_t5, t5_loss),
 }
+"""The recipes of the models that come with sacglam."""
+_SMALL = {"steps": 1000, "batch_size": 16, "vocabulary": 4096}
+WORLD = {name: replace(recipe, settings=replace(recipe.settings, **_SMALL)) for name, recipe in BUILTIN.items()}
+"""The recipes of a model for one world: its corpus has fewer words and is learnt sooner."""

@@ -1,17 +1,16 @@
-"""Trains the built-in models: a tokenizer and a model of two layers, from the corpus."""
+"""Trains a tokenizer and a model of two layers on a corpus."""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sacglam.tools.pretraining.corpus import documents
-from sacglam.tools.pretraining.recipes import END, PretrainSettings, Recipe
+from sacglam.tools.pretraining.corpus import Documents
+from sacglam.tools.pretraining.recipes import END, PretrainSettings, Recipe, fitted
 
 PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
 """What may become one token: a label such as `You see:` with its line break, `Go to`, a word, a number, a sign.
@@ -19,14 +18,15 @@ PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
 Labels as one token make a prompt a third shorter, and the learner that much faster."""
 
 
-def pretrain(folder: Path, recipe: Recipe, progress: Callable[[int, float], None]) -> float:
+def pretrain(folder: Path, recipe: Recipe, draw: Documents, advance: Callable[[int], None]) -> float:
     """Train a model, write it to `folder` as transformers files, and return the last 100 steps' mean loss in nats.
 
-    `progress` is called with each step and its loss. The same recipe on the same machine gives the same files.
+    `advance` is called with the number of steps done. The same recipe and documents on the same machine give the same
+    files.
     """
-    settings = recipe.settings
-    draw = documents(Random(settings.seed))
-    tokenizer = train_tokenizer([draw() for _ in range(4000)], settings)
+    sample = [draw() for _ in range(4000)]
+    tokenizer = train_tokenizer(sample, recipe.settings)
+    settings = fitted(recipe.settings, tokenizer, sample)
     torch.manual_seed(settings.seed)
     model = recipe.build(tokenizer, settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.98), weight_decay=0.01)
@@ -40,7 +40,7 @@ def pretrain(folder: Path, recipe: Recipe, progress: Callable[[int, float], None
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-        progress(step + 1, losses[-1])
+        advance(step + 1)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "pretraining.json").write_text(json.dumps(asdict(settings), indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""The built-in model: what its corpus says and does not say, and that its recipe makes it."""
+"""Pre-training: what a corpus says and does not say, and that the built-in models' recipes make them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,28 @@ from random import Random
 
 import pytest
 from transformers import AutoConfig, AutoTokenizer
+from typer.testing import CliRunner
 
+from sacglam.build import build_model
+from sacglam.cli import app
+from sacglam.config import load
 from sacglam.envs import make
+from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.models.loading import BUILTIN, BUILTIN_T5
-from sacglam.tools.pretraining.corpus import NAMES, documents, reading, transcript, words
-from sacglam.tools.pretraining.recipes import RECIPES, PretrainSettings, split
+from sacglam.tools.pretraining.corpus import (
+    NAMES,
+    builtin_documents,
+    matching,
+    reading,
+    transcript,
+    words,
+    world_documents,
+)
+from sacglam.tools.pretraining.recipes import BUILTIN as RECIPES
+from sacglam.tools.pretraining.recipes import WORLD, PretrainSettings, fitted, split
 from sacglam.tools.pretraining.train import pretrain, train_tokenizer
+from sacglam.types import Observation, Query, Step
 
 
 def test_words_are_true() -> None:
@@ -53,7 +68,7 @@ def test_actions_of_transcripts_do_not_depend_on_the_goal() -> None:
 
 
 def test_no_document_speaks_of_success() -> None:
-    draw = documents(Random(0))
+    draw = builtin_documents(Random(0))
     text = " ".join(draw() for _ in range(2000)).lower()
     assert not any(word in text for word in ("achieve", "success", "reward", "done", "should"))
 
@@ -69,7 +84,7 @@ def test_a_document_is_split_where_its_first_action_or_answer_begins() -> None:
 
 @pytest.mark.parametrize("folder", [BUILTIN, BUILTIN_T5])
 def test_the_shipped_tokenizer_is_the_recipes(folder: Path) -> None:
-    draw = documents(Random(PretrainSettings().seed))
+    draw = builtin_documents(Random(PretrainSettings().seed))
     made = train_tokenizer([draw() for _ in range(4000)], PretrainSettings())
     assert made.get_vocab() == AutoTokenizer.from_pretrained(folder).get_vocab()
 
@@ -88,7 +103,7 @@ def test_the_same_recipe_gives_the_same_files(architecture: str, tmp_path: Path)
     recipe = RECIPES[architecture]
     short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
     for name in ("one", "two"):
-        pretrain(tmp_path / name, short, lambda step, loss: None)
+        pretrain(tmp_path / name, short, builtin_documents(Random(0)), lambda step: None)
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
@@ -98,6 +113,75 @@ def test_any_text_has_tokens_and_comes_back() -> None:
     for text in ("Goal: Grow any cat", "Äpfel, 42 — and\ttabs", " 日本"):
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
     assert len(tokenizer(" Go to red cat", add_special_tokens=False)["input_ids"]) == 3
+
+
+class Corridor(TextEnv):
+    """A door with the colour of the goal, and the only way to it: the first action."""
+
+    def goals(self, split: Split) -> list[str]:
+        return ["Open red", "Open blue", "Open green"] if split == "train" else []
+
+    def goal_type(self, goal: str) -> str:
+        return "open"
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        self._goal, self._left = goal, 4
+        return self._observe()
+
+    def step(self, action: int) -> Step:
+        self._left -= 1
+        achieved = (self._goal,) if action == 0 else ()
+        return Step(self._observe(), float(action == 0), achieved, action == 0, action != 0 and not self._left)
+
+    def optimal_length(self) -> int:
+        return 1
+
+    def _observe(self) -> Observation:
+        return Observation(f"You see: {self._goal.split()[1]} door, {'grey wall, ' * 20}no end", ("Open it", "Wait"))
+
+
+def test_nothing_in_a_worlds_transcripts_depends_on_the_goal_that_they_show() -> None:
+    draw = world_documents(Corridor(), Random(0))
+    lines = [text.splitlines() for text in (draw() for _ in range(8000)) if text.startswith("Goal:")]
+    assert len(lines) > 3000
+    same = sum(goal.split()[-1] == seen.split()[2] for goal, seen, *_ in lines) / len(lines)
+    assert abs(same - 1 / 3) < 0.03
+    for colour in ("red", "blue", "green"):
+        taken = [action == "Action: Open it" for goal, _, action, *_ in lines if goal == f"Goal: Open {colour}"]
+        assert abs(sum(taken) / len(taken) - 0.5) < 0.05
+
+
+def test_matching_finds_all_parts_with_a_word() -> None:
+    state = Observation("You see: red cat, blue dog.\nYou are on: red mat", ("Go to red cat", "Grasp"))
+    for seed in range(100):
+        question, *shown, answer = matching(state, Random(seed)).splitlines()
+        word = question.removeprefix("Which: ")
+        parts = ["You see", "red cat", "blue dog", "You are on", "red mat", "Go to red cat", "Grasp"]
+        assert shown[:2] == state.text.splitlines()
+        assert sorted(answer.removeprefix("Answer: ").split(", ")) == sorted(p for p in parts if word in p.split())
+
+
+def test_a_worlds_words_are_tokens_and_its_states_fit_the_context() -> None:
+    draw, settings = world_documents(Corridor(), Random(0)), WORLD["llama"].settings
+    sample = [draw() for _ in range(500)]
+    tokenizer = train_tokenizer(sample, settings)
+    assert len(tokenizer.tokenize("Goal: Open green\nYou see: red door, grey wall")) == 9
+    longest = max(len(tokenizer.tokenize(text)) for text in sample)
+    context, batch_size = fitted(settings, tokenizer, sample).context, fitted(settings, tokenizer, sample).batch_size
+    assert settings.context < longest < context <= settings.max_positions
+    assert 0.8 < context * batch_size / (settings.context * settings.batch_size) <= 1
+
+
+@pytest.mark.parametrize("architecture", WORLD)
+def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture: str, tmp_path: Path) -> None:
+    command = ["pretrain", str(tmp_path / "model"), "--env", "bitflip", "--set", "env.options.bits=3", "--steps", "2"]
+    command += ["--architecture", architecture, "--threads", "1"]
+    made = CliRunner().invoke(app, command)
+    assert made.exit_code == 0, made.output
+    assert "the model is in" in made.output
+    model = build_model(load(None, [f"model.name={tmp_path}/model", "device=cpu"]))
+    assert len(model.tokenizer([Query("Goal: a\nBits: A b C\nAction:", (" Make a", " Make B"))])) == 1
+    assert CliRunner().invoke(app, command).exit_code == 1  # the folder is there
 
 
 def _thing(colour: str, type_: str) -> Thing:
