@@ -13,7 +13,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
 export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means the opposite)
-"$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4,gguf,babyai]'
+"$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4,gguf,babyai,gymnasium]'
 
 lint() {
   echo "== ruff"

@@ -114,7 +114,7 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), starts_rng)
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, config.env.repeats)
     experience = build_experience(config, envs[0], replay_rng)
     return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng})
 

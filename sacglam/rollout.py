@@ -93,6 +93,7 @@ class Rollout:
     policy: Policy
     starts: Iterator[Start]
     clock: PhaseClock
+    repeats: bool = True  # else open episodes cannot be replayed
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
     def step(self) -> list[Episode]:
@@ -158,7 +159,7 @@ class Rollout:
         return found
 
     def state(self) -> list[dict[str, Any]]:
-        """The open episodes as goal, seed and decisions: all that is needed to replay them."""
+        """The open episodes as goal, seed and decisions: all that is needed to replay them, if they `repeats`."""
         return [
             {
                 "goal": o.start.goal,
@@ -166,7 +167,7 @@ class Rollout:
                 "decisions": [[d.action, d.log_prob, d.version] for d in o.decisions],
                 "transcript": o.transcript(),
             }
-            for o in self._open or []
+            for o in (self._open or [] if self.repeats else [])
         ]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:

@@ -50,7 +50,8 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
     """
     resolved = settle_engine(resolve(config), measurable=True)
     directory, shown = RunDirectory.vacant(out), display or Display()
-    check_env(lambda: build_env(resolved))
+    for note in check_env(lambda: build_env(resolved), repeats=resolved.env.repeats).notes:
+        shown.note(note)
     resolved = resolve_temperature(resolved)
     with closing(build(resolved, shown.note)) as parts:
         return Run(directory, resolved, shown, parts).run(new=True)

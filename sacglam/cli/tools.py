@@ -15,7 +15,7 @@ from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_
 
 def envs(
     check: Annotated[
-        str | None, typer.Option(help="Check this environment instead: package.module:factory.", metavar="NAME")
+        str | None, typer.Option(help="Check this instead: package.module:factory, or gymnasium:ID.", metavar="NAME")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it.", metavar="KEY=VALUE")] = None,
     episodes: Annotated[int, typer.Option(help="Random episodes to check it with.", min=1)] = 100,
@@ -27,6 +27,7 @@ def envs(
     Examples:
       sacglam envs
       sacglam envs --check house:House --set max_steps=5
+      sacglam envs --check gymnasium:FrozenLake-v1 --set kwargs.is_slippery=false
     """
     from sacglam.envs import check_env, describe, make
 
@@ -41,6 +42,8 @@ def envs(
                 f"{check} keeps the contract: {trial.goals:,} goals, {trial.episodes} random episodes, "
                 f"{trial.steps:,} steps, {trial.successes} successes, up to {trial.most_actions} actions",
             )
+            for note in trial.notes:
+                print_plain(console, note)
         return
     found = [asdict(description) for description in describe()]
     if as_json:
@@ -52,7 +55,10 @@ def envs(
             table.add_row(kind, f"{entry['goals'].get(kind, 0):,}", f"{entry['heldout'].get(kind, 0):,}")
         table.add_row("[bold]all", f"{sum(entry['goals'].values()):,}", f"{sum(entry['heldout'].values()):,}")
         console.print(table)
-    console.print("Your own: register a factory, or name it as package.module:factory (docs/environments.md).")
+    console.print(
+        "Your own: register a factory, or name it as package.module:factory (docs/environments.md). "
+        "Gymnasium's: gymnasium:ID (docs/gymnasium.md)."
+    )
 
 
 def doctor(

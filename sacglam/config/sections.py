@@ -28,11 +28,14 @@ class EnvConfig(Section):
     """The environment and how many copies of it run in lockstep."""
 
     name: str = "playground"
-    """A registered environment (`sacglam envs` lists them), or your own factory as `package.module:attribute`."""
+    """A registered environment (`sacglam envs` lists them), your own factory as `package.module:attribute`, or
+    `gymnasium:ID`."""
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Size = 32
     """Environments in lockstep; one scoring pass serves them all."""
+    repeats: bool = True
+    """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
 
 
 class LoraSettings(Section):

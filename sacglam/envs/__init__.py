@@ -1,5 +1,6 @@
 """Text environments: their protocol, the registry that makes them by name, and the included ones."""
 
+import sys
 from functools import partial
 
 from sacglam.envs.babyai import BabyAI
@@ -26,3 +27,6 @@ register("playground", Playground)
 register("playground_simple", partial(Playground, size="simple"))
 register("bitflip", BitFlip)
 register("babyai", BabyAI)
+
+if "gymnasium" in sys.modules:  # its make("sacglam.envs:Playground-v0") imports this module to have the ids registered
+    import sacglam.envs.gymnasium  # noqa: F401

@@ -118,6 +118,10 @@ class CheckedEnv(TextEnv):
     def optimal_length(self) -> int | None:
         return self._planner()
 
+    def notes(self) -> Sequence[str]:
+        """Lines for the user at the start of a run, such as what was guessed; from the environment's own `notes`."""
+        return (_member(self._env, "notes") or tuple)()
+
     def _observation(self, found: Any, method: str) -> Observation:
         if not isinstance(found, Observation) or not isinstance(found.text, str):
             raise self._broken(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
@@ -144,39 +148,52 @@ class Trial:
     successes: int
     goals: int
     most_actions: int
+    notes: tuple[str, ...]
 
 
-def check_env(make_env: Callable[[], TextEnv], episodes: int = _TRIAL_EPISODES) -> Trial:
+def check_env(make_env: Callable[[], TextEnv], episodes: int = _TRIAL_EPISODES, repeats: bool = True) -> Trial:
     """Play random episodes in two copies at once, and hold their answers against the contract and each other.
 
-    For tests of your own environment: `check_env(lambda: CheckedEnv(House(), "house"), 100)`.
+    The second copy plays a step of another episode before each, which must not matter. If the environment need not
+    repeat itself (`repeats` false), there is one copy. For tests of your own:
+    `check_env(lambda: CheckedEnv(House(), "house"), 100)`.
 
     Raises:
         EnvironmentContractError: an answer breaks the contract, or the copies differ.
     """
-    first, second = make_env(), make_env()
+    copies = [make_env() for _ in range(2 if repeats else 1)]
+    first, *others = copies
     goals = first.goals("train")
-    if list(goals) != list(second.goals("train")):
+    if any(list(goals) != list(other.goals("train")) for other in others):
         raise EnvironmentContractError("two copies of the environment list different goals; give them a fixed order")
     rng = Random(0)
     steps = successes = most = 0
-    for _ in range(episodes):
+    for episode in range(episodes):
         goal, seed = goals[rng.randrange(len(goals))], rng.randrange(2**31)
         first.goal_type(goal)
-        answers: list[Any] = [copy.reset(goal, seed) for copy in (first, second)]
-        observation = answers[0]
-        for t in range(_TRIAL_STEPS):
-            if answers[0] != answers[1]:
-                raise EnvironmentContractError(
-                    f"the environment does not repeat itself: after {t} steps of goal {goal!r}, seed {seed}, one copy "
-                    f"answers {answers[0]}, another {answers[1]}. Draw all randomness from a generator that reset "
-                    "seeds with its seed"
-                )
+        for other in others:
+            other.reset(goals[0], episode)
+            other.step(0)
+        shown = f"goal {goal!r}, seed {seed}"
+        observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {shown}")
+        for t in range(1, _TRIAL_STEPS + 1):
             most = max(most, len(observation.actions))
             action = rng.randrange(len(observation.actions))
-            answers = [copy.step(action) for copy in (first, second)]
-            observation, steps = answers[0].observation, steps + 1
-            if answers[0].terminated or answers[0].truncated:
-                successes += goal in answers[0].achieved
+            step = _agreed([copy.step(action) for copy in copies], f"after {t} steps of {shown}")
+            observation, steps = step.observation, steps + 1
+            if step.terminated or step.truncated:
+                successes += goal in step.achieved
                 break
-    return Trial(episodes, steps, successes, len(goals), most)
+    notes = tuple((_member(first, "notes") or tuple)())
+    return Trial(episodes, steps, successes, len(goals), most, notes)
+
+
+def _agreed(answers: list[Any], when: str) -> Any:
+    """The answer of all copies."""
+    if any(answer != answers[0] for answer in answers):
+        raise EnvironmentContractError(
+            f"the environment does not repeat itself: {when}, one copy answers {answers[0]}, another {answers[1]}. "
+            "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false, and "
+            "train without exact resume"
+        )
+    return answers[0]

@@ -5,9 +5,10 @@ import inspect
 import pkgutil
 import sysconfig
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sacglam.errors import ConfigError
 
 Factory = Callable[..., TextEnv]
 _REGISTRY: dict[str, Factory] = {}
+_GYMNASIUM = "gymnasium:"
 
 
 def register(name: str, factory: Factory) -> None:
@@ -26,8 +28,15 @@ def register(name: str, factory: Factory) -> None:
     _REGISTRY[name] = factory
 
 
+def registered() -> list[str]:
+    """The names of the registered environments."""
+    return list(_REGISTRY)
+
+
 def make(name: str, **options: Any) -> TextEnv:
-    """Make the environment registered as `name`, or by the factory at `package.module:attribute`; it is checked.
+    """Make the environment registered as `name`, by the factory at `package.module:attribute`, or `gymnasium:ID`.
+
+    Its every answer is checked.
 
     Raises:
         ConfigError: no such environment, or an option that its factory does not accept.
@@ -52,16 +61,23 @@ def make(name: str, **options: Any) -> TextEnv:
         raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
 
 
-def check_trusted(name: str) -> None:
-    """Refuse a factory that a run's folder names, unless it is registered or its module is below the working directory.
+def check_trusted(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse code that a run's folder names, unless it is registered, installed as gymnasium's, or yours.
 
-    Nothing is imported to find out. Configurations are code: whoever writes `os:system` into one has it run.
+    What is yours is below the working directory. Nothing is imported to find out. Configurations are code: whoever
+    writes `os:system` into one has it run.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is none of these.
     """
-    if name in _REGISTRY:
-        return
+    code = name.removeprefix(_GYMNASIUM)
+    if name not in _REGISTRY and (code == name or ":" in code):  # else one of the ids that gymnasium knows
+        _check_yours(code)
+    if code != name and "describer" in options:
+        _check_yours(str(options["describer"]))
+
+
+def _check_yours(name: str) -> None:
     package = name.partition(":")[0].partition(".")[0]
     try:
         spec = importlib.util.find_spec(package)
@@ -82,6 +98,8 @@ def check_trusted(name: str) -> None:
 def _find(name: str) -> Factory:
     if name in _REGISTRY:
         return _REGISTRY[name]
+    if name.startswith(_GYMNASIUM):
+        return _gymnasium(name)
     if ":" in name:
         try:
             factory: Factory = pkgutil.resolve_name(name)
@@ -96,8 +114,16 @@ def _find(name: str) -> Factory:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ConfigError(
         f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
-        "or name your own as 'package.module:factory'"
+        "or name your own as 'package.module:factory', or one of gymnasium's as 'gymnasium:ID'"
     )
+
+
+def _gymnasium(name: str) -> Factory:
+    try:
+        from sacglam.envs.gymnasium import GymnasiumWorld
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[gymnasium]'") from error
+    return partial(GymnasiumWorld, name.removeprefix(_GYMNASIUM))
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class RunDirectory:
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
         if not self._trusted:
-            check_trusted(config.env.name)
+            check_trusted(config.env.name, config.env.options)
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
                 f"{self.config_file} was changed after the run began: what follows is another experiment", stacklevel=2

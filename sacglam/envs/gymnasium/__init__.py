@@ -1,0 +1,7 @@
+"""Gymnasium environments as text environments, and ours as gymnasium environments. Needs the extra `gymnasium`."""
+
+from sacglam.envs.gymnasium.describers import Describer
+from sacglam.envs.gymnasium.inward import GymnasiumWorld
+from sacglam.envs.gymnasium.outward import SacglamEnv
+
+__all__ = ["Describer", "GymnasiumWorld", "SacglamEnv"]

@@ -1,0 +1,218 @@
+"""A gymnasium environment as a text environment."""
+
+import json
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import gymnasium
+from typing_extensions import override
+
+from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.gymnasium.describers import Describer
+from sacglam.envs.gymnasium.toy_text import SHIPPED
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+_TRIES = 100  # seeds to try for an episode of a given task, before the one that is known to have it
+
+
+class GymnasiumWorld(TextEnv):
+    """A gymnasium environment, put into words by a `Describer`.
+
+    The episode for goal g and seed s is that of `reset(seed=s)`; if the environment's own task differs there, that of
+    the first seed of a sequence drawn from g and s at which it is g. The reward is 1 at the step that achieves g, which
+    ends the episode. The environment's own reward shows success where nothing else does, and is not learnt from.
+
+    Args:
+        id: an id of gymnasium's, `module:Id-v0`, or `module:factory`.
+        kwargs: keyword arguments of the environment.
+        text, goal, actions, achieved, success: places such as `info.admissible_commands` (docs/gymnasium.md). Also:
+            a text for `goal`, names of `Discrete` actions for `actions`, and `reward` or `terminated` for `success`.
+        describer: a subclass of `Describer`, as `package.module:Class`.
+        practice: whether to act for the describer's other goals, too, and not for the environment's own tasks alone.
+        max_steps: steps until an episode is truncated; by default the environment's own limit.
+        resets: how many resets to search for the environment's tasks.
+
+    Raises:
+        ConfigError: the environment cannot be made, or not be put into words.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        text: str | None = None,
+        goal: str | None = None,
+        actions: str | Sequence[str] | None = None,
+        achieved: str | None = None,
+        success: str | None = None,
+        describer: str | None = None,
+        practice: bool = False,
+        max_steps: int | None = None,
+        resets: int = 100,
+    ) -> None:
+        given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
+        options = {facet: option for facet, option in given.items() if option is not None}
+        self._id, self._practice, self._max_steps, self._resets = id, practice, max_steps, resets
+        self._env, self._describer = _open(id, kwargs or {}, describer, options)
+        # Dozens of copies search for the same tasks.
+        self._tasks = _tasks(id, json.dumps([dict(kwargs or {}), describer, options]), resets)
+        self._describer.tasks = {goal: first for goal, (_, first) in self._tasks.items()}
+        self._goal, self._over, self._steps = "", True, 0
+        self._actions: Mapping[str, Any] = {}
+        self._achieved: set[str] = set()
+
+    @override
+    def goals(self, split: Split) -> Sequence[str]:
+        if split == "heldout":
+            return ()
+        return list(dict.fromkeys([*self._tasks, *(self._describer.goals() if self._practice else ())]))
+
+    @override
+    def goal_type(self, goal: str) -> str:
+        return "practice" if self._practice and goal not in self._tasks else "task"
+
+    @override
+    def reset(self, goal: str, seed: int) -> Observation:
+        obs, info = self._begin(goal, seed)
+        self._goal, self._over, self._steps = goal, False, 0
+        # What holds from the start is no achievement, unless it is what the episode is for.
+        self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
+        return self._observe(obs, info)
+
+    def _begin(self, goal: str, seed: int) -> tuple[Any, Any]:
+        """The first observation and info of an episode for `goal`."""
+        for candidate in self._seeds(goal, seed):
+            obs, info = _reset(self._env, candidate)
+            if goal not in self._tasks or self._describer.goal(obs, info) == goal:
+                return obs, info
+        raise EnvironmentContractError(
+            f"gymnasium:{self._id}: the seed that gave the goal {goal!r} now gives another; "
+            "draw goals from a generator that reset seeds with its seed"
+        )
+
+    def _seeds(self, goal: str, seed: int) -> Iterator[int]:
+        if goal not in self._tasks and goal not in self._describer.goals():
+            known = ", ".join(map(repr, self.goals("train")[:5]))
+            raise ConfigError(f"{goal!r} is no goal of gymnasium:{self._id}; among them are {known}")
+        yield seed
+        if goal in self._tasks:
+            draws = Random(f"{seed} {goal}")
+            yield from (draws.randrange(2**31) for _ in range(_TRIES))
+            yield self._tasks[goal][0]
+
+    @override
+    def step(self, action: int) -> Step:
+        if self._over or not 0 <= action < len(self._actions):
+            raise EnvironmentContractError(
+                f"gymnasium:{self._id}: "
+                + ("no episode is running; call reset" if self._over else f"there is no action {action} here")
+            )
+        answer = self._env.step(list(self._actions.values())[action])
+        obs, reward, terminated, truncated, info = answer if len(answer) == 5 else _five(*answer)
+        self._steps += 1
+        achieved = self._achievements(obs, info, float(reward), bool(terminated))
+        won = self._goal in achieved
+        limited = self._max_steps is not None and self._steps >= self._max_steps
+        terminated = bool(won or terminated)
+        truncated = not terminated and bool(truncated or limited)
+        self._over = terminated or truncated
+        return Step(self._observe(obs, info), float(won), achieved, terminated, truncated)
+
+    def _achievements(self, obs: Any, info: Any, reward: float, terminated: bool) -> tuple[str, ...]:
+        """What this step achieved first; `success` counts if no achieved goals are known, or if it was asked for."""
+        found = self._describer.achieved(obs, info)
+        known = list(found or ())
+        asked = found is None or "success" in self._describer.origin
+        if asked and self._goal in self._tasks and self._describer.success(obs, info, reward, terminated):
+            known.append(self._goal)
+        new = tuple(goal for goal in dict.fromkeys(known) if goal not in self._achieved)
+        self._achieved.update(new)
+        return new
+
+    def _observe(self, obs: Any, info: Any) -> Observation:
+        # Some worlds list no actions once they have ended; a truncated state still has a policy.
+        self._actions = self._describer.actions(obs, info) or (self._actions if self._over else {})
+        return Observation(self._describer.text(obs, info), tuple(self._actions))
+
+    @override
+    def optimal_length(self) -> None:
+        return None
+
+    def notes(self) -> list[str]:
+        """What is taken from where, for the user; what was guessed, and what is missing."""
+        origin = dict(self._describer.origin)
+        if not {"achieved", "success"} & origin.keys():
+            origin["success"] = "info.is_success, .success or .won, else a positive reward at the end (guessed)"
+        taken = [
+            f"{', '.join(facet for facet in origin if origin[facet] == place)} from {place}"
+            for place in dict.fromkeys(origin.values())
+        ]
+        lines = [
+            f"{'; '.join(taken)}. The reward is 1 for the goal, and not the environment's own",
+            f"{len(self._tasks):,} different goals in {self._resets} resets, such as {next(iter(self._tasks))!r}",
+        ]
+        if "achieved" not in origin:
+            lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
+        if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
+            lines.append("no limit of steps is known: set the option max_steps, unless every episode ends")
+        return [f"gymnasium:{self._id}: {line}" for line in lines]
+
+
+def _open(id: str, kwargs: Mapping[str, Any], describer: str | None, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A new environment, and what puts it into words."""
+    env = _make(id, kwargs)
+    obs, info = _reset(env, 0)
+    shipped = (words for kind, words in SHIPPED.items() if isinstance(getattr(env, "unwrapped", env), kind))
+    words: Any = next(shipped, Describer)
+    if describer is not None:
+        try:
+            words = pkgutil.resolve_name(describer)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"describer {describer!r} cannot be imported: {error!r}") from error
+    if not (isinstance(words, type) and issubclass(words, Describer)):
+        raise ConfigError(f"expected the describer {describer!r} to be a subclass of Describer, got {words!r}")
+    try:
+        return env, words(env, options, obs, info)
+    except ConfigError as error:
+        raise ConfigError(f"gymnasium:{id}: {error}") from error
+
+
+def _make(id: str, kwargs: Mapping[str, Any]) -> Any:
+    module, _, name = id.rpartition(":")
+    try:
+        factory = getattr(import_module(module), name, None) if module and name.isidentifier() else None
+        if factory is not None:
+            return factory(**kwargs)
+        return gymnasium.make(id, disable_env_checker=True, **kwargs)  # our own check plays it in full
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise ConfigError(f"environment 'gymnasium:{id}' cannot be made: {error}") from error
+
+
+def _reset(env: Any, seed: int) -> tuple[Any, Any]:
+    answer = env.reset(seed=seed)
+    pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)
+    return answer if pair else (answer, {})
+
+
+def _five(obs: Any, reward: float, done: bool, info: Mapping[str, Any]) -> tuple[Any, float, bool, bool, Any]:
+    """The results of a step in the form of today, from those that environments of gym had."""
+    truncated = bool(info.get("TimeLimit.truncated", False))
+    return obs, reward, done and not truncated, truncated, info
+
+
+@cache
+def _tasks(id: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
+    """The tasks that resets with the seeds 0, 1, ... give: the first seed of each, and its observation."""
+    env, words = _open(id, *json.loads(settings))
+    found: dict[str, tuple[int, Any]] = {}
+    for seed in range(resets):
+        obs, info = _reset(env, seed)
+        found.setdefault(words.goal(obs, info), (seed, deepcopy(obs)))
+    return found

@@ -1,0 +1,351 @@
+"""Gymnasium environments as text environments, and ours as gymnasium environments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import make, spaces
+from gymnasium.utils.env_checker import check_env as check_gymnasium_env
+
+import sacglam.envs.gymnasium  # noqa: F401  (gives our environments their ids)
+from sacglam.envs import TextEnv, check_env, check_trusted
+from sacglam.envs import make as make_world
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
+LAKE = "gymnasium:FrozenLake-v1"
+DRY = {"is_slippery": False}
+LEFT, DOWN, RIGHT, UP = range(4)
+
+
+class Quest:
+    """Find the room with the flag, which the seed draws. Its answers have one of several forms."""
+
+    commands = ("go hall", "go attic")
+
+    def __init__(self, form: str = "commands", seeded: bool = True) -> None:
+        self.form, self.seeded = form, seeded
+        self.rng = Random(0)
+        self.action_space: Any = spaces.Discrete(2) if form in ("mask", "named") else None
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        if self.seeded:
+            self.rng = Random(seed)
+        self.wanted, self.room = self.rng.choice(["hall", "attic"]), "cellar"
+        obs, info = self.answer()
+        return obs if self.form == "old" else (obs, info)
+
+    def step(self, action: Any) -> Any:
+        if self.form in ("mask", "named"):
+            action = self.commands[action]
+        self.room = action.removeprefix("go ")
+        done = self.room == self.wanted
+        if self.form == "old":
+            return *self.answer()[:1], float(done), done, self.answer()[1]
+        return self.answer()[0], float(done), done, False, self.answer()[1]
+
+    def answer(self) -> tuple[Any, dict[str, Any]]:
+        commands, goal = list(self.commands), f"reach {self.wanted}"
+        text = f"room: {self.room}"
+        return {
+            "commands": ({"text": text, "mission": goal}, {"admissible_commands": commands}),
+            "valid": (text, {"goal": goal, "valid": commands, "achieved_goals": [f"reach {self.room}"]}),
+            "won": ({"text": text}, {"goal": goal, "possible_actions": commands, "won": self.room == self.wanted}),
+            "mask": (text, {"goal": goal, "action_mask": np.array([self.room != "hall", self.room == "hall"])}),
+            "named": ({"observation": text, "goal": goal}, {}),
+            "old": (text, {}),
+        }[self.form]
+
+
+class Bits:
+    """A GoalEnv: flip bits until they are the desired ones; a reward of -1 until then."""
+
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        rng = np.random.default_rng(seed)
+        self.bits, self.desired = rng.integers(2, size=3), rng.integers(2, size=3)
+        return self.answer(), {}
+
+    def step(self, action: int) -> Any:
+        self.bits[action] ^= 1
+        obs = self.answer()
+        return obs, self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}), False, False, {}
+
+    def answer(self) -> dict[str, Any]:
+        return {"observation": self.bits.copy(), "achieved_goal": self.bits.copy(), "desired_goal": self.desired}
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> float:
+        return float((achieved == desired).all()) - 1
+
+
+def test_frozen_lake_by_hand(play: Play) -> None:
+    env = make_world(LAKE, kwargs=DRY)
+    assert env.goals("train") == ["Reach row 4, column 4"]
+    start, steps = play(env, "Reach row 4, column 4", 0, [UP, DOWN, LEFT, DOWN, RIGHT, RIGHT, DOWN, RIGHT])
+    assert start == Observation("You are at row 1, column 1", ("Go left", "Go down", "Go right", "Go up"))
+    cells = ["", "row 2, column 1", "", "row 3, column 1", "row 3, column 2", "row 3, column 3", "row 4, column 3"]
+    assert [step.achieved for step in steps] == [
+        *((f"Reach {cell}",) if cell else () for cell in cells),
+        ("Reach row 4, column 4",),
+    ]
+    assert [step.reward for step in steps] == [0.0] * 7 + [1.0]
+    assert [step.terminated for step in steps] == [False] * 7 + [True]
+
+
+def test_a_hole_ends_the_episode_and_achieves_nothing(play: Play) -> None:
+    _, steps = play(make_world(LAKE, kwargs=DRY), "Reach row 4, column 4", 0, [DOWN, RIGHT])
+    assert (steps[-1].terminated, steps[-1].reward, steps[-1].achieved) == (True, 0.0, ())
+
+
+@pytest.mark.parametrize("slippery", [False, True])
+def test_frozen_lake_is_that_of_gymnasium(play: Play, slippery: bool) -> None:
+    env, reference = make_world(LAKE, kwargs={"is_slippery": slippery}), make("FrozenLake-v1", is_slippery=slippery)
+    rng = Random(slippery)
+    for seed in range(50):
+        picks = [rng.randrange(4) for _ in range(100)]
+        _, steps = play(env, "Reach row 4, column 4", seed, picks)
+        reference.reset(seed=seed)
+        for pick, step in zip(picks, steps, strict=False):
+            cell, reward, terminated, truncated, _ = reference.step(pick)
+            assert step.observation.text == f"You are at row {cell // 4 + 1}, column {cell % 4 + 1}"
+            assert (step.reward, step.terminated, step.truncated) == (reward, terminated, truncated)
+
+
+def test_practice_is_for_every_cell_of_ice(play: Play) -> None:
+    env = make_world(LAKE, kwargs=DRY, practice=True)
+    assert len(env.goals("train")) == 11
+    assert [env.goal_type(f"Reach row {row}, column 4") for row in (1, 4)] == ["practice", "task"]
+    _, steps = play(env, "Reach row 2, column 1", 0, [DOWN])
+    assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
+
+
+def test_the_step_limit_truncates(play: Play) -> None:
+    _, steps = play(make_world(LAKE, kwargs=DRY, max_steps=3), "Reach row 4, column 4", 0, [UP] * 9)
+    assert [step.truncated for step in steps] == [False, False, True]
+
+
+def test_cliff_walking_along_the_edge(play: Play) -> None:
+    env = make_world("gymnasium:CliffWalking-v1")
+    _, steps = play(env, "Reach row 4, column 12", 0, [0, *[1] * 11, 2])
+    assert [step.reward for step in steps] == [0.0] * 12 + [1.0]
+    _, steps = play(env, "Reach row 4, column 12", 0, [1])
+    assert steps[0].observation.text == "You are at row 4, column 1"
+    assert not steps[0].terminated
+
+
+def test_taxi_s_goal_is_the_stand_that_its_state_names(play: Play) -> None:
+    env, taxi = make_world("gymnasium:Taxi-v4"), make("Taxi-v4")
+    assert len(env.goals("train")) == 4
+    stands = {0: "row 1, column 1", 1: "row 1, column 5", 2: "row 5, column 1", 3: "row 5, column 4"}
+    for seed in range(30):
+        obs, _ = taxi.reset(seed=seed)
+        row, column, passenger, destination = taxi.unwrapped.decode(obs)  # type: ignore[attr-defined]
+        start, _ = play(env, f"Bring the passenger to {stands[destination]}", seed, [])
+        assert start.text == (
+            f"The taxi is at row {row + 1}, column {column + 1}. The passenger is at {stands[passenger]}"
+        )
+        assert "Drop off" not in start.actions
+
+
+def test_every_episode_is_of_the_goal_asked_for(play: Play) -> None:
+    env = make_world(f"gymnasium:{__name__}:Quest")
+    for seed in range(20):
+        _, [step] = play(env, "reach attic", seed, [1])
+        assert step.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("commands", {}),
+        ("valid", {}),
+        ("won", {}),
+        ("mask", {"actions": ["go hall", "go attic"]}),
+        ("named", {"actions": ["go hall", "go attic"]}),
+        ("old", {"actions": "env.commands", "goal": "reach it"}),
+    ],
+)
+def test_answers_of_many_forms_are_understood(
+    form: str, options: dict[str, Any], play: Play, check_contract: Callable[..., None]
+) -> None:
+    env = make_world(f"gymnasium:{__name__}:Quest", kwargs={"form": form}, **options)
+    goals = env.goals("train")
+    assert sorted(goals) == (["reach it"] if form == "old" else ["reach attic", "reach hall"])
+    for seed in range(10):
+        assert env.reset(goals[0], seed).text == "room: cellar"
+        check_contract(env, goals[0], seed, [seed, 0, 1])
+        _, steps = play(env, goals[0], seed, [0, 0 if form == "mask" else 1])  # both rooms
+        assert steps[-1].reward == 1.0
+
+
+def test_what_is_guessed_or_missing_is_stated() -> None:
+    def said(name: str, **options: Any) -> str:
+        return " ".join(check_env(lambda: make_world(name, **options)).notes)
+
+    quest = said(f"gymnasium:{__name__}:Quest")
+    assert "text from obs.text (guessed); goal from obs.mission (guessed); actions from info.admissible_comm" in quest
+    assert "a positive reward at the end (guessed)" in quest
+    assert "hindsight has nothing to work with" in quest
+    assert "set the option max_steps" in quest
+    lake = said(LAKE)
+    assert "text, goal, achieved, actions from the describer FrozenLake" in lake
+    assert "guessed" not in lake
+    assert "set the option" not in lake
+    assert said("bitflip") == ""
+
+
+def test_a_goal_env_achieves_what_its_reward_says(play: Play) -> None:
+    env = make_world(f"gymnasium:{__name__}:Bits", max_steps=3)
+    assert len(env.goals("train")) == 8
+    for seed in range(20):
+        start, steps = play(env, "1 0 1", seed, [0, 1, 2])
+        for step in steps:
+            assert set(step.achieved) == {step.observation.text.removeprefix("State: ")} - {"" if step else start.text}
+            assert step.reward == float(step.observation.text == "State: 1 0 1")
+
+
+def test_a_goal_env_s_threshold_counts() -> None:
+    class Near(Bits):
+        def compute_reward(self, achieved: Any, desired: Any, info: Any) -> float:
+            return float(abs(achieved - desired).sum() <= 1) - 1
+
+    globals()["Near"] = Near
+    env = make_world(f"gymnasium:{__name__}:Near")
+    for seed in range(20):
+        start = env.reset("1 1 1", seed)
+        step = env.step(0)
+        assert (step.reward == 1.0) == (step.observation.text.count("1") >= 2)
+        assert start.text != step.observation.text
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (LAKE, {"texts": "obs"}, "did you mean 'text'"),
+        ("gymnasium:FrozenLake-v7", {}, "It provides versioned environments"),
+        ("gymnasium:no_such_module:Lake-v0", {}, "No module named 'no_such_module'"),
+        (LAKE, {"kwargs": {"slippery": True}}, "unexpected keyword argument 'slippery'"),
+        (LAKE, {"text": "obs"}, "the option text and the describer FrozenLake exclude each other"),
+        (LAKE, {"actions": ["left", "right"]}, r"names of 4 actions, got \['left', 'right'\]"),
+        (LAKE, {"describer": "json:loads"}, "a subclass of Describer"),
+        (LAKE, {"describer": "no_such_module:Lake"}, "cannot be imported"),
+        ("gymnasium:CartPole-v1", {}, "text or whole numbers, got an array of float32"),
+        ("gymnasium:Pendulum-v1", {"text": "obs"}, "actions in words or a Discrete action space, got Box"),
+        ("gymnasium:Blackjack-v1", {"achieved": "info.facts"}, "nothing is at info.facts; obs is a tuple, info a mapp"),
+        ("gymnasium:Blackjack-v1", {"text": "observation"}, "expected a place such as info.description"),
+        ("gymnasium:Blackjack-v1", {"success": "won"}, "expected a place such as info.won"),
+        ("gymnasium:Blackjack-v1", {"text": "env.__class__"}, "expected a place"),
+    ],
+)
+def test_what_cannot_be_made_or_put_into_words_is_named(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_world(name, **options)
+
+
+def test_a_goal_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no goal of gymnasium:FrozenLake-v1; among them are 'Reach row 4, column 4'"):
+        make_world(LAKE).reset("Reach row 9, column 9", 0)
+
+
+def test_an_environment_that_ignores_its_seed_is_found_at_the_start() -> None:
+    def lake(**kwargs: Any) -> Any:
+        return make_world(LAKE, kwargs=kwargs)
+
+    check_env(lake)
+    with pytest.raises(EnvironmentContractError, match=r"does not repeat itself.*set env.repeats to false"):
+        check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"))
+    check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"), repeats=False)
+
+
+class Unseeded(Quest):
+    """Its copies draw the same numbers, one episode after the other, but not those of the seed."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        return super().reset(seed=self.rng.randrange(2**31))
+
+
+def test_code_that_a_run_names_is_refused_unless_it_is_yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, options in ((LAKE, {}), ("gymnasium:mine:Env-v0", {"describer": "mine:Words"})):
+        check_trusted(name, options)
+    for name, options in (("gymnasium:os:system", {}), (LAKE, {"describer": "os:system"})):
+        with pytest.raises(ConfigError, match="names 'os:system', which would be imported"):
+            check_trusted(name, options)
+
+
+def test_without_gymnasium_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("sacglam.envs.gymnasium")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(ConfigError, match=r"needs gymnasium: pip install -e '\.\[gymnasium\]'"):
+        make_world(LAKE)
+
+
+@pytest.mark.parametrize("id", ["Playground-v0", "PlaygroundSimple-v0", "Bitflip-v0", "Babyai-v0"])
+@pytest.mark.filterwarnings("error")
+def test_ours_pass_gymnasium_s_check(id: str) -> None:
+    check_gymnasium_env(make(id).unwrapped)
+
+
+def test_an_episode_through_the_wrapper_is_the_direct_one() -> None:
+    env, direct = make("Playground-v0", max_steps=20), make_world("playground", max_steps=20)
+    rng = Random(0)
+    for episode in range(30):
+        obs, info = env.reset(seed=episode)
+        seen, over = direct.reset(info["goal"], info["seed"]), False
+        while not over:
+            assert obs == {"text": seen.text, "goal": info["goal"]}
+            assert tuple(info["admissible_commands"]) == seen.actions
+            assert info["action_mask"].tolist() == [1] * len(seen.actions)
+            action = rng.randrange(len(seen.actions))
+            step = direct.step(action)
+            obs, reward, terminated, truncated, info = env.step(action)
+            assert (reward, terminated, truncated) == (step.reward, step.terminated, step.truncated)
+            assert tuple(info["achieved_goals"]) == step.achieved
+            seen, over = step.observation, terminated or truncated
+        again, _ = env.reset(options={"goal": info["goal"], "seed": info["seed"]})
+        assert again["text"] == direct.reset(info["goal"], info["seed"]).text
+
+
+def test_an_action_beyond_the_list_does_nothing() -> None:
+    env = make("Bitflip-v0", bits=3, max_actions=5)
+    before, info = env.reset(seed=1)
+    assert info["action_mask"].tolist() == [1, 1, 1, 0, 0]
+    for _ in range(9):
+        after, reward, terminated, truncated, info = env.step(4)
+        assert (after, reward, terminated, truncated, info["achieved_goals"]) == (before, 0.0, False, False, [])
+
+
+def test_what_the_wrapper_cannot_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a state with 8 actions; pass max_actions"):
+        make("Bitflip-v0", max_actions=2).reset()
+    with pytest.raises(ConfigError, match=r"expected the options goal and seed, got \['gaol'\]"):
+        make("Bitflip-v0").reset(options={"gaol": "A B"})
+    with pytest.raises(ConfigError, match="no heldout goals"):
+        make("Bitflip-v0", split="heldout")
+
+
+def test_ours_taken_back_in_are_the_same(play: Play) -> None:
+    back, direct = make_world("gymnasium:Bitflip-v0", kwargs={"bits": 2}), make_world("bitflip", bits=2)
+    assert sorted(back.goals("train")) == sorted(direct.goals("train"))
+    for seed in range(20):
+        start, steps = play(back, "A B", seed, [0, 1])
+        by_text = {direct.reset("A B", s): s for s in range(20)}
+        assert play(direct, "A B", by_text[start], [0, 1]) == (start, steps)
+
+
+def test_the_ids_are_there_where_gymnasium_is_imported_first() -> None:
+    program = "import gymnasium; print(gymnasium.make('sacglam.envs:Playground-v0', size='simple').action_space)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "Discrete(4)\n"
