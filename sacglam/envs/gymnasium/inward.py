@@ -156,7 +156,7 @@ class GymnasiumWorld(TextEnv):
         ]
         lines = [
             f"{'; '.join(taken)}. The reward is 1 for the goal, and not the environment's own",
-            f"{len(self._tasks):,} different goals in {self._resets} resets, such as {next(iter(self._tasks))!r}",
+            f"goals in {self._resets} resets: {len(self._tasks):,}, such as {next(iter(self._tasks))!r}",
         ]
         if "achieved" not in origin:
             lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
