@@ -24,13 +24,16 @@ from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrai
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
+from sacglam.models.causal import CausalLM
 from sacglam.models.loading import architecture_of
 from sacglam.models.lora_lm import LoraLM
+from sacglam.models.packing import PackedCausal, pack
+from sacglam.models.tokens import TokenisedQuery
 from sacglam.prompt import query
 from sacglam.types import Observation
 
 ROOT = Path(__file__).resolve().parent.parent
-VARIANTS = ("packed", "separate", "repeat")
+VARIANTS = ("packed", "separate", "repeat", "apart")
 SHAPES: dict[str, dict[str, Any]] = {
     # The shape of SmolLM-135M, weights random.
     "smollm": {
@@ -75,6 +78,7 @@ T5_SHAPES: dict[str, dict[str, Any]] = {
 }
 LORA_RANK = 16
 MAX_TOKENS = 2048
+_GROUPS = 10  # of actions that begin alike
 FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
 
 
@@ -86,6 +90,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--actions", type=int, nargs="+", default=[10, 50], help="candidate actions of each state")
     options.add_argument("--prompt-tokens", type=int, default=200)
     options.add_argument("--action-tokens", type=int, default=4)
+    options.add_argument(
+        "--alike",
+        type=int,
+        default=0,
+        help="first tokens that an action shares with a tenth of the others, as the commands of a text game do; with "
+        "actions packed apart next to it; decoder-only",
+    )
     options.add_argument("--rows", type=int, default=2, help="states in one batch")
     options.add_argument("--repeats", type=int, default=3, help="timed runs of each variant, interleaved")
     options.add_argument("--threads", type=int, default=1, help="CPU threads")
@@ -129,7 +140,9 @@ def shape_config(name: str, layers: int | None = None) -> PreTrainedConfig:
 
 def variants(options: argparse.Namespace) -> tuple[str, ...]:
     """What is compared: encoding the prompt once and repeating it is a way of encoder-decoders alone."""
-    return VARIANTS if options.model_shape in T5_SHAPES else VARIANTS[:2]
+    if options.model_shape in T5_SHAPES:
+        return VARIANTS[:3]
+    return (*VARIANTS[:2], "apart") if options.alike else VARIANTS[:2]
 
 
 def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> LoraLM[Any]:
@@ -137,11 +150,21 @@ def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str])
     model = base_model(options)
     architecture = architecture_of(model.config)
     lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type=architecture.task)
+    if variant == "apart":
+        return ApartLM(model, lora, adapters, bucket=options.bucket)
     if variant == "packed":
         return architecture.lm(model, lora, adapters, bucket=options.bucket)
     if model.config.is_encoder_decoder:
         return SeparateSeq2SeqLM(model, lora, adapters, once=variant == "repeat")
     return SeparateLM(model, lora, adapters, lean=options.reference == "lean")
+
+
+class ApartLM(CausalLM):
+    """Packs actions without sharing the tokens with which they begin."""
+
+    @staticmethod
+    def packed(model: PreTrainedModel, queries: Sequence[TokenisedQuery], bucket: int) -> PackedCausal:
+        return pack(queries, bucket, share=False)
 
 
 def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
@@ -161,9 +184,13 @@ def observation(seed: int, options: argparse.Namespace, actions: int) -> Observa
         ids = torch.randint(vocabulary, (words,), generator=generator)
         return " ".join(f"w{i}" for i in ids.tolist())
 
+    begins = [text(options.alike) for _ in range(_GROUPS)] if options.alike else [""]
     return Observation(
         text=text(options.prompt_tokens - FRAME_TOKENS),
-        actions=tuple(text(options.action_tokens) for _ in range(actions)),
+        actions=tuple(
+            f"{begins[number % len(begins)]} {text(options.action_tokens - options.alike)}".strip()
+            for number in range(actions)
+        ),
     )
 
 
@@ -221,8 +248,11 @@ def comparison(
         "actions": actions,
         "prompt_tokens": options.prompt_tokens,
         "action_tokens": options.action_tokens,
+        "alike": options.alike,
+        "tokens": _tokens(options, actions),
         **_speedup("speedup", seconds["packed"], seconds["separate"]),
         **(_speedup("speedup_over_repeat", seconds["packed"], seconds["repeat"]) if "repeat" in seconds else {}),
+        **(_speedup("speedup_over_apart", seconds["packed"], seconds["apart"]) if "apart" in seconds else {}),
         "memory_ratio": round(peak["packed"] / peak["separate"], 3) if peak else None,
         "seconds": {variant: round(value, 4) for variant, value in medians.items()},
         "peak_mib": {variant: round(value / 2**20) for variant, value in peak.items()} if peak else None,
@@ -234,6 +264,18 @@ def comparison(
         "repeats": options.repeats,
         **machine(options.device, options.threads),
     }
+
+
+def _tokens(options: argparse.Namespace, actions: int) -> dict[str, int]:
+    """Tokens of one state, without padding and an encoder-decoder's start tokens."""
+    prompt, length, groups = options.prompt_tokens, options.action_tokens, min(actions, _GROUPS)
+    tokens = {
+        "packed": prompt + groups * options.alike + actions * (length - options.alike),
+        "separate": actions * (prompt + length),
+        "repeat": actions * (prompt + length),
+        "apart": prompt + actions * length,
+    }
+    return {variant: tokens[variant] for variant in variants(options)}
 
 
 def _speedup(name: str, packed: Sequence[float], other: Sequence[float]) -> dict[str, Any]:

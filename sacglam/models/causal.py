@@ -20,11 +20,11 @@ class CausalLM(LoraLM[PackedCausal]):
     @staticmethod
     @override
     def packed(model: PreTrainedModel, queries: Sequence[TokenisedQuery], bucket: int) -> PackedCausal:
-        return pack(queries, bucket)  # one sequence `[prompt | a1 | a2 | ...]` per query
+        return pack(queries, bucket)  # one sequence `[prompt | actions]` per query
 
     @staticmethod
     @override
     def hidden(model: PreTrainedModel, packed: PackedCausal, run: RunStack) -> Tensor:
-        mask = additive(attention_mask(packed.segment_BS), model.dtype)
+        mask = additive(attention_mask(packed.end_BS), model.dtype)
         inputs = {"input_ids": packed.ids_BS, "position_ids": packed.positions_BS}
         return run(decoder_of(model), {**inputs, "attention_mask": mask, "use_cache": False})

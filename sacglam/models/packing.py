@@ -1,12 +1,13 @@
 """Packing: all actions of a state in one sequence, decoder-only and encoder-decoder.
 
-A decoder-only model reads `[prompt | a1 | a2 | ...]`: positions restart after the prompt for each action. An
-encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]` in its decoder. A mask hides sibling
-actions from each other, so that each is scored as if it alone followed the prompt, while the prompt is computed once.
-A state costs P + |A| L tokens instead of |A| (P + L).
+A decoder-only model reads `[prompt | actions]`, the actions as a tree: those that begin with the same tokens share
+them, as `Go to red cat` and `Go to blue door` share `Go to`. Positions go back where a branch begins. An
+encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]` in its decoder. A mask hides branches
+from each other, so that each action is scored as if it alone followed the prompt, while the prompt is computed once.
+A state costs at most P + |A| L tokens instead of |A| (P + L).
 
 Shapes (docs/notation.md): B rows, P prompt length, A actions, T tokens of an action, S packed length, R scored rows,
-N action tokens, X actions of all rows.
+N action tokens, those shared counted once, X actions of all rows.
 """
 
 from collections.abc import Sequence
@@ -22,22 +23,20 @@ from sacglam.models.tokens import Ids, TokenisedQuery
 
 Ints = npt.NDArray[np.int64]
 
-PAD_SEGMENT = -1
-PROMPT_SEGMENT = 0
-
 
 @dataclass(frozen=True)
 class Packed:
     """Actions in rows of S positions, and where in them scores and hidden states are read.
 
-    `segment` is -1 on padding, 0 on a prompt and k + 1 on action k. `scored_rows` lists the positions whose next-token
-    distribution is needed, once each (one serves the first token of all a state's actions), as ascending indices into
-    the flattened (B * S) positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is
-    `token_id[n]`. Tokens are in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`.
+    A position is seen by those from itself to `end`, exclusive: a prompt's by the whole row, an action's by what
+    continues it, padding's by itself alone. `scored_rows` lists the positions whose next-token distribution is needed,
+    once each (one serves the first token of all a state's actions), as ascending indices into the flattened (B * S)
+    positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is `token_id[n]`. Tokens are
+    in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`.
     """
 
     ids_BS: Tensor
-    segment_BS: Tensor
+    end_BS: Tensor
     scored_rows_R: Tensor
     token_row_N: Tensor
     token_id_N: Tensor
@@ -69,7 +68,7 @@ class PackedCausal(Packed):
 
 @dataclass(frozen=True)
 class PackedSeq2Seq(Packed):
-    """For an encoder-decoder: `ids_BS` are the decoder's. Each action's segment starts with the start token.
+    """For an encoder-decoder: `ids_BS` are the decoder's. Each action starts with the start token, and shares no token.
 
     A state's start tokens have all read the same, so the first of them predicts every action's first token.
     """
@@ -79,47 +78,76 @@ class PackedSeq2Seq(Packed):
 
 
 @dataclass(frozen=True)
-class _Actions:
-    """All actions of all rows, concatenated."""
+class _Tokens:
+    """The action tokens of all rows, row by row. Shared ones are there once, each before those that continue it."""
 
-    count_B: Ints
-    length_X: Ints
-    row_X: Ints
-    place_X: Ints  # among its row's actions
-    action_N: Ints
-    offset_N: Ints  # within its action
+    row_N: Ints
+    depth_N: Ints  # tokens of the action before it
+    parent_N: Ints  # the token before it; of no meaning at depth 0
+    end_N: Ints  # tokens from here to the end, exclusive, continue it
     id_N: Ids
+    place_N: Ints  # of the action that it belongs to, or the first of them, among the row's actions in this order
+    index_XT: Ints  # the tokens of each action, in the order of `queries`; N on padding
+    length_X: Ints
+    count_B: Ints
 
     @staticmethod
-    def of(queries: Sequence[TokenisedQuery]) -> "_Actions":
+    def of(queries: Sequence[TokenisedQuery], share: bool) -> "_Tokens":
+        """With `share`, actions of a row share the tokens with which they begin alike, and are sorted to that end."""
         count_B = np.array([len(q.actions) for q in queries])
         length_X = np.array([len(action) for q in queries for action in q.actions])
         row_X, place_X = _positions(count_B)
-        action_N, offset_N = _positions(length_X)
-        id_N = np.concatenate([action for q in queries for action in q.actions])
-        return _Actions(count_B, length_X, row_X, place_X, action_N, offset_N, id_N)
+        id_XT = np.full((len(length_X), int(length_X.max())), -1)
+        column_T = np.arange(id_XT.shape[1])
+        id_XT[column_T < length_X[:, None]] = np.concatenate([action for q in queries for action in q.actions])
+
+        order_X, shared_X = np.arange(len(length_X)), np.zeros_like(length_X)
+        if share:
+            order_X = np.lexsort((*id_XT.T[::-1], row_X))
+            same_XT = (id_XT[order_X[1:]] == id_XT[order_X[:-1]]) & (row_X[1:] == row_X[:-1])[:, None]
+            shared_X[1:] = np.minimum(np.cumprod(same_XT, axis=1).sum(axis=1), length_X[order_X[1:]])
+        # Rows and counts of actions are the same in either order.
+        new_XT = (column_T >= shared_X[:, None]) & (column_T < length_X[order_X, None])
+        total, first_X = int(new_XT.sum()), np.cumsum(new_XT.sum(axis=1)) - new_XT.sum(axis=1)
+        # A shared token is the newest one of its depth; it ends where an action shares fewer tokens than its depth.
+        index_XT = np.where(new_XT, np.cumsum(new_XT).reshape(new_XT.shape) - 1, -1)
+        index_XT = np.maximum.accumulate(index_XT, axis=0)
+        until_XT = np.where(column_T >= shared_X[:, None], first_X[:, None], total)
+        until_XT = np.vstack([until_XT[1:], np.full_like(until_XT[:1], total)])
+        end_XT = np.minimum.accumulate(until_XT[::-1], axis=0)[::-1]
+        action_N, depth_N = np.nonzero(new_XT)
+        by_query_XT = np.empty_like(index_XT)
+        by_query_XT[order_X] = index_XT
+        return _Tokens(
+            row_N=row_X[action_N],
+            depth_N=depth_N,
+            parent_N=index_XT[action_N, depth_N - 1],
+            end_N=end_XT[new_XT],
+            id_N=id_XT[order_X][new_XT],
+            place_N=place_X[action_N],
+            index_XT=np.where(column_T < length_X[:, None], by_query_XT, total),
+            length_X=length_X,
+            count_B=count_B,
+        )
 
     @property
-    def row_N(self) -> Ints:
-        return self.row_X[self.action_N]
-
-    def sum_by_row(self, value_X: Ints) -> Ints:
-        return np.bincount(self.row_X, weights=value_X, minlength=len(self.count_B)).astype(np.int64)
+    def by_row_B(self) -> Ints:
+        """How many tokens each row has."""
+        return np.bincount(self.row_N, minlength=len(self.count_B))
 
     def readout(self, flat_N: Ints, prompt_row_B: Ints) -> dict[str, Any]:
         """Where scores and hidden states are read, given the flat index of each action token and of each prompt row."""
-        # The row that predicts a token: the one before it, and for an action's first token the prompt's.
-        predicting_N = np.where(self.offset_N == 0, prompt_row_B[self.row_N], flat_N - 1)
+        predicting_N = np.where(self.depth_N == 0, prompt_row_B[self.row_N], flat_N[self.parent_N])
         scored_rows_R, token_row_N = np.unique(predicting_N, return_inverse=True)
+        row_X, place_X = _positions(self.count_B)
         shape = (len(self.count_B), int(self.count_B.max()))
-        token_index = np.full((*shape, int(self.length_X.max())), len(self.id_N))
         order_N = np.argsort(token_row_N, kind="stable")
-        index_N = np.argsort(order_N)
-        token_index[self.row_N, self.place_X[self.action_N], self.offset_N] = index_N
+        token_index = np.full((*shape, self.index_XT.shape[1]), len(self.id_N))
+        token_index[row_X, place_X] = np.append(np.argsort(order_N), len(self.id_N))[self.index_XT]
         last_row = np.zeros(shape, dtype=np.int64)
-        last_row[self.row_X, self.place_X] = flat_N[np.cumsum(self.length_X) - 1]
+        last_row[row_X, place_X] = flat_N[self.index_XT[np.arange(len(row_X)), self.length_X - 1]]
         lengths = np.ones(shape, dtype=np.int64)
-        lengths[self.row_X, self.place_X] = self.length_X
+        lengths[row_X, place_X] = self.length_X
         found = {
             "scored_rows_R": scored_rows_R,
             "token_row_N": token_row_N[order_N],
@@ -134,63 +162,69 @@ class _Actions:
         return {"row_starts": row_starts, **{name: torch.from_numpy(values) for name, values in found.items()}}
 
 
-def pack(queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
-    """Pack for a decoder-only model; S is rounded up to a multiple of `bucket`, so that few shapes occur."""
-    actions = _Actions.of(queries)
+def pack(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True) -> PackedCausal:
+    """Pack for a decoder-only model; S is rounded up to a multiple of `bucket`, so that few shapes occur.
+
+    Without `share` each action has its tokens to itself.
+    """
+    tokens = _Tokens.of(queries, share)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
-    block_B = actions.sum_by_row(actions.length_X)
     width = int(prompt_len_B.max())
-    length = _rounded(width + int(block_B.max()), bucket)
+    length = _rounded(width + int(tokens.by_row_B.max()), bucket)
+    shape = (len(queries), length)
 
     row_M, column_M = _positions(prompt_len_B)
     column_M += width - prompt_len_B[row_M]
-    ids = np.zeros((len(queries), length), dtype=np.int64)
-    positions = np.zeros_like(ids)
-    segment = np.full_like(ids, PAD_SEGMENT)
+    ids, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    end = np.tile(np.arange(1, length + 1), (len(queries), 1))
     ids[row_M, column_M] = np.concatenate([q.prompt for q in queries])
     positions[row_M, column_M] = column_M - (width - prompt_len_B[row_M])
-    segment[row_M, column_M] = PROMPT_SEGMENT
+    end[row_M, column_M] = width + tokens.by_row_B[row_M]
 
-    row_N = actions.row_N
-    column_N = width + _positions(block_B)[1]
-    ids[row_N, column_N] = actions.id_N
-    positions[row_N, column_N] = prompt_len_B[row_N] + actions.offset_N
-    segment[row_N, column_N] = 1 + actions.place_X[actions.action_N]
+    row_N = tokens.row_N
+    shift_N = width - (np.cumsum(tokens.by_row_B) - tokens.by_row_B)[row_N]
+    column_N = np.arange(len(row_N)) + shift_N
+    ids[row_N, column_N] = tokens.id_N
+    positions[row_N, column_N] = prompt_len_B[row_N] + tokens.depth_N
+    end[row_N, column_N] = tokens.end_N + shift_N
     return PackedCausal(
         ids_BS=torch.from_numpy(ids),
-        segment_BS=torch.from_numpy(segment),
+        end_BS=torch.from_numpy(end),
         positions_BS=torch.from_numpy(positions),
-        **actions.readout(row_N * length + column_N, np.arange(len(queries)) * length + width - 1),
+        **tokens.readout(row_N * length + column_N, np.arange(len(queries)) * length + width - 1),
     )
 
 
 def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1) -> PackedSeq2Seq:
-    """Pack for an encoder-decoder whose decoder starts with token `start`; P and S are multiples of `bucket`."""
-    actions = _Actions.of(queries)
+    """Pack for an encoder-decoder whose decoder starts with token `start`; P and S are multiples of `bucket`.
+
+    Actions share no tokens, because this decoder knows positions by their distance in the row.
+    """
+    tokens = _Tokens.of(queries, share=False)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
     width = _rounded(int(prompt_len_B.max()), bucket)
     prompts = np.zeros((len(queries), width), dtype=np.int64)
     prompt_mask = np.arange(width) < prompt_len_B[:, None]
     prompts[prompt_mask] = np.concatenate([q.prompt for q in queries])
 
-    block_X = 1 + actions.length_X
-    length = _rounded(int(actions.sum_by_row(block_X).max()), bucket)
-    start_X = np.cumsum(block_X) - block_X  # over all rows,
-    first_B = np.cumsum(actions.count_B) - actions.count_B
-    start_X -= start_X[first_B][actions.row_X]  # ... and within its own
+    length = _rounded(int((tokens.by_row_B + tokens.count_B).max()), bucket)
     ids = np.zeros((len(queries), length), dtype=np.int64)
-    segment = np.full_like(ids, PAD_SEGMENT)
-    ids[actions.row_X, start_X] = start
-    segment[actions.row_X, start_X] = 1 + actions.place_X
-    row_N, column_N = actions.row_N, start_X[actions.action_N] + 1 + actions.offset_N
-    ids[row_N, column_N] = actions.id_N
-    segment[row_N, column_N] = 1 + actions.place_X[actions.action_N]
+    end = np.tile(np.arange(1, length + 1), (len(queries), 1))
+    row_N = tokens.row_N
+    shift_N = 1 + tokens.place_N - (np.cumsum(tokens.by_row_B) - tokens.by_row_B)[row_N]
+    column_N = np.arange(len(row_N)) + shift_N
+    ids[row_N, column_N] = tokens.id_N
+    end[row_N, column_N] = tokens.end_N + shift_N
+    first = tokens.depth_N == 0
+    row_X, start_X = row_N[first], column_N[first] - 1
+    ids[row_X, start_X] = start
+    end[row_X, start_X] = end[row_X, start_X + 1]
     return PackedSeq2Seq(
         ids_BS=torch.from_numpy(ids),
-        segment_BS=torch.from_numpy(segment),
+        end_BS=torch.from_numpy(end),
         prompt_ids_BP=torch.from_numpy(prompts),
         prompt_mask_BP=torch.from_numpy(prompt_mask),
-        **actions.readout(row_N * length + column_N, np.arange(len(queries)) * length),
+        **tokens.readout(row_N * length + column_N, np.arange(len(queries)) * length),
     )
 
 
@@ -205,18 +239,10 @@ def _positions(lengths: Ints) -> tuple[Ints, Ints]:
     return run, np.arange(len(run)) - start[run]
 
 
-def attention_mask(segment_BS: Tensor) -> Tensor:
-    """The boolean mask (B, 1, S, S): true where the query position (third axis) may see the key (fourth).
-
-    Causal over the prompt, if there is one; an action sees the prompt and itself causally; padding sees only itself,
-    because a row that sees nothing would become NaN.
-    """
-    length = segment_BS.shape[1]
-    causal_SS = torch.ones(length, length, dtype=torch.bool, device=segment_BS.device).tril()
-    key_B1S, query_BS1 = segment_BS[:, None, :], segment_BS[:, :, None]
-    visible_BSS = (key_B1S == PROMPT_SEGMENT) | ((key_B1S == query_BS1) & (key_B1S != PAD_SEGMENT))
-    diagonal_SS = torch.eye(length, dtype=torch.bool, device=segment_BS.device)
-    return ((visible_BSS & causal_SS) | diagonal_SS)[:, None]
+def attention_mask(end_BS: Tensor) -> Tensor:
+    """The boolean mask (B, 1, S, S): true where the query position (third axis) may see the key (fourth)."""
+    column_S = torch.arange(end_BS.shape[1], device=end_BS.device)
+    return ((column_S <= column_S[:, None]) & (column_S[:, None] < end_BS[:, None]))[:, None]
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -83,7 +83,10 @@ def _windows(text_config: PreTrainedConfig) -> dict[str, int]:
 
 
 def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[float, float]:
-    """The largest gap between packed and separate sequences, of hidden states (relative) and of scores (nats)."""
+    """The largest gap between packed and separate sequences, of hidden states (relative) and of scores (nats).
+
+    Hidden states are those of the actions' last tokens, which have read all others.
+    """
     kind: type[LoraLM[Any]] = Seq2SeqLM if model.config.is_encoder_decoder else CausalLM
     weight = output_layer_of(model).weight
     try:
@@ -94,9 +97,10 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
         raise unpackable(
             model.config, name, f"it fails on a packed sequence with a 4-D attention mask and positions ({error})"
         ) from error
-    expected_SH, expected_N = (torch.cat(parts) for parts in zip(*separate, strict=True))
-    gap_SH = hidden_SH[packed.segment_BS[0] > 0].float() - expected_SH
-    hidden_gap = (gap_SH.norm(dim=-1) / expected_SH.norm(dim=-1)).max().item()
+    expected_AH = torch.stack([last_H for last_H, _ in separate])
+    expected_N = torch.cat([log_prob_L for _, log_prob_L in separate])
+    gap_AH = hidden_SH[packed.last_row_BA[0]].float() - expected_AH
+    hidden_gap = (gap_AH.norm(dim=-1) / expected_AH.norm(dim=-1)).max().item()
     scored_RH = kind.scale(model) * hidden_SH[packed.scored_rows_R]
     got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N, packed.row_starts)
     place_N = packed.token_index_BAT.flatten()
@@ -141,7 +145,7 @@ def _row(model: PreTrainedModel, *parts: Ids) -> Tensor:
 
 
 def _separate(model: PreTrainedModel, prompt: Ids, action: Ids) -> tuple[Tensor, Tensor]:
-    """Hidden states at the positions of one action's segment, and its log-probabilities (L,), by the model's own
+    """The hidden state (H,) at an action's last token, and the action's log-probabilities (L,), by the model's own
     forward."""
     hidden: list[Tensor] = []
     handle = decoder_of(model).register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state[0].float()))
@@ -149,9 +153,8 @@ def _separate(model: PreTrainedModel, prompt: Ids, action: Ids) -> tuple[Tensor,
         log_prob_TV = torch.log_softmax(model(**_inputs(model, prompt, action)).logits.float(), dim=-1)[0]
     finally:
         handle.remove()
-    before = 0 if model.config.is_encoder_decoder else len(prompt)  # a decoder of its own reads no prompt
     action_N1 = torch.from_numpy(action)[:, None].to(model.device)
-    return hidden[0][before:], log_prob_TV[-len(action) - 1 : -1].gather(-1, action_N1).squeeze(-1)
+    return hidden[0][-1], log_prob_TV[-len(action) - 1 : -1].gather(-1, action_N1).squeeze(-1)
 
 
 def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:

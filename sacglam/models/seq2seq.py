@@ -43,7 +43,7 @@ class Seq2SeqLM(LoraLM[PackedSeq2Seq]):
 
         prompt_ids_BP, ids_BS = packed.prompt_ids_BP, packed.ids_BS
         encoded_BPH = run(encoder_of(model), {"input_ids": prompt_ids_BP, "attention_mask": prompt_mask(prompt_ids_BP)})
-        mask = additive(attention_mask(packed.segment_BS), model.dtype)
+        mask = additive(attention_mask(packed.end_BS), model.dtype)
         inputs = {"input_ids": ids_BS, "attention_mask": mask, "use_cache": False}
         read = {"encoder_hidden_states": encoded_BPH, "encoder_attention_mask": prompt_mask(ids_BS)}
         return run(decoder_of(model), {**inputs, **read})

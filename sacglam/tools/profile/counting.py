@@ -19,7 +19,7 @@ from sacglam.config import Config, ModelConfig
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
 from sacglam.models.loading import architecture_of, load_shape
 from sacglam.models.lora_lm import decoder_of, output_layer_of
-from sacglam.models.packing import PROMPT_SEGMENT, Packed, PackedSeq2Seq
+from sacglam.models.packing import Packed, PackedCausal, PackedSeq2Seq
 from sacglam.models.seq2seq import encoder_of
 from sacglam.tools.profile.phases import Recorder, ordered, synchronise
 from sacglam.tools.profile.result import Floor, Work
@@ -64,14 +64,17 @@ class PassCounter:
         lm.forward = listed  # type: ignore[method-assign]
 
     def _pass(self, packed: Packed) -> Pass:
-        prompt, computed = int((packed.segment_BS == PROMPT_SEGMENT).sum()), packed.ids_BS.numel()
-        if isinstance(packed, PackedSeq2Seq):
-            prompt, computed = int(packed.prompt_mask_BP.sum()), computed + packed.prompt_ids_BP.numel()
+        prompt, actions, computed = 0, len(packed.token_id_N), packed.ids_BS.numel()
+        if isinstance(packed, PackedCausal):
+            prompt = int((packed.positions_BS.flatten()[packed.prompt_row_B] + 1).sum())
+        elif isinstance(packed, PackedSeq2Seq):
+            prompt = int(packed.prompt_mask_BP.sum())
+            actions, computed = actions + int(packed.actions_BA.sum()), computed + packed.prompt_ids_BP.numel()
         return Pass(
             phase=self._recorder.phase,
             states=len(packed.ids_BS),
             prompt=prompt,
-            actions=int((packed.segment_BS > PROMPT_SEGMENT).sum()),
+            actions=actions,
             scored=len(packed.scored_rows_R),
             computed=computed,
             flop_before=self.flop.get_total_flops(),

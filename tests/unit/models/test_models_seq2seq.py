@@ -27,7 +27,7 @@ def test_the_layout_of_two_ragged_rows() -> None:
     assert packed.prompt_ids_BP.tolist() == [[11, 12, 13], [21, 0, 0]]
     assert packed.prompt_mask_BP.tolist() == [[True, True, True], [True, False, False]]
     assert packed.ids_BS.tolist() == [[9, 1, 2, 9, 3], [9, 4, 5, 6, 0]]
-    assert packed.segment_BS.tolist() == [[1, 1, 1, 2, 2], [1, 1, 1, 1, -1]]
+    assert packed.end_BS.tolist() == [[3, 3, 3, 5, 5], [4, 4, 4, 4, 5]]
     # The first start token predicts every action's first token: 1 and 3; in row 1, 4.
     assert packed.scored_rows_R.tolist() == [0, 1, 5, 6, 7]
     assert packed.token_row_N.tolist() == [0, 0, 1, 2, 3, 4]
@@ -49,7 +49,7 @@ def test_the_bucket_rounds_both_lengths_up() -> None:
 
 
 def test_who_sees_whom() -> None:
-    mask = attention_mask(pack_seq2seq(QUERIES, start=9).segment_BS)
+    mask = attention_mask(pack_seq2seq(QUERIES, start=9).end_BS)
     rows = [["".join("x" if seen else "." for seen in row) for row in sheet.tolist()] for sheet in mask[:, 0]]
     assert rows[0] == [
         "x....",  # the first action, from its start token on
@@ -67,7 +67,7 @@ def test_all_start_tokens_of_a_state_have_read_the_same(name: str) -> None:
     assert isinstance(lm, Seq2SeqLM)
     packed = lm.pack(ragged(counts=[5]))
     hidden_SH = lm._hidden(packed, ACTOR)[0]
-    starts_AH = hidden_SH[[0, *(packed.segment_BS[0].diff().nonzero()[:, 0] + 1).tolist()]]
+    starts_AH = hidden_SH[[0, *(packed.end_BS[0].diff().nonzero()[:, 0] + 1).tolist()]]
     assert starts_AH.shape[0] == 5
     torch.testing.assert_close(starts_AH, starts_AH[:1].expand_as(starts_AH), atol=2e-6, rtol=0)
     assert torch.equal(lm.forward(packed).prompt_hidden_BH[0], hidden_SH[0])

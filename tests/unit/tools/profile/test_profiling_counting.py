@@ -59,7 +59,7 @@ ADAPTER = RANK * (2 * (64 + HEADS) + 2 * (64 + 48) + 3 * (64 + 160))
 
 
 def states(prompt: int, *actions: int) -> TokenisedQuery:
-    return TokenisedQuery(np.arange(1, prompt + 1), tuple(np.arange(1, n + 1) for n in actions))
+    return TokenisedQuery(np.arange(1, prompt + 1), tuple(np.arange(1, n + 1) + 10 * i for i, n in enumerate(actions)))
 
 
 ALIKE = [states(20, 3, 2, 5, 4)] * 6
