@@ -17,13 +17,12 @@ from sacglam.errors import ModelError, RunDirectoryError
 from sacglam.learner.learner import model_tensors
 from sacglam.models.agent_model import AgentModel
 from sacglam.policy import SamplingPolicy, greedy
-from sacglam.prompt import query
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.directory import RunDirectory, write_files
 from sacglam.runtime.devices import in_one_process, resolve
 from sacglam.scoring.packed import PackedScorer
-from sacglam.types import Observation
+from sacglam.types import Observation, Past, Query
 
 
 @dataclass(frozen=True)
@@ -39,25 +38,27 @@ class Agent:
         """The policy at many states."""
         return PackedScorer(self.model.lm, self.model.tokenizer, self.model.policy)
 
-    def probabilities(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
+    def probabilities(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
         """pi(a|o,g) of each action (paper, Eq. 2); sums to 1.
+
+        `past` are the episode's earlier steps, as (observation, action): an agent with `prompt.history` reads the last.
 
         Raises:
             SacglamError: the action list is empty or repeats itself, or the texts do not fit the model.
         """
-        log_pi = self.scorer.log_policy([query(goal, _state(observation, actions))])[0]
+        log_pi = self.scorer.log_policy([self._query(observation, goal, actions, past)])[0]
         return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
 
-    def value(self, observation: str, goal: str, actions: Sequence[str]) -> float:
+    def value(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> float:
         """V(o, g): the expected discounted return, as PPO's critic or the policy's mean of Q gives it.
 
         Raises:
             SacglamError: as for `probabilities`.
         """
         if not self.has_q:
-            return float(self._evaluate(observation, goal, actions).value_B)
-        probabilities = self.probabilities(observation, goal, actions)
-        values = self.q_values(observation, goal, actions)
+            return float(self._evaluate(observation, goal, actions, past).value_B)
+        probabilities = self.probabilities(observation, goal, actions, past)
+        values = self.q_values(observation, goal, actions, past)
         return sum(probabilities[action] * values[action] for action in actions)
 
     @property
@@ -65,7 +66,7 @@ class Agent:
         """Whether its critic values each action (SAC), and not the state alone (PPO)."""
         return self.config.algo.type == "sac"
 
-    def q_values(self, observation: str, goal: str, actions: Sequence[str]) -> dict[str, float]:
+    def q_values(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
         """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
 
         Raises:
@@ -73,21 +74,33 @@ class Agent:
         """
         if not self.has_q:
             raise ModelError("an agent trained by PPO has no Q values; ask for value(), that of the state")
-        [values] = self.model.q_values([query(goal, _state(observation, actions))])
+        [values] = self.model.q_values([self._query(observation, goal, actions, past)])
         return dict(zip(actions, values.tolist(), strict=True))
 
     @torch.no_grad()
-    def _evaluate(self, observation: str, goal: str, actions: Sequence[str]) -> Any:
-        return self.model.evaluate(self.model.pack([query(goal, _state(observation, actions))]))
+    def _evaluate(self, observation: str, goal: str, actions: Sequence[str], past: Past) -> Any:
+        return self.model.evaluate(self.model.pack([self._query(observation, goal, actions, past)]))
 
-    def act(self, observation: str, goal: str, actions: Sequence[str], rng: np.random.Generator | None = None) -> str:
+    def act(
+        self,
+        observation: str,
+        goal: str,
+        actions: Sequence[str],
+        rng: np.random.Generator | None = None,
+        past: Past = (),
+    ) -> str:
         """The most probable action, or with `rng` one drawn from the policy.
 
         Raises:
             SacglamError: as for `probabilities`.
         """
-        log_pi = self.scorer.log_policy([query(goal, _state(observation, actions))])[0]
+        log_pi = self.scorer.log_policy([self._query(observation, goal, actions, past)])[0]
         return actions[greedy(log_pi) if rng is None else SamplingPolicy(rng)(log_pi)]
+
+    def _query(self, observation: str, goal: str, actions: Sequence[str], past: Past) -> Query:
+        state = Observation(observation, tuple(actions))
+        check_actions(state)
+        return self.model.prompt(goal, state, past)
 
     def export(self, folder: Path) -> None:
         """Write the actor as a peft adapter (for peft, transformers and vLLM), and the critic next to it.
@@ -117,9 +130,3 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False)
 
     _, env_steps = checkpoint.restore_newest(directory.checkpoints, restore, warnings.warn)
     return Agent(config, model, env_steps)
-
-
-def _state(observation: str, actions: Sequence[str]) -> Observation:
-    state = Observation(observation, tuple(actions))
-    check_actions(state)
-    return state

@@ -26,7 +26,7 @@ from sacglam.models.heads import PolicyHead, QHeads, ValueHead
 from sacglam.models.loading import load_model, load_shape, lora_config
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.policy import SamplingPolicy, opening_temperature
-from sacglam.prompt import query
+from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.rollout import RandomStarts, Rollout
@@ -114,7 +114,8 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), starts_rng)
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, config.env.repeats)
+    settings = (Prompt(config.prompt), config.env.repeats)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings)
     experience = build_experience(config, envs[0], replay_rng)
     return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng})
 
@@ -242,7 +243,8 @@ def first_states(config: Config, count: int = 64) -> list[Query]:
     env = build_env(config)
     starts = RandomStarts(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
     chosen = itertools.islice(starts, count)
-    return [query(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
+    prompt = Prompt(config.prompt)
+    return [prompt(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
 
 
 def resolve_temperature(config: Config) -> Config:
@@ -278,7 +280,8 @@ def build_model(config: Config) -> AgentModel:
         bucket=config.model.bucket,
         merged=config.model.lora.merged,
     )
-    tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, config.policy.score_eos, architecture.prompt_eos)
+    ends, prompt = (config.policy.score_eos, architecture.prompt_eos), Prompt(config.prompt)
+    tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
     policy = PolicyHead.of(config.policy)
     if not sac:
         head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
@@ -290,12 +293,12 @@ def build_model(config: Config) -> AgentModel:
 
 
 def critic_settings(config: Config) -> dict[str, Any]:
-    """What the critic's heads are, and how scores become the policy, for readers of an exported agent."""
-    policy = config.policy.model_dump(mode="json")
+    """What the critic's heads are, the prompt, and how scores become the policy, for readers of an exported agent."""
+    read = {key: config.model_dump(mode="json")[key] for key in ("policy", "prompt")}
     if config.algo.type == "ppo":
         critic = config.critic.model_dump(mode="json", include={"backbone", "hidden"})
-        return {"value": "state", **critic, "policy": policy}
-    return {"value": "action", **config.critic.model_dump(mode="json"), "policy": policy}
+        return {"value": "state", **critic, **read}
+    return {"value": "action", **config.critic.model_dump(mode="json"), **read}
 
 
 def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learner:
@@ -336,4 +339,5 @@ def build_experience(config: Config, env: TextEnv, rng: np.random.Generator) -> 
     if isinstance(config.algo, PpoConfig):
         return OnPolicy()
     goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))
-    return HindsightReplay(ReplayBuffer(config.replay, env.goal_type, goal_types), rng, config.algo, config.replay)
+    buffer = ReplayBuffer(config.replay, env.goal_type, goal_types)
+    return HindsightReplay(buffer, rng, config.algo, config.replay, config.prompt.history)

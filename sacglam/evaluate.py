@@ -9,6 +9,7 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.base import Split, TextEnv
 from sacglam.errors import ConfigError
 from sacglam.policy import Policy
+from sacglam.prompt import Prompt, query
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, Evaluation
@@ -27,10 +28,11 @@ def evaluate(
     episodes: int,
     rng: np.random.Generator,
     progress: Progress = lambda done: None,
+    prompt: Prompt = query,
 ) -> Evaluation:
     """Play `episodes` fresh episodes, their goals drawn uniformly from `split` by `rng`.
 
-    `progress` is given the number done so far.
+    `progress` is given the number done so far. `prompt` is the one that the policy was trained with.
 
     Raises:
         ConfigError: the environment has no goals in this split.
@@ -43,7 +45,7 @@ def evaluate(
     fixed = [next(starts) for _ in range(episodes)]
     copies = [make_env() for _ in range(min(_COPIES, episodes))]
     played: list[Episode] = []
-    for ended in Rollout(copies, scorer, policy, iter(fixed), PhaseClock()).drain():
+    for ended in Rollout(copies, scorer, policy, iter(fixed), PhaseClock(), prompt).drain():
         played += ended
         progress(len(played))
     by_type = defaultdict(list)

@@ -12,10 +12,10 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import Policy
-from sacglam.prompt import query
+from sacglam.prompt import Prompt, query
 from sacglam.replay.hindsight import window
 from sacglam.scoring.base import Scorer
-from sacglam.types import Decision, Episode, LogPolicy, Observation, RolloutBatch, Step, Window
+from sacglam.types import Decision, Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 
 _ROUNDING = 1e-2  # of probabilities that add up to 1, in bfloat16 too
 
@@ -77,11 +77,16 @@ class _Open:
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
-    def window(self) -> Window:
+    def window(self, history: int) -> Window:
         """The steps since the last window."""
         length, start = len(self.steps) - self.cut, self.cut
         self.cut = len(self.steps)
-        return window(self.close(), self.start.goal, start, length, gamma=1.0)
+        return window(self.close(), self.start.goal, start, length, gamma=1.0, history=history)
+
+    def query(self, prompt: Prompt) -> Query:
+        """The state that it is in."""
+        past = self.close().past(len(self.steps), prompt.settings.history)
+        return prompt(self.start.goal, self.observation, past)
 
 
 @dataclass(eq=False)
@@ -93,6 +98,7 @@ class Rollout:
     policy: Policy
     starts: Iterator[Start]
     clock: PhaseClock
+    prompt: Prompt = query
     repeats: bool = True  # else open episodes cannot be replayed
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
@@ -128,7 +134,9 @@ class Rollout:
         played = [*ended, *(self._open or [])]
         return RolloutBatch(
             episodes=tuple(opened.close() for opened in ended),
-            windows=tuple(opened.window() for opened in played if len(opened.steps) > opened.cut),
+            windows=tuple(
+                opened.window(self.prompt.settings.history) for opened in played if len(opened.steps) > opened.cut
+            ),
         )
 
     def drain(self) -> Iterator[list[Episode]]:
@@ -147,7 +155,7 @@ class Rollout:
 
     def _policies(self, opened: Sequence[_Open]) -> list[LogPolicy]:
         """The policy in each open episode, whoever computed it."""
-        found = self.scorer.log_policy([query(o.start.goal, o.observation) for o in opened])
+        found = self.scorer.log_policy([o.query(self.prompt) for o in opened])
         for each, log_pi in zip(opened, found, strict=True):
             total = np.exp(log_pi.astype(np.float64)).sum()
             if len(log_pi) != len(each.observation.actions) or not abs(total - 1) < _ROUNDING:

@@ -1,6 +1,7 @@
 """Episodes of the policy as it acts in training, with the probability and Q value of every action."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
 from sacglam.policy import SamplingPolicy
-from sacglam.prompt import query
+from sacglam.prompt import Prompt, query
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, LogPolicy, Query
@@ -19,7 +20,12 @@ _DIGITS = 5
 
 
 def sample_episodes(
-    make_env: Callable[[], TextEnv], scorer: Scorer, q_values: QValues, episodes: int, rng: np.random.Generator
+    make_env: Callable[[], TextEnv],
+    scorer: Scorer,
+    q_values: QValues,
+    episodes: int,
+    rng: np.random.Generator,
+    prompt: Prompt = query,
 ) -> list[dict[str, Any]]:
     """Play `episodes` for training goals, with actions drawn from the policy; each as JSON values, in starting order.
 
@@ -30,12 +36,17 @@ def sample_episodes(
     goals = RandomStarts(env.goals("train"), rng)
     starts = [next(goals) for _ in range(episodes)]
     seen = _Recording(scorer)
-    rollout = Rollout([make_env() for _ in starts], seen, SamplingPolicy(rng), iter(starts), PhaseClock())
+    rollout = Rollout([make_env() for _ in starts], seen, SamplingPolicy(rng), iter(starts), PhaseClock(), prompt)
     order = {(start.goal, start.seed): i for i, start in enumerate(starts)}
     played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
-    states = [query(e.goal, e.observation(t)) for e in played for t in range(len(e.steps))]
-    q = dict(zip(states, q_values(states), strict=True))
-    return [_as_json(episode, env.goal_type(episode.goal), seen.policies, q) for episode in played]
+    history = prompt.settings.history
+    states = [[prompt(e.goal, e.observation(t), e.past(t, history)) for t in range(len(e.steps))] for e in played]
+    visited = list(chain.from_iterable(states))
+    q = dict(zip(visited, q_values(visited), strict=True))
+    return [
+        _as_json(episode, env.goal_type(episode.goal), own, seen.policies, q)
+        for episode, own in zip(played, states, strict=True)
+    ]
 
 
 class _Recording:
@@ -56,12 +67,15 @@ class _Recording:
 
 
 def _as_json(
-    episode: Episode, goal_type: str, policies: dict[Query, LogPolicy], q: dict[Query, npt.NDArray[np.float32]]
+    episode: Episode,
+    goal_type: str,
+    states: Sequence[Query],
+    policies: dict[Query, LogPolicy],
+    q: dict[Query, npt.NDArray[np.float32]],
 ) -> dict[str, Any]:
     steps = []
     for t, step in enumerate(episode.steps):
-        observation = episode.observation(t)
-        state = query(episode.goal, observation)
+        observation, state = episode.observation(t), states[t]
         steps.append(
             {
                 "observation": observation.text,

@@ -23,6 +23,7 @@ from sacglam.envs import Split, check_env
 from sacglam.evaluate import evaluate
 from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
+from sacglam.prompt import Prompt
 from sacglam.runs import checkpoint
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import LineLog, RunDirectory, write_files
@@ -283,6 +284,7 @@ class Run:
                 self._parts.learners.q_values,
                 self._config.tracking.samples_episodes,
                 np.random.default_rng([self._config.seed, _SAMPLES, self._loop.progress.env_steps]),
+                Prompt(self._config.prompt),
             )
 
     def _evaluate(
@@ -301,4 +303,5 @@ class Run:
 
     def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
         rng = np.random.default_rng([self._config.seed, stream])
+        options["prompt"] = Prompt(self._config.prompt)
         return evaluate(partial(build_env, self._config), scorer, policy, episodes=episodes, rng=rng, **options)

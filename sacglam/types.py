@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 LogPolicy: TypeAlias = "npt.NDArray[np.float32]"
 """log pi over the candidate actions of one state, (A,)."""
 Source = Literal["real", "hindsight"]
+Past: TypeAlias = Sequence[tuple[str, str]]
+"""Earlier steps of an episode, oldest first: the texts of observation and action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Episode:
         """The observation in which `decisions[t]` was taken; `t == len(steps)` is the last one seen."""
         return self.start if t == 0 else self.steps[t - 1].observation
 
+    def past(self, t: int, steps: int) -> Past:
+        """The last `steps` steps before `decisions[t]`."""
+        seen = [(self.observation(i), self.decisions[i]) for i in range(max(0, t - steps), t)]
+        return tuple((observation.text, observation.actions[decision.action]) for observation, decision in seen)
+
     @property
     def success(self) -> bool:
         """Whether the episode's own goal was achieved."""
@@ -73,7 +80,7 @@ class Window:
 
     `actions[t]` led from `observations[t]` to `observations[t + 1]` and was rewarded with `rewards[t]`. The last
     observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
-    episode had after the window, 0 where that is not known.
+    episode had after the window, 0 where that is not known. `before` are the steps before it that a prompt may show.
     """
 
     goal: str
@@ -83,9 +90,15 @@ class Window:
     terminated: bool
     source: Source
     return_after: float = 0.0
+    before: Past = ()
 
     def __len__(self) -> int:
         return len(self.actions)
+
+    def past(self, t: int) -> Past:
+        """The steps before `observations[t]`: those `before` the window, and its own."""
+        own = zip(self.observations[:t], self.actions[:t], strict=True)
+        return (*self.before, *((observation.text, observation.actions[action]) for observation, action in own))
 
 
 @dataclass(frozen=True, slots=True)

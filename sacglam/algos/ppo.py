@@ -14,8 +14,7 @@ from sacglam.algos.base import Algorithm, MapNoGrad
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_critic import ActorValue
-from sacglam.prompt import query
-from sacglam.types import Observation, Query, Window
+from sacglam.types import Query, Window
 
 _TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
 
@@ -24,8 +23,7 @@ _TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
 class Sample:
     """One step of the interval, with its advantage under the policy that took it."""
 
-    goal: str
-    observation: Observation
+    query: Query
     action: int
     old_log_prob: float
     advantage: float
@@ -68,18 +66,18 @@ class Ppo(Algorithm):
         Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
         the first minibatch would not be 1.
         """
-        visits = [(query(w.goal, w.observations[t]), _action(w, t)) for w in windows for t in range(_visited(w))]
+        prompt = self.model.prompt
+        visits = [
+            (prompt(w.goal, w.observations[t], w.past(t)), _action(w, t)) for w in windows for t in range(_visited(w))
+        ]
         log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
         estimates = list(self._estimates(windows, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
         if self.config.normalise_advantages:
             advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
         numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
-        taken = [(w, t) for w in windows for t in range(len(w))]
-        return [
-            Sample(w.goal, w.observations[t], w.actions[t], *known)
-            for (w, t), known in zip(taken, numbers, strict=True)
-        ]
+        taken = (visits[i] for i in kept_N.tolist())
+        return [Sample(query, action, *known) for (query, action), known in zip(taken, numbers, strict=True)]
 
     def _estimates(self, windows: Sequence[Window], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each window: advantages and returns of its steps, and which of the visits were steps.
@@ -113,7 +111,7 @@ class Ppo(Algorithm):
     def collate(self, rows: Sequence[Sample]) -> PpoBatch:
         tensor = self.model.tensor
         return PpoBatch(
-            packed=self.model.pack([query(row.goal, row.observation) for row in rows]),
+            packed=self.model.pack([row.query for row in rows]),
             action_B=tensor([row.action for row in rows]),
             old_log_prob_B=tensor([row.old_log_prob for row in rows], torch.float32),
             advantage_B=tensor([row.advantage for row in rows], torch.float32),

@@ -15,8 +15,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
-from sacglam.prompt import query
-from sacglam.types import Window
+from sacglam.types import Query, Window
 
 
 @dataclass(frozen=True)
@@ -96,17 +95,20 @@ class Sac(Algorithm):
         # At least one bootstrap, so that every rank runs the same forward passes: where weights are sharded each is a
         # collective. `bootstraps_W` ignores this one. Its state is the window's first, since what follows an
         # episode's end may be no state that can be scored.
-        last = [query(w.goal, w.observations[-1]) for w in rows if not w.terminated]
+        last = [self._query(w, len(w)) for w in rows if not w.terminated]
         return SacBatch(
-            packed=self._model.pack([query(w.goal, w.observations[t]) for _, w, t in learnt]),
+            packed=self._model.pack([self._query(w, t) for _, w, t in learnt]),
             action_B=tensor([w.actions[t] for _, w, t in learnt]),
             place_B=tensor([(number + 1) * width - len(w) + t for number, w, t in learnt]),
             reward_WT=tensor([(0.0,) * (width - len(w)) + w.rewards for w in rows], torch.float32),
             return_after_W=tensor([w.return_after for w in rows], torch.float32),
             bootstraps_W=tensor([not w.terminated for w in rows]),
-            last_packed=self._model.pack(last or [query(rows[0].goal, rows[0].observations[0])]),
+            last_packed=self._model.pack(last or [self._query(rows[0], 0)]),
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
         )
+
+    def _query(self, row: Window, t: int) -> Query:
+        return self._model.prompt(row.goal, row.observations[t], row.past(t))
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:

@@ -54,6 +54,7 @@ def evaluate(
             episodes=episodes,
             rng=rng,
             progress=display.advance,
+            prompt=agent.model.prompt,
         )
     if as_json:
         print(json.dumps({"success": found.success, "episodes": found.episodes, "spl": found.spl}))
@@ -91,13 +92,14 @@ def play(
     if goal is None:
         goal = next(RandomStarts(env.goals("train"), np.random.default_rng(seed))).goal
     observation = env.reset(goal, seed)
+    past: list[tuple[str, str]] = []
     console.print(f"[bold]Goal: {escape(goal)}")
     for t in itertools.count(1):
         state = (observation.text, goal, observation.actions)
-        probabilities = agent.probabilities(*state)
-        values = agent.q_values(*state) if agent.has_q else None
-        chosen = agent.act(*state, rng)
-        title = f"step {t}, V {agent.value(*state):+.3f}"
+        probabilities = agent.probabilities(*state, past)
+        values = agent.q_values(*state, past) if agent.has_q else None
+        chosen = agent.act(*state, rng, past)
+        title = f"step {t}, V {agent.value(*state, past):+.3f}"
         table = Table("action", "probability", *(["Q"] if values else []), title=title, title_justify="left")
         for action in observation.actions:
             cells = [f"{probabilities[action]:.3f}", *([f"{values[action]:+.3f}"] if values else [])]
@@ -110,6 +112,7 @@ def play(
         if step.terminated or step.truncated:
             console.print("[bold green]success" if goal in step.achieved else "[bold red]no success")
             return
+        past.append((observation.text, chosen))
         observation = step.observation
 
 

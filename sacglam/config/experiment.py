@@ -24,6 +24,7 @@ class Config(Section):
     """Environment steps between lines of metrics.jsonl."""
     env: sections.EnvConfig = sections.EnvConfig()
     model: sections.ModelConfig = sections.ModelConfig()
+    prompt: sections.PromptConfig = sections.PromptConfig()
     critic: sections.CriticConfig = sections.CriticConfig()
     policy: sections.PolicyConfig = sections.PolicyConfig()
     algo: sections.AlgoConfig = sections.SacConfig()

@@ -13,7 +13,14 @@ from sacglam.config.experiment import Config
 from sacglam.config.sections import ALGORITHMS
 from sacglam.errors import ConfigError
 
-_LATER_KEYS = {"algo.td_lambda", "algo.soft_target", "algo.self_imitation", "model.lora.layers", "env.repeats"}
+_LATER_KEYS = {
+    "algo.td_lambda",
+    "algo.soft_target",
+    "algo.self_imitation",
+    "model.lora.layers",
+    "env.repeats",
+    "prompt",
+}
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits

@@ -1,6 +1,7 @@
 """The sections of a configuration; `experiment.py` puts them together."""
 
 from collections.abc import Mapping
+from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
@@ -14,6 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 OpenFraction = Annotated[float, Field(gt=0, le=1)]
+Text = Annotated[str, Field(max_length=10_000)]
 
 
 class Section(BaseModel):
@@ -87,6 +89,47 @@ class ModelConfig(Section):
                 "the full W in every pass; set model.lora.merged to false"
             )
         return self
+
+
+class PromptConfig(Section):
+    """How a state becomes the text that the model continues with an action."""
+
+    template: Text = "Goal: {goal}\n{history}{observation}\nAction:"
+    """The prompt, with `{goal}`, `{observation}`, and optionally `{actions}`, separated by commas, and `{history}`."""
+    history: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Earlier steps of the episode in `{history}`, oldest first."""
+    step: Text = "{observation}\nAction: {action}\n"
+    """Each of these steps, with `{observation}` and `{action}`."""
+    before_action: Text = " "
+    """What precedes an action after the prompt."""
+    chat: bool = False
+    """Send the prompt as a user's message, in the chat template of the model's tokenizer."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        template = _fields("template", self.template, {"goal", "observation", "actions", "history"})
+        step = _fields("step", self.step, {"observation", "action"})
+        if hidden := sorted({"goal", "observation"} - template):
+            raise ValueError(f"prompt.template lacks {{{hidden[0]}}}, which the agent would not see")
+        if self.history and not ("history" in template and step):
+            raise ValueError(
+                f"prompt.history is {self.history}, but no earlier step would show: expected {{history}} in "
+                "prompt.template, and {observation} or {action} in prompt.step"
+            )
+        return self
+
+
+def _fields(key: str, text: str, known: set[str]) -> set[str]:
+    """The fields of a template."""
+    try:
+        found = [field for _, *field in Formatter().parse(text) if field[0] is not None]
+    except ValueError as error:
+        raise ValueError(f"prompt.{key} is no template: {error}; write {{{{ and }}}} for braces") from error
+    for name, spec, conversion in found:
+        if name not in known or spec or conversion:
+            expected = ", ".join(f"{{{field}}}" for field in sorted(known))
+            raise ValueError(f"prompt.{key} has an unknown field {name!r}; expected {expected}")
+    return {str(name) for name, *_ in found}
 
 
 class CriticConfig(Section):

@@ -16,6 +16,7 @@ from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packing import sent
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.prompt import Prompt
 from sacglam.types import Query
 
 Backbone = Literal["shared", "frozen", "separate"]
@@ -47,6 +48,11 @@ class AgentModel(ABC):
     def module(self) -> nn.Module:
         """All weights, for sharding over ranks; it is never called as a whole."""
         return nn.ModuleList([self.lm.module, *self._head_modules().values()])
+
+    @property
+    def prompt(self) -> Prompt:
+        """How states become queries."""
+        return self.tokenizer.prompt
 
     @property
     def device(self) -> torch.device:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 from sacglam.errors import ModelError
-from sacglam.prompt import query
+from sacglam.prompt import Prompt, query
 from sacglam.types import Observation, Query
 
 Ids = npt.NDArray[np.int64]
 
 _CACHED_TEXTS = 200_000
-_EXAMPLE = query("Grasp red cat", Observation("You see: red cat", ("Go to red cat", "Grasp", "Open door 2")))
+_EXAMPLE = Observation("You see: red cat", ("Go to red cat", "Grasp", "Open door 2"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,30 @@ class QueryTokenizer:
     """Tokenises queries, caching ids by text, and refuses what cannot be scored."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, score_eos: bool = False, prompt_eos: bool = False
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_tokens: int,
+        score_eos: bool = False,
+        prompt_eos: bool = False,
+        prompt: Prompt = query,
     ) -> None:
         """`max_tokens` limits prompt + action. `score_eos` ends each action in the end-of-sequence token, `prompt_eos`
-        each prompt.
+        each prompt. Queries are those of `prompt`.
 
         Raises:
-            ModelError: the tokenizer has no such token, or splits no text between a prompt and its action.
+            ModelError: the tokenizer lacks such a token or a chat template, or splits no text between a prompt and its
+                action.
         """
         if score_eos and tokenizer.eos_token_id is None:
             raise ModelError("policy.score_eos needs an end-of-sequence token; set it to false for this tokenizer")
         if prompt_eos and tokenizer.eos_token_id is None:
             raise ModelError("an encoder's prompt ends in an end-of-sequence token, and this tokenizer has none")
+        self.prompt = prompt
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._action_end = [tokenizer.eos_token_id] if score_eos else []
         self._prompt_end = [tokenizer.eos_token_id] if prompt_eos else []
-        self._dropped = _dropped_prefix(tokenizer)
+        self._dropped = _dropped_prefix(tokenizer, self._in_chat(prompt("Grasp red cat", _EXAMPLE)))
         self._cache: dict[str, Ids] = {}
 
     def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
@@ -64,8 +71,22 @@ class QueryTokenizer:
         """
         if self._dropped:
             queries = [Query(q.prompt, tuple(a.removeprefix(self._dropped) for a in q.actions)) for q in queries]
+        queries = [self._in_chat(query) for query in queries]
         self._fill_cache(queries)
         return [self._tokenise(query) for query in queries]
+
+    def _in_chat(self, query: Query) -> Query:
+        """With the prompt as a user's message, where the settings say so."""
+        if not self.prompt.settings.chat:
+            return query
+        message = [{"role": "user", "content": query.prompt}]
+        try:
+            chat = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # templates are programs
+            raise ModelError(
+                f"prompt.chat needs a chat template, and this tokenizer's cannot be used: {error}"
+            ) from error
+        return Query(chat, query.actions)
 
     def _fill_cache(self, queries: Sequence[Query]) -> None:
         texts = {text for q in queries for text in (q.prompt, *q.actions)}
@@ -100,7 +121,7 @@ class QueryTokenizer:
         return tokenised
 
 
-def _dropped_prefix(tokenizer: PreTrainedTokenizerBase) -> str:
+def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:
     """What an action's text loses before it is tokenised: nothing, or its leading space.
 
     Tokenizers of Llama 2's form (Mistral-7B-v0.1, Phi-3) put a space before every text, which would make two.
@@ -108,7 +129,7 @@ def _dropped_prefix(tokenizer: PreTrainedTokenizerBase) -> str:
     Raises:
         ModelError: neither way gives the tokens of prompt and action as one text.
     """
-    prompt, actions = _EXAMPLE.prompt, _EXAMPLE.actions
+    prompt, actions = example.prompt, example.actions
 
     def ids(*texts: str) -> list[list[int]]:
         encoded: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
@@ -121,5 +142,5 @@ def _dropped_prefix(tokenizer: PreTrainedTokenizerBase) -> str:
     raise ModelError(
         f"this model's tokenizer reads {prompt[-7:] + actions[0]!r} as other tokens than its parts {prompt[-7:]!r} and "
         f"{actions[0]!r}, with or without the space, so actions cannot be scored after a prompt that they share; "
-        "expected a tokenizer that splits texts at spaces"
+        "expected a tokenizer that splits texts at spaces, and a prompt.template and prompt.before_action that do"
     )

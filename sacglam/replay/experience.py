@@ -59,6 +59,7 @@ class HindsightReplay(Experience):
     rng: np.random.Generator
     sac: SacConfig
     replay: ReplayConfig
+    history: int = 0  # steps before a window that prompts show
 
     @override
     def add(self, collected: RolloutBatch) -> None:
@@ -76,7 +77,8 @@ class HindsightReplay(Experience):
         missing = self.sac.batch_size
         while missing > 0:
             for entry in self.buffer.sample(self.rng, -(-missing // self.sac.window)):
-                found.append(window(entry.episode, entry.goal, entry.start, self.sac.n_step, self.sac.gamma))
+                span = (entry.start, self.sac.n_step)
+                found.append(window(entry.episode, entry.goal, *span, self.sac.gamma, self.history))
                 missing -= min(len(found[-1]), self.sac.window)
         return found
 

@@ -3,11 +3,12 @@
 from sacglam.types import Episode, Window
 
 
-def window(episode: Episode, goal: str, start: int, length: int, gamma: float) -> Window:
+def window(episode: Episode, goal: str, start: int, length: int, gamma: float, history: int = 0) -> Window:
     """At most `length` steps of `episode` from `start` on, as if `goal` had been its goal (paper, Section 2.3).
 
     For the episode's own goal: the environment's rewards and end. For any other: the prefix up to the step that
-    achieved it, with reward 1 and termination there. A window at the end is shorter.
+    achieved it, with reward 1 and termination there. A window at the end is shorter. With `history` it also holds so
+    many steps before its first, the same whatever the goal.
 
     Raises:
         ValueError: `goal` is neither the episode's own nor achieved in it.
@@ -23,6 +24,7 @@ def window(episode: Episode, goal: str, start: int, length: int, gamma: float) -
         terminated=stop == end + 1 and (not real or episode.steps[end].terminated),
         source="real" if real else "hindsight",
         return_after=sum(gamma**i * reward for i, reward in enumerate(rewards[stop:])),
+        before=episode.past(start, history),
     )
 
 

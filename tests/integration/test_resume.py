@@ -95,6 +95,15 @@ def test_an_encoder_decoder_is_killed_and_goes_on(tiny_t5_run: Path, tmp_path: P
     assert_same_end(run, tiny_t5_run)
 
 
+def test_a_run_with_history_in_its_prompts_is_killed_and_goes_on(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    settings = ("steps=320", "prompt.history=3")
+    assert call(tiny_train(whole, *settings)).returncode == 0
+    assert interrupt(tiny_train(run, *settings), run, 6, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, whole)
+
+
 def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:
     assert call(tiny_train(tmp_path / "other", "seed=1")).returncode == 0
     assert metrics(tmp_path / "other") != metrics(tiny_run)

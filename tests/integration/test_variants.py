@@ -28,6 +28,10 @@ VARIANTS = {
     "plain adapters": ["model.lora.merged=false"],
     "checkpointed layers": ["model.lora.merged=false", "model.gradient_checkpointing=true"],
     "base in 4 bits": ["model.lora.merged=false", "model.quantize=nf4"],
+    "the last steps and the actions in the prompt": [
+        "prompt.template='{goal}: {history}{observation} {actions} Action:'",
+        "prompt.history=2",
+    ],
     "eager attention": ["model.attention=eager"],
     "scored end of sequence, normalised": ["policy.score_eos=true", "policy.length_normalised=true"],
 }

@@ -20,6 +20,7 @@ from sacglam.errors import EngineBroken, EngineError
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText, adapted_layers, load_text, lora_config
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.prompt import Prompt
 from sacglam.scoring.base import Engine
 from sacglam.scoring.vllm import adapters
 from sacglam.scoring.vllm.requests import RequestScorer
@@ -130,7 +131,7 @@ def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
     """
     text = text or load_text(config.model)
     llm = _start(config, text)
-    tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, config.policy.score_eos)
+    tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, config.policy.score_eos, prompt=Prompt(config.prompt))
     policy = PolicyHead.of(config.policy)
     return VllmEngine(llm, tokenizer, policy, text.max_tokens, best_strategy(llm))
 

@@ -12,7 +12,7 @@ from sacglam.build import Collector, build_learner, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.models.agent_model import AgentModel
-from sacglam.prompt import query
+from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
@@ -40,7 +40,7 @@ class RandomRollout:
 def play(config: Config) -> RandomRollout:
     """Play until as many episodes have ended as there are copies, and once more to measure memory."""
     clock = PhaseClock()
-    parts = _collector(config, clock)
+    parts, prompt = _collector(config, clock), Prompt(config.prompt)
     states: list[Query] = []
     episodes: list[Episode] = []
     batches: Sequence[Any] = []
@@ -48,7 +48,7 @@ def play(config: Config) -> RandomRollout:
     while not batches or len(episodes) < config.env.copies:
         collected = parts.rollout.collect(config.algo.update_interval)
         episodes += collected.episodes
-        states += [query(w.goal, w.observations[t]) for w in collected.windows for t in range(len(w))]
+        states += [prompt(w.goal, w.observations[t], w.past(t)) for w in collected.windows for t in range(len(w))]
         with clock.phase("replay"):
             parts.experience.add(collected)
             batches = parts.experience.batches()

@@ -17,6 +17,7 @@ from sacglam.algos.ppo import Ppo, PpoBatch, Sample, ppo_losses
 from sacglam.clock import PhaseClock
 from sacglam.config import PpoConfig
 from sacglam.models.actor_critic import ActorValue, PolicyValue
+from sacglam.prompt import query
 from sacglam.types import Observation, Query, Window
 
 ACTIONS = ("x", "y")
@@ -28,11 +29,13 @@ CONFIG = PpoConfig(gamma=0.5, gae_lambda=0.8, epochs=2, batch_size=2, update_int
 class Known:
     """Packs states as their texts, and looks their policy and value up."""
 
+    prompt = query
+
     def __init__(self) -> None:
         self.seen: list[str] = []
 
     def pack(self, queries: Sequence[Query]) -> list[str]:
-        return [query.prompt.splitlines()[1] for query in queries]
+        return [_text(query) for query in queries]
 
     def tensor(self, values: Sequence[float], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype)
@@ -58,8 +61,13 @@ def make(config: PpoConfig = CONFIG, seed: int = 0) -> tuple[Ppo, Known]:
     return Ppo(cast(ActorValue, model), config, np.random.default_rng(seed), PhaseClock()), model
 
 
+def _text(query: Query) -> str:
+    """The observation in a prompt."""
+    return query.prompt.splitlines()[1]
+
+
 def by_state(samples: Sequence[Sample]) -> dict[str, Sample]:
-    return {sample.observation.text: sample for sample in samples}
+    return {_text(sample.query): sample for sample in samples}
 
 
 def epoch(ppo: Ppo, *windows: Window) -> dict[str, Sample]:
@@ -88,7 +96,7 @@ def test_every_epoch_takes_each_sample_once_in_another_order() -> None:
     windows = [replace(window(terminated=True), goal=f"goal {i}") for i in range(4)]
     rows = list(ppo.minibatches([windows], map_no_grad))
     assert [len(part) for part in rows] == [4] * 9
-    orders = [[(s.goal, s.observation.text) for part in rows[i : i + 3] for s in part] for i in (0, 3, 6)]
+    orders = [[s.query for part in rows[i : i + 3] for s in part] for i in (0, 3, 6)]
     assert all(Counter(order) == Counter(orders[0]) and len(set(order)) == 12 for order in orders)
     assert orders[0] != orders[1] != orders[2]
 
@@ -109,7 +117,7 @@ def test_advantages_are_normalised_over_the_whole_interval() -> None:
 
 def test_the_generator_fixes_the_order_and_goes_with_the_state() -> None:
     def order(ppo: Ppo) -> list[str]:
-        return [s.observation.text for rows in ppo.minibatches([[window(terminated=True)]], map_no_grad) for s in rows]
+        return [_text(s.query) for rows in ppo.minibatches([[window(terminated=True)]], map_no_grad) for s in rows]
 
     (first, _), (second, _), (other, _) = make(), make(), make(seed=1)
     assert order(first) == order(second)

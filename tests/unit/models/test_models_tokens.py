@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, T5Tokenizer
 
+from sacglam.config import LoraSettings, ModelConfig, PromptConfig
 from sacglam.errors import ModelError
 from sacglam.models import tokens
-from sacglam.models.loading import BUILTIN
+from sacglam.models.causal import CausalLM
+from sacglam.models.loading import BUILTIN, load_model, lora_config
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
-from sacglam.prompt import query
+from sacglam.prompt import Prompt, query
 from sacglam.types import Observation, Query
 
 WORDS = ("a", "b", "c", "d", "ab", "bc", "abc")
@@ -220,3 +223,50 @@ def test_a_full_cache_is_emptied_and_stays_right(monkeypatch: pytest.MonkeyPatch
     # What was dropped is tokenised again.
     tokenise([Query("a", ("ab",))])
     assert _asked(counting)[2:] == [["a", "b", "bc", "c", "d"], ["a", "ab"]]
+
+
+CHAT = PromptConfig(
+    template="{history}{observation}\nActions: {actions}\nGoal: {goal}", history=2, chat=True, before_action=""
+)
+TEMPLATE = "{% for m in messages %}<|end|>{{ m.role }}\n{{ m.content | trim }}{% endfor %}<|end|>assistant{{ '\n' }}"
+
+
+def test_a_chat_template_goes_around_the_prompt() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(BUILTIN)
+    state = Observation("You see: red cat", ("Grasp", "Go to red cat"))
+    prompt = Prompt(CHAT)
+    with pytest.raises(ModelError, match=r"prompt.chat needs a chat template, and this tokenizer's cannot be used: "):
+        QueryTokenizer(tokenizer, 999, prompt=prompt)
+    tokenizer.chat_template = TEMPLATE
+    asked = prompt("Grasp any cat", state, (("You see: water", "Go to water"),))
+    [got] = QueryTokenizer(tokenizer, 999, prompt=prompt)([asked])
+    text = f"<|end|>user\n{asked.prompt}<|end|>assistant\n"
+    assert got.prompt.tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert got.prompt[0] == tokenizer.eos_token_id, "special tokens of a chat are tokens, and not their letters"
+    assert [tokenizer.decode(ids) for ids in got.actions] == ["Grasp", "Go to red cat"]
+    tokenizer.chat_template = "{{ raise_exception('only a system may speak') }}"
+    with pytest.raises(ModelError, match="only a system may speak"):
+        QueryTokenizer(tokenizer, 999, prompt=prompt)
+
+
+@torch.no_grad()
+def test_packed_scores_with_chat_and_history_equal_separate_sequences() -> None:
+    settings = ModelConfig(lora=LoraSettings(rank=2))
+    loaded = load_model(settings, torch.device("cpu"))
+    loaded.tokenizer.chat_template = TEMPLATE
+    prompt = Prompt(CHAT)
+    tokenise = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, prompt=prompt)
+    past = (("You see: red cat, water", "Go to water"), ("You are on: water", "Grasp"))
+    state = Observation("You see: red cat", ("Grasp", "Go to red cat", "Release water"))
+    tokenised = tokenise([prompt("Grow any cat", state, past[:n]) for n in range(3)])
+    assert len({len(q.prompt) for q in tokenised}) == 3
+    expected = []
+    for q in tokenised:
+        for action in q.actions:
+            ids = torch.tensor([*q.prompt, *action])[None]
+            log_p = loaded.model(input_ids=ids).logits[0].log_softmax(-1)
+            places = range(len(q.prompt), ids.shape[1])
+            expected.append(sum(float(log_p[i - 1, ids[0, i]]) for i in places))
+    lm = CausalLM(loaded.model, lora_config(settings, loaded.config), ["default"])
+    found = lm.forward(lm.pack(tokenised)).log_probs_BA
+    torch.testing.assert_close(found.flatten(), torch.tensor(expected), atol=1e-4, rtol=0)
