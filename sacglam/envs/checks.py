@@ -17,6 +17,7 @@ from sacglam.types import Observation, Step
 MOST_STEPS = 10_000
 """Steps of an episode that neither terminates nor is truncated, after which it counts as endless."""
 _TRIAL_EPISODES, _TRIAL_STEPS = 8, 50
+_CONTEXT = 50  # characters before the first difference of two answers; twice as many are shown after it
 
 
 def check_actions(observation: Observation) -> None:
@@ -190,9 +191,12 @@ def check_env(make_env: Callable[[], TextEnv], episodes: int = _TRIAL_EPISODES, 
 
 def _agreed(answers: list[Any], when: str) -> Any:
     """The answer of all copies."""
-    if any(answer != answers[0] for answer in answers):
+    if answers[0] != answers[-1]:
+        said = [repr(answer) for answer in (answers[0], answers[-1])]
+        start = next((i for i, (a, b) in enumerate(zip(*said, strict=False)) if a != b), 0) - _CONTEXT
+        shown = [f"...{text[max(start, 0) :][: 3 * _CONTEXT]}..." for text in said]
         raise EnvironmentContractError(
-            f"the environment does not repeat itself: {when}, one copy answers {answers[0]}, another {answers[1]}. "
+            f"the environment does not repeat itself: {when}, one copy answers {shown[0]}, another {shown[1]}. "
             "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false, and "
             "train without exact resume"
         )

@@ -101,12 +101,7 @@ def _find(name: str) -> Factory:
     if name.startswith(_GYMNASIUM):
         return _gymnasium(name)
     if ":" in name:
-        try:
-            factory: Factory = pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"environment {name!r} cannot be imported: {error!r}. Is it on the Python path?"
-            ) from error
+        factory: Factory = resolve(name, "environment")
         if not callable(factory):
             raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
         return factory
@@ -116,6 +111,18 @@ def _find(name: str) -> Factory:
         f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
         "or name your own as 'package.module:factory', or one of gymnasium's as 'gymnasium:ID'"
     )
+
+
+def resolve(name: str, kind: str) -> Any:
+    """What is at `package.module:attribute`; `kind` says what it should be.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{kind} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
 
 
 def _gymnasium(name: str) -> Factory:

@@ -361,6 +361,18 @@ def test_an_environment_that_does_not_repeat_itself_is_detected(changed: Steady)
         _rollout([changed], iter(())).restore(state)
 
 
+def test_open_episodes_that_cannot_repeat_are_dropped() -> None:
+    queue = iter(_starts("4", "3"))
+    interrupted, resumed = (
+        Rollout([Steady(text=text)], UniformScorer(), greedy, queue, PhaseClock(), repeats=False)
+        for text in ("{goal} at {t}", "{goal} otherwise at {t}")
+    )
+    interrupted.step()
+    resumed.restore(interrupted.state())
+    [[episode]] = [ended for ended in resumed.drain() if ended]
+    assert (episode.goal, len(episode.steps)) == ("3", 3)
+
+
 def test_a_state_of_before_the_first_step_restores_to_a_fresh_start() -> None:
     resumed = _rollout([Steady()], iter(_starts("1")))
     resumed.restore(_rollout([Steady()], iter(_starts("1"))).state())

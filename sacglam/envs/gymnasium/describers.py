@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.errors import ConfigError
 
 _PLACES = {
     "text": ("obs", "obs.text", "obs.observation", "obs.description", "info.text", "info.description"),
     "goal": ("obs.mission", "obs.desired_goal", "obs.goal", "info.mission", "info.goal"),
-    "actions": ("info.admissible_commands", "info.valid", "info.possible_actions", "env.language_action_space"),
+    "actions": ("info.admissible_commands", "info.valid", "info.possible_actions", "environment.language_action_space"),
     "achieved": ("info.achieved_goals",),
     "success": ("info.is_success", "info.success", "info.won"),
 }
 """Where each is looked for, in this order, if neither an option nor a method gives it."""
-_PLACE = re.compile(r"(obs|info|env)(\.[a-zA-Z]\w*)*")  # what begins with an underscore is private
-_MOST_NUMBERS = 32
+_PLACE = re.compile(r"(obs|info|environment)(\.[a-zA-Z]\w*)*")  # what begins with an underscore is private
+_RULES = ("reward", "terminated")  # of success
 _GOAL_ENV, _TASK = "compute_reward", "Solve the task"
+_MOST_NUMBERS = 32
 
 
 class Describer:
@@ -36,33 +37,26 @@ class Describer:
         """`obs` and `info` are those of a reset, in which the places are looked for.
 
         Raises:
-            ConfigError: an option names a place that is not there, or something is nowhere to be found.
+            ConfigError: an option that does not fit, or nothing to take the text or the actions from.
         """
         self.env = getattr(env, "unwrapped", env)
         self.tasks: Mapping[str, Any] = {}  # each goal that a reset gave, and the observation of that reset
-        self.origin: dict[str, str] = {}  # where each is from, in words
-        self._own = f"the describer {type(self).__name__}"
+        self.origin: dict[str, str] = {}  # where each is from, for the user
         self._places: dict[str, str] = {}
         self._options = options
         for facet in _PLACES:
-            self._settle(facet, options.get(facet), obs, info)
-        if "actions" not in self.origin:
-            self._name_actions(options.get("actions"))
-        if "text" not in self.origin:
-            raise ConfigError(
-                f"expected observations of text or whole numbers, got {_kind(obs)}: set the option text to the place "
-                "of a text, such as info.description, or write a describer (docs/gymnasium.md)"
-            )
+            self._locate(facet, obs, info)
+        self.text(obs, info), self.goal(obs, info), self.actions(obs, info), self.achieved(obs, info)
 
     def text(self, obs: Any, info: Mapping[str, Any]) -> str:
         """The observation; not the goal."""
-        found = self._at(self._places["text"], obs, info)
-        return found if isinstance(found, str) else f"State: {in_words(found)}"
+        found = self._at("text", obs, info)
+        return found if isinstance(found, str) else f"State: {_in_words(found)}"
 
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
         """The task that the environment set at the reset with this observation."""
         if "goal" in self._places:
-            return in_words(self._at(self._places["goal"], obs, info))
+            return _in_words(self._at("goal", obs, info))
         return str(self._options.get("goal", _TASK))
 
     def goals(self) -> Sequence[str]:
@@ -72,29 +66,29 @@ class Describer:
     def actions(self, obs: Any, info: Mapping[str, Any]) -> Mapping[str, Any]:
         """The texts of the actions in this state, and what `step` takes for each."""
         space = getattr(self.env, "action_space", None)
-        discrete = isinstance(space, spaces.Discrete)
-        if "actions" in self._places:
-            texts = dict.fromkeys(self._at(self._places["actions"], obs, info))
-            return {text: i if discrete else text for i, text in enumerate(texts)}
-        mask = info.get("action_mask", [1] * len(self.names))
-        return {name: int(self.env.action_space.start) + i for i, name in enumerate(self.names) if mask[i]}
+        if "actions" in self._places or not isinstance(space, spaces.Discrete):
+            texts = dict.fromkeys(self._at("actions", obs, info))
+            return {text: i if isinstance(space, spaces.Discrete) else text for i, text in enumerate(texts)}
+        names = self._options.get("actions", self.names) or [f"Action {i}" for i in range(space.n)]
+        if len(names) != space.n:
+            raise ConfigError(f"expected names of {space.n} actions, got {names}")
+        mask = info.get("action_mask", [1] * len(names))
+        return {name: int(space.start) + i for i, name in enumerate(names) if mask[i]}
 
     def achieved(self, obs: Any, info: Mapping[str, Any]) -> Iterable[str] | None:
         """The goals that hold in this state, new or not; None if only `success` is known."""
-        if "achieved" in self._places:
-            return list(self._at(self._places["achieved"], obs, info))
-        return self._by_reward(obs, info) if self.origin.get("achieved") == _GOAL_ENV else None
+        if self.origin.get("achieved") == _GOAL_ENV:
+            return self._by_reward(obs, info)
+        return list(self._at("achieved", obs, info)) if "achieved" in self.origin else None
 
     def success(self, obs: Any, info: Mapping[str, Any], reward: float, terminated: bool) -> bool:
         """Whether the step with these results accomplished the environment's task."""
         rule = self._options.get("success")
-        places = [self._places["success"]] if "success" in self._places else [] if rule else _PLACES["success"]
-        for place in places:
-            if (found := _look(place, self.env, obs, info)) is not None:
-                return bool(found)
-        if terminated and "success" in self._places:
-            raise EnvironmentContractError(f"expected {places[0]} at the end; {_inventory(obs, info)}")
-        return terminated and (reward > 0 or rule == "terminated")
+        places = _PLACES["success"] if rule is None else [rule] if "success" in self._places else []
+        found = [value for place in places if (value := _look(place, self.env, obs, info)) is not None]
+        if not found and terminated and "success" in self._places:  # before the end some are silent
+            self._at("success", obs, info)
+        return bool(found[0]) if found else terminated and (reward > 0 or rule == "terminated")
 
     def _by_reward(self, obs: Any, info: Any) -> list[str]:
         """The goals of a GoalEnv whose reward for what was achieved is that for achieving just them."""
@@ -107,93 +101,72 @@ class Describer:
         met = [goal for goal, desired in wanted.items() if reward(desired, achieved) >= reward(desired, desired)]
         return [self.goal({**obs, "desired_goal": achieved}, info), *met]
 
-    def _settle(self, facet: str, option: Any, obs: Any, info: Any) -> None:
-        """Note where a facet is from; nothing is noted of what is nowhere to be found."""
+    def _locate(self, facet: str, obs: Any, info: Any) -> None:
+        """Note where a facet is from."""
+        option = self._options.get(facet)
         if getattr(type(self), facet) is not getattr(Describer, facet):
             if option is not None:
-                raise ConfigError(f"the option {facet} and {self._own} exclude each other; leave one of them out")
-            self.origin[facet] = self._own
+                raise ConfigError(f"the option {facet} has no effect: {type(self).__name__} gives it; leave one out")
+            self.origin[facet] = type(self).__name__
         elif isinstance(option, str) and _PLACE.fullmatch(option):
-            if facet != "success" and _look(option, self.env, obs, info) is None:  # success is seen at the end
-                raise ConfigError(f"option {facet}: nothing is at {option}; {_inventory(obs, info)}")
             self._places[facet] = self.origin[facet] = option
-        elif option is None and facet != "success":
-            self._guess(facet, obs, info)
-        elif facet == "goal" and isinstance(option, str):
+        elif option is not None:
+            if facet == "success" and option not in _RULES:
+                raise ConfigError(f"option success: expected {' or '.join(_RULES)}, or info.KEY; got {option!r}")
             self.origin[facet] = "its option"
-        elif facet in ("text", "achieved") or (facet == "success" and option not in (None, "reward", "terminated")):
-            raise ConfigError(f"option {facet}: expected a place such as {_PLACES[facet][-1]}, got {option!r}")
+        elif facet != "success":
+            self._guess(facet, obs, info)
 
     def _guess(self, facet: str, obs: Any, info: Any) -> None:
         for place in _PLACES[facet]:
             found = _look(place, self.env, obs, info)
-            if found is not None and (facet != "text" or isinstance(found, str) or _whole_numbers(found)):
+            if found is not None and (facet != "text" or isinstance(found, str) or _numbers(found, "iub")):
                 self._places[facet], self.origin[facet] = place, f"{place} (guessed)"
                 return
-        goals = isinstance(obs, Mapping) and {"achieved_goal", "desired_goal"} <= obs.keys()
-        if facet == "achieved" and goals and hasattr(self.env, "compute_reward"):
+        if facet == "achieved" and hasattr(self.env, _GOAL_ENV) and self.origin["goal"].startswith("obs.desired_goal"):
             self.origin[facet] = _GOAL_ENV
         elif facet == "goal":
             self.origin[facet] = f"nowhere, so {_TASK!r}"
+        elif facet == "actions":
+            self.origin[facet] = type(self).__name__ if self.names else "nowhere, so numbered"
 
-    def _name_actions(self, names: Sequence[str] | None) -> None:
-        space = getattr(self.env, "action_space", None)
-        if not isinstance(space, spaces.Discrete):
-            raise ConfigError(
-                f"expected actions in words or a Discrete action space, got {space}: set the option actions to the "
-                "place of their list, such as info.admissible_commands, or write a describer (docs/gymnasium.md)"
-            )
-        self.names = names or self.names or [f"Action {i}" for i in range(space.n)]
-        given = "its option" if names else self._own if type(self).names else "nowhere, so numbered: name them"
-        self.origin["actions"] = given
-        if len(self.names) != space.n:
-            raise ConfigError(f"expected names of {space.n} actions, got {list(self.names)}")
-
-    def _at(self, place: str, obs: Any, info: Any) -> Any:
-        found = _look(place, self.env, obs, info)
+    def _at(self, facet: str, obs: Any, info: Any) -> Any:
+        place = self._places.get(facet)
+        found = None if place is None else _look(place, self.env, obs, info)
         if found is None:
-            raise EnvironmentContractError(f"expected {place} in every answer, got none; {_inventory(obs, info)}")
+            raise ConfigError(
+                f"no {facet} at {place or self._options.get(facet) or ', '.join(_PLACES[facet])}: obs is {_kind(obs)}, "
+                f"info {_kind(info)}. Set the option {facet} to its place, or write a describer (docs/gymnasium.md)"
+            )
         return found
-
-
-def in_words(value: Any) -> str:
-    """A text, or a few numbers with spaces in between.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if isinstance(value, str):
-        return value
-    numbers = np.asarray(value)
-    if numbers.dtype.kind not in "iubf" or numbers.size > _MOST_NUMBERS:
-        raise ConfigError(f"expected a text or at most {_MOST_NUMBERS} numbers, got {_kind(value)}; write a describer")
-    return " ".join(f"{float(number):.4g}" for number in numbers.ravel())
 
 
 def _look(place: str, env: Any, obs: Any, info: Any) -> Any:
     """What is at a place such as `info.admissible_commands`; None if nothing is."""
     root, *keys = place.split(".")
-    found: Any = {"obs": obs, "info": info, "env": env}[root]
+    found: Any = {"obs": obs, "info": info, "environment": env}[root]
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
     return found
 
 
-def _whole_numbers(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return False
-    numbers = np.asarray(value)
-    return numbers.dtype.kind in "iub" and numbers.size <= _MOST_NUMBERS
+def _numbers(value: Any, kinds: str = "iubf") -> list[float]:
+    """A number, or a few of them; none if it is anything else."""
+    try:
+        found = np.asarray(value)
+    except ValueError:  # of several shapes
+        return []
+    return list(found.ravel()) if found.dtype.kind in kinds and found.size <= _MOST_NUMBERS else []
+
+
+def _in_words(value: Any) -> str:
+    if not isinstance(value, str) and not _numbers(value):
+        raise ConfigError(f"expected a text or at most {_MOST_NUMBERS} numbers, got {_kind(value)}")
+    return value if isinstance(value, str) else " ".join(f"{number:.4g}" for number in _numbers(value))
 
 
 def _kind(value: Any) -> str:
     """What an observation is, in a few words."""
     if isinstance(value, Mapping):
         return f"a mapping of {', '.join(map(str, value)) or 'nothing'}"
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype} {value.shape}"
-    return f"a {type(value).__name__}"
-
-
-def _inventory(obs: Any, info: Any) -> str:
-    return f"obs is {_kind(obs)}, info {_kind(info)}"
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"

@@ -1,11 +1,10 @@
 """A gymnasium environment as a text environment."""
 
+import importlib
 import json
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
-from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -15,6 +14,7 @@ from typing_extensions import override
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.gymnasium.describers import Describer
 from sacglam.envs.gymnasium.toy_text import SHIPPED
+from sacglam.envs.registry import resolve
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 
@@ -59,20 +59,19 @@ class GymnasiumWorld(TextEnv):
     ) -> None:
         given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
         options = {facet: option for facet, option in given.items() if option is not None}
-        self._id, self._practice, self._max_steps, self._resets = id, practice, max_steps, resets
-        self._env, self._describer = _open(id, kwargs or {}, describer, options)
-        # Dozens of copies search for the same tasks.
-        self._tasks = _tasks(id, json.dumps([dict(kwargs or {}), describer, options]), resets)
-        self._describer.tasks = {goal: first for goal, (_, first) in self._tasks.items()}
+        settings = json.dumps([kwargs or {}, describer, options])
+        self._name, self._practice, self._max_steps, self._resets = f"gymnasium:{id}", practice, max_steps, resets
+        self._env, self._describer = _open(id, settings)
+        self._tasks = _tasks(id, settings, resets)
+        self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
         self._goal, self._over, self._steps = "", True, 0
         self._actions: Mapping[str, Any] = {}
         self._achieved: set[str] = set()
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
-        if split == "heldout":
-            return ()
-        return list(dict.fromkeys([*self._tasks, *(self._describer.goals() if self._practice else ())]))
+        practised = self._describer.goals() if self._practice else ()
+        return list(dict.fromkeys([*self._tasks, *practised])) if split == "train" else ()
 
     @override
     def goal_type(self, goal: str) -> str:
@@ -80,27 +79,30 @@ class GymnasiumWorld(TextEnv):
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
-        obs, info = self._begin(goal, seed)
+        """Start an episode for one of the tasks, or for a goal that the describer lists.
+
+        Raises:
+            ConfigError: `goal` is neither.
+            EnvironmentContractError: the environment does not repeat its tasks.
+        """
+        for candidate in self._seeds(goal, seed):
+            obs, info = _reset(self._env, candidate)
+            if goal not in self._tasks or self._describer.goal(obs, info) == goal:
+                break
+        else:
+            raise EnvironmentContractError(
+                f"{self._name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
+                "that reset seeds with its seed"
+            )
         self._goal, self._over, self._steps = goal, False, 0
         # What holds from the start is no achievement, unless it is what the episode is for.
         self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
         return self._observe(obs, info)
 
-    def _begin(self, goal: str, seed: int) -> tuple[Any, Any]:
-        """The first observation and info of an episode for `goal`."""
-        for candidate in self._seeds(goal, seed):
-            obs, info = _reset(self._env, candidate)
-            if goal not in self._tasks or self._describer.goal(obs, info) == goal:
-                return obs, info
-        raise EnvironmentContractError(
-            f"gymnasium:{self._id}: the seed that gave the goal {goal!r} now gives another; "
-            "draw goals from a generator that reset seeds with its seed"
-        )
-
     def _seeds(self, goal: str, seed: int) -> Iterator[int]:
+        """The seeds at which to look for an episode with this task."""
         if goal not in self._tasks and goal not in self._describer.goals():
-            known = ", ".join(map(repr, self.goals("train")[:5]))
-            raise ConfigError(f"{goal!r} is no goal of gymnasium:{self._id}; among them are {known}")
+            raise ConfigError(f"{goal!r} is no goal of {self._name}; expected one like {next(iter(self._tasks))!r}")
         yield seed
         if goal in self._tasks:
             draws = Random(f"{seed} {goal}")
@@ -109,19 +111,22 @@ class GymnasiumWorld(TextEnv):
 
     @override
     def step(self, action: int) -> Step:
-        if self._over or not 0 <= action < len(self._actions):
-            raise EnvironmentContractError(
-                f"gymnasium:{self._id}: "
-                + ("no episode is running; call reset" if self._over else f"there is no action {action} here")
-            )
+        """Take the action with this index.
+
+        Raises:
+            EnvironmentContractError: no episode is running, or there is no such action.
+        """
+        if self._over:
+            raise EnvironmentContractError(f"{self._name}: no episode is running; call reset before step")
+        if not 0 <= action < len(self._actions):
+            raise EnvironmentContractError(f"{self._name}: expected one of {len(self._actions)} actions, got {action}")
         answer = self._env.step(list(self._actions.values())[action])
         obs, reward, terminated, truncated, info = answer if len(answer) == 5 else _five(*answer)
         self._steps += 1
         achieved = self._achievements(obs, info, float(reward), bool(terminated))
         won = self._goal in achieved
-        limited = self._max_steps is not None and self._steps >= self._max_steps
         terminated = bool(won or terminated)
-        truncated = not terminated and bool(truncated or limited)
+        truncated = not terminated and bool(truncated or self._steps == self._max_steps)
         self._over = terminated or truncated
         return Step(self._observe(obs, info), float(won), achieved, terminated, truncated)
 
@@ -150,49 +155,41 @@ class GymnasiumWorld(TextEnv):
         origin = dict(self._describer.origin)
         if not {"achieved", "success"} & origin.keys():
             origin["success"] = "info.is_success, .success or .won, else a positive reward at the end (guessed)"
-        taken = [
-            f"{', '.join(facet for facet in origin if origin[facet] == place)} from {place}"
-            for place in dict.fromkeys(origin.values())
-        ]
+        by_origin = {place: [facet for facet in origin if origin[facet] == place] for place in origin.values()}
         lines = [
-            f"{'; '.join(taken)}. The reward is 1 for the goal, and not the environment's own",
+            "; ".join(f"{', '.join(facets)} from {place}" for place, facets in by_origin.items())
+            + ". The reward is 1 for the goal, and not the environment's own",
             f"goals in {self._resets} resets: {len(self._tasks):,}, such as {next(iter(self._tasks))!r}",
         ]
         if "achieved" not in origin:
             lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
         if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
             lines.append("no limit of steps is known: set the option max_steps, unless every episode ends")
-        return [f"gymnasium:{self._id}: {line}" for line in lines]
+        return [f"{self._name}: {line}" for line in lines]
 
 
-def _open(id: str, kwargs: Mapping[str, Any], describer: str | None, options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _open(id: str, settings: str) -> tuple[Any, Describer]:
     """A new environment, and what puts it into words."""
-    env = _make(id, kwargs)
-    obs, info = _reset(env, 0)
-    shipped = (words for kind, words in SHIPPED.items() if isinstance(getattr(env, "unwrapped", env), kind))
-    words: Any = next(shipped, Describer)
-    if describer is not None:
-        try:
-            words = pkgutil.resolve_name(describer)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"describer {describer!r} cannot be imported: {error!r}") from error
+    kwargs, describer, options = json.loads(settings)
+    module, _, name = id.rpartition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name, None) if module and name.isidentifier() else None
+        # Not gymnasium's check: ours plays it in full.
+        env: Any = factory(**kwargs) if factory else gymnasium.make(id, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise ConfigError(f"environment 'gymnasium:{id}' cannot be made: {error}") from error
+    words: Any = resolve(describer, "describer") if describer else _shipped(env)
     if not (isinstance(words, type) and issubclass(words, Describer)):
         raise ConfigError(f"expected the describer {describer!r} to be a subclass of Describer, got {words!r}")
     try:
-        return env, words(env, options, obs, info)
+        return env, words(env, options, *_reset(env, 0))
     except ConfigError as error:
         raise ConfigError(f"gymnasium:{id}: {error}") from error
 
 
-def _make(id: str, kwargs: Mapping[str, Any]) -> Any:
-    module, _, name = id.rpartition(":")
-    try:
-        factory = getattr(import_module(module), name, None) if module and name.isidentifier() else None
-        if factory is not None:
-            return factory(**kwargs)
-        return gymnasium.make(id, disable_env_checker=True, **kwargs)  # our own check plays it in full
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise ConfigError(f"environment 'gymnasium:{id}' cannot be made: {error}") from error
+def _shipped(env: Any) -> type[Describer]:
+    inner = getattr(env, "unwrapped", env)
+    return next((words for kind, words in SHIPPED.items() if isinstance(inner, kind)), Describer)
 
 
 def _reset(env: Any, seed: int) -> tuple[Any, Any]:
@@ -207,10 +204,10 @@ def _five(obs: Any, reward: float, done: bool, info: Mapping[str, Any]) -> tuple
     return obs, reward, done and not truncated, truncated, info
 
 
-@cache
+@cache  # dozens of copies search for the same tasks
 def _tasks(id: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     """The tasks that resets with the seeds 0, 1, ... give: the first seed of each, and its observation."""
-    env, words = _open(id, *json.loads(settings))
+    env, words = _open(id, settings)
     found: dict[str, tuple[int, Any]] = {}
     for seed in range(resets):
         obs, info = _reset(env, seed)

@@ -21,46 +21,44 @@ class FrozenLake(Describer):
 
     @override
     def text(self, obs: Any, info: Mapping[str, Any]) -> str:
-        return f"You are at {self._cell(obs)}"
+        return f"You are at {self.cell(obs)}"
 
     @override
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
-        return f"Reach {self._cell(self.env.desc.tobytes().index(b'G'))}"
+        return f"Reach {self.cell(self.env.desc.tobytes().index(b'G'))}"
 
     @override
     def goals(self) -> Sequence[str]:
-        return [f"Reach {self._cell(state)}" for state, tile in enumerate(self.env.desc.ravel()) if tile == b"F"]
+        return [f"Reach {self.cell(state)}" for state, tile in enumerate(self.env.desc.ravel()) if tile == b"F"]
 
     @override
     def achieved(self, obs: Any, info: Mapping[str, Any]) -> Sequence[str]:
-        return () if self.env.desc.ravel()[obs] == b"H" else [f"Reach {self._cell(obs)}"]
+        return () if self.env.desc.ravel()[obs] == b"H" else [f"Reach {self.cell(obs)}"]
 
-    def _cell(self, state: int) -> str:
-        return cell(*divmod(int(state), self.env.ncol))
+    def cell(self, state: int) -> str:
+        """The cell with this number, row by row."""
+        return cell(*divmod(int(state), self.env.desc.shape[1]))
 
 
-class CliffWalking(Describer):
+class CliffWalking(FrozenLake):
     """Goals are the cells off the cliff; the task is the last one. A fall leads back to the start."""
 
     names = ("Go up", "Go right", "Go down", "Go left")
 
     @override
-    def text(self, obs: Any, info: Mapping[str, Any]) -> str:
-        return f"You are at {self._cell(obs)}"
-
-    @override
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
-        return f"Reach {self._cell(self.env.nS - 1)}"
+        return f"Reach {self.cell(self.env.nS - 1)}"
 
     @override
     def goals(self) -> Sequence[str]:
-        return [f"Reach {self._cell(state)}" for state in range(self.env.start_state_index)]
+        return [f"Reach {self.cell(state)}" for state in range(self.env.start_state_index)]
 
     @override
     def achieved(self, obs: Any, info: Mapping[str, Any]) -> Sequence[str]:
-        return [f"Reach {self._cell(obs)}"]
+        return [f"Reach {self.cell(obs)}"]
 
-    def _cell(self, state: int) -> str:
+    @override
+    def cell(self, state: int) -> str:
         return cell(*divmod(int(state), self.env.shape[1]))
 
 
@@ -75,12 +73,12 @@ class Taxi(Describer):
     @override
     def text(self, obs: Any, info: Mapping[str, Any]) -> str:
         row, column, passenger, _ = self.env.decode(obs)
-        where = "in the taxi" if passenger == len(self.env.locs) else f"at {cell(*self.env.locs[passenger])}"
+        where = f"at {cell(*self.env.locs[passenger])}" if passenger < 4 else "in the taxi"
         return f"The taxi is at {cell(row, column)}. The passenger is {where}"
 
     @override
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
-        return self._bring(self.env.decode(obs)[3])
+        return f"Bring the passenger to {cell(*self.env.locs[self.env.decode(obs)[3]])}"
 
     @override
     def goals(self) -> Sequence[str]:
@@ -89,10 +87,8 @@ class Taxi(Describer):
     @override
     def achieved(self, obs: Any, info: Mapping[str, Any]) -> Sequence[str]:
         passenger = self.env.decode(obs)[2]
-        return [self._bring(passenger) if passenger < len(self.env.locs) else "Pick up the passenger"]
-
-    def _bring(self, stand: int) -> str:
-        return f"Bring the passenger to {cell(*self.env.locs[stand])}"
+        at_a_stand = passenger < 4
+        return [f"Bring the passenger to {cell(*self.env.locs[passenger])}" if at_a_stand else "Pick up the passenger"]
 
 
 SHIPPED: Mapping[type, type[Describer]] = {FrozenLakeEnv: FrozenLake, CliffWalkingEnv: CliffWalking, TaxiEnv: Taxi}

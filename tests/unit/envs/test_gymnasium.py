@@ -21,6 +21,7 @@ from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
+DOCS = Path(__file__).parents[3] / "docs" / "gymnasium.md"
 LAKE = "gymnasium:FrozenLake-v1"
 DRY = {"is_slippery": False}
 LEFT, DOWN, RIGHT, UP = range(4)
@@ -171,7 +172,7 @@ def test_every_episode_is_of_the_goal_asked_for(play: Play) -> None:
         ("won", {}),
         ("mask", {"actions": ["go hall", "go attic"]}),
         ("named", {"actions": ["go hall", "go attic"]}),
-        ("old", {"actions": "env.commands", "goal": "reach it"}),
+        ("old", {"actions": "environment.commands", "goal": "reach it"}),
     ],
 )
 def test_answers_of_many_forms_are_understood(
@@ -197,7 +198,7 @@ def test_what_is_guessed_or_missing_is_stated() -> None:
     assert "hindsight has nothing to work with" in quest
     assert "set the option max_steps" in quest
     lake = said(LAKE)
-    assert "text, goal, achieved, actions from the describer FrozenLake" in lake
+    assert "text, goal, actions, achieved from FrozenLake" in lake
     assert "guessed" not in lake
     assert "set the option" not in lake
     assert said("bitflip") == ""
@@ -234,16 +235,20 @@ def test_a_goal_env_s_threshold_counts() -> None:
         ("gymnasium:FrozenLake-v7", {}, "It provides versioned environments"),
         ("gymnasium:no_such_module:Lake-v0", {}, "No module named 'no_such_module'"),
         (LAKE, {"kwargs": {"slippery": True}}, "unexpected keyword argument 'slippery'"),
-        (LAKE, {"text": "obs"}, "the option text and the describer FrozenLake exclude each other"),
+        (LAKE, {"text": "obs"}, "the option text has no effect: FrozenLake gives it"),
         (LAKE, {"actions": ["left", "right"]}, r"names of 4 actions, got \['left', 'right'\]"),
         (LAKE, {"describer": "json:loads"}, "a subclass of Describer"),
-        (LAKE, {"describer": "no_such_module:Lake"}, "cannot be imported"),
-        ("gymnasium:CartPole-v1", {}, "text or whole numbers, got an array of float32"),
-        ("gymnasium:Pendulum-v1", {"text": "obs"}, "actions in words or a Discrete action space, got Box"),
-        ("gymnasium:Blackjack-v1", {"achieved": "info.facts"}, "nothing is at info.facts; obs is a tuple, info a mapp"),
-        ("gymnasium:Blackjack-v1", {"text": "observation"}, "expected a place such as info.description"),
-        ("gymnasium:Blackjack-v1", {"success": "won"}, "expected a place such as info.won"),
-        ("gymnasium:Blackjack-v1", {"text": "env.__class__"}, "expected a place"),
+        (LAKE, {"describer": "no_such_module:Lake"}, "No module named 'no_such_module'"),
+        ("gymnasium:CartPole-v1", {}, "no text at obs, obs.text, .*: obs is an array of float32"),
+        ("gymnasium:Pendulum-v1", {"text": "obs"}, "no actions at info.admissible_commands, info.valid"),
+        (
+            "gymnasium:Blackjack-v1",
+            {"achieved": "info.facts"},
+            "no achieved at info.facts: obs is a tuple, info a mapp",
+        ),
+        ("gymnasium:Blackjack-v1", {"text": "observation"}, "no text at observation: obs is a tuple"),
+        ("gymnasium:Blackjack-v1", {"success": "won"}, "expected reward or terminated, or info.KEY; got 'won'"),
+        ("gymnasium:Blackjack-v1", {"text": "environment.__class__"}, "no text at environment.__class__"),
     ],
 )
 def test_what_cannot_be_made_or_put_into_words_is_named(name: str, options: dict[str, Any], said: str) -> None:
@@ -252,7 +257,9 @@ def test_what_cannot_be_made_or_put_into_words_is_named(name: str, options: dict
 
 
 def test_a_goal_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no goal of gymnasium:FrozenLake-v1; among them are 'Reach row 4, column 4'"):
+    with pytest.raises(
+        ConfigError, match="no goal of gymnasium:FrozenLake-v1; expected one like 'Reach row 4, column 4'"
+    ):
         make_world(LAKE).reset("Reach row 9, column 9", 0)
 
 
@@ -349,3 +356,39 @@ def test_the_ids_are_there_where_gymnasium_is_imported_first() -> None:
     program = "import gymnasium; print(gymnasium.make('sacglam.envs:Playground-v0', size='simple').action_space)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "Discrete(4)\n"
+
+
+def test_the_tutorial_s_describer_is_the_shipped_one(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = python_blocks()
+    assert len(blocks[0].split("class Lake")[1].strip().splitlines()) <= 15
+    (tmp_path / "lake.py").write_text(blocks[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    for kwargs in (DRY, {}):
+        shipped, lake = make_world(LAKE, kwargs=kwargs), make_world(LAKE, kwargs=kwargs, describer="lake:Lake")
+        [goal] = lake.goals("train")
+        assert [goal] == shipped.goals("train")
+        for seed in range(30):
+            picks = [Random(seed * 100 + t).randrange(4) for t in range(50)]
+            start, steps = play(lake, goal, seed, picks)
+            reference = play(shipped, goal, seed, picks)
+            assert (start, [step.observation for step in steps]) == (
+                reference[0],
+                [s.observation for s in reference[1]],
+            )
+            assert [step.achieved for step in steps[:-1]] == [step.achieved for step in reference[1][:-1]]
+
+
+def test_the_documented_wrapper_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(python_blocks()[-1], str(DOCS), "exec"), {})
+    assert capsys.readouterr().out.startswith("Grasp any cat\nYou see: ")
+
+
+def test_the_documented_worlds_compile() -> None:
+    for block in python_blocks():
+        compile(block, str(DOCS), "exec")
+
+
+def python_blocks() -> list[str]:
+    return [block.split("```")[0] for block in DOCS.read_text().split("```python\n")[1:]]
