@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import torch
 
+from sacglam import cpu
 from sacglam.build import Parts, Processes, build_env, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
@@ -38,20 +39,19 @@ class Loop:
         parts, progress, interval = self._parts, self.progress, self._config.algo.update_interval
         rollout, experience = parts.collector.rollout, parts.collector.experience
         while progress.env_steps < self._config.steps:
-            started = time.perf_counter()
-            self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
-            batch = rollout.collect(interval)  # environment -> scorer -> policy -> environment
-            with parts.clock.phase("replay"):
-                experience.add(batch)  # SAC: the episodes that ended; PPO: the interval's steps
-                batches = experience.batches()
-            if batches:
-                probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
-                self._pending_updates.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
-            self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
-            self.window.add_episodes(batch.episodes, self._goal_type)
-            progress.env_steps += interval
-            progress.episodes += len(batch.episodes)
-            progress.seconds += time.perf_counter() - started
+            with self.training_time():
+                self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
+                batch = rollout.collect(interval)  # environment -> scorer -> policy -> environment
+                with parts.clock.phase("replay"):
+                    experience.add(batch)  # SAC: the episodes that ended; PPO: the interval's steps
+                    batches = experience.batches()
+                if batches:
+                    probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
+                    self._pending_updates.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
+                self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
+                self.window.add_episodes(batch.episodes, self._goal_type)
+                progress.env_steps += interval
+                progress.episodes += len(batch.episodes)
             yield
 
     def finish_updates(self, all_but: int = 0) -> None:
@@ -102,10 +102,17 @@ class Loop:
 
     @contextmanager
     def training_time(self) -> Iterator[None]:
-        """Count the time of the `with` block as an interval's, for what an interval does at other times too."""
-        started = time.perf_counter()
+        """Count the seconds of the `with` block, which an interval is, and what it does at other times too."""
+        started, cpu_started = time.perf_counter(), self._cpu_seconds()
         yield
         self.progress.seconds += time.perf_counter() - started
+        if self.progress.cpu_seconds is not None:
+            self.progress.cpu_seconds += self._cpu_seconds() - cpu_started
+
+    def _cpu_seconds(self) -> float:
+        """CPU seconds so far of this process, and of the calls to others that have returned."""
+        processes = self._parts.processes
+        return cpu.seconds() + (processes.runtime.cpu_seconds if processes else 0.0)
 
     def checkpoint(self) -> Checkpoint:
         """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress.
@@ -141,9 +148,12 @@ class Loop:
             raise CheckpointError(
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
-        progress = Progress(**values["progress"])
+        progress = Progress(**{"cpu_seconds": None, **values["progress"]})
         counts = (progress.env_steps, progress.updates, progress.episodes)
-        if not all(type(count) is int for count in counts) or min(*counts, progress.seconds) < 0:
+        if (
+            not all(type(count) is int for count in counts)
+            or min(*counts, progress.seconds, progress.cpu_seconds or 0.0) < 0
+        ):
             raise CheckpointError(f"expected counters of at least 0, got {progress}")
         if progress.updates != values["learner"]["updates"]:
             raise CheckpointError(f"expected as many updates as its learner's, got {progress}")

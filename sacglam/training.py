@@ -38,6 +38,7 @@ from sacglam.types import Evaluation
 
 # Streams of evaluation episodes: before and after a run play the same ones, and training none of them.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1
+_SAMPLED = 0x5A3D  # the stream of sampled actions after training
 _COLLAPSED = 0.2  # share of the random policy's entropy below which hardly anything is explored
 
 
@@ -190,7 +191,9 @@ class Run:
 
     def _counters(self) -> dict[str, float]:
         progress = self._loop.progress
-        return {"env_steps": progress.env_steps, "updates": progress.updates, "seconds": round(progress.seconds, 3)}
+        seconds = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
+        known = {name: round(each, 3) for name, each in seconds.items() if each is not None}
+        return {"env_steps": progress.env_steps, "updates": progress.updates, **known}
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of this moment, unless there is one, or the policy is broken and would spoil it."""
@@ -228,16 +231,18 @@ class Run:
                 "policy.length_normalised=true, or name the possible actions in the observations"
             )
 
-    def _evaluate_end(self, stop: StopSignal) -> dict[Split, Evaluation]:
+    def _evaluate_end(self, stop: StopSignal) -> dict[str, Evaluation]:
         """The trained policy on the goals of training and on those held out, if the budget is spent."""
         if self._loop.progress.env_steps < self._config.steps:
             return {}
-        after: dict[Split, Evaluation] = {"train": self._evaluate("evaluating after", self._parts.scorer, greedy, stop)}
+        sampling = SamplingPolicy(np.random.default_rng([self._config.seed, _SAMPLED]))
+        after = {"train": self._evaluate("evaluating after", self._parts.scorer, greedy, stop)}
+        after["sampled"] = self._evaluate("evaluating sampled actions", self._parts.scorer, sampling, stop)
         if build_env(self._config).goals("heldout"):
             after["heldout"] = self._evaluate("evaluating held-out goals", self._parts.scorer, greedy, stop, "heldout")
         return after
 
-    def _summarise(self, start: Mapping[str, Any], after: Mapping[Split, Evaluation]) -> dict[str, Any]:
+    def _summarise(self, start: Mapping[str, Any], after: Mapping[str, Evaluation]) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
         parts = self._parts
         end = summary_of_end(self._config, self._loop.progress, parts.clock.seconds, self._processes(), after)

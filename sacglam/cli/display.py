@@ -120,6 +120,8 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
         )
         return
     columns = {"random": "random policy", "before": "before (greedy)", "after": "after (greedy)"}
+    if summary.get("success_sampled"):  # not in older runs
+        columns["sampled"] = "after (sampled)"
     if summary["success_heldout"]:
         columns["heldout"] = "held-out goals (greedy)"
     table = Table("success", *columns.values())

@@ -86,6 +86,23 @@ class Config(Section):
             raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
         return self
 
+    def forward_passes(self, steps: int, updates: int) -> float:
+        """How many scoring forwards F so many environment steps and updates cost at least: one to act, and to learn.
+
+        A learnt step takes 2 F for forward and backward at s, and as much again for a critic with a backbone of its
+        own. SAC adds one F for the policy at s' and one for the target there, unless they share a pass
+        (`critic.target_backbone: online` on a shared or frozen backbone). With `algo.td_lambda` s' is the state after a
+        window of n steps, and a target with an adapter of its own needs one F at each of them. With 16 learnt steps for
+        each of the rollout: SAC 65 F a step, with windows of 8 and the online adapter 35 F, PPO 33 F.
+        """
+        algo, separate = self.algo, self.critic.backbone == "separate"
+        gradient = 4 if separate else 2
+        if algo.type == "ppo":
+            return steps + updates * gradient * algo.epochs * algo.update_interval / algo.updates_per_interval
+        own_pass = separate or self.critic.target_backbone == "adapter"
+        bootstrap = (1 + own_pass) / algo.window + (own_pass and algo.td_lambda is not None)
+        return steps + updates * (gradient + bootstrap) * algo.batch_size
+
     def to_yaml(self) -> str:
         """All values, resolved, as YAML that `load` reads back."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

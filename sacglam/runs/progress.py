@@ -12,12 +12,16 @@ _RECENT_EPISODES = 200
 
 @dataclass
 class Progress:
-    """Counters of one run; `seconds` is training time, without evaluation and checkpoints."""
+    """Counters of one run; `seconds` is training time, without evaluation and checkpoints.
+
+    `cpu_seconds` are those of its processes meanwhile; None in a run that was begun before they were counted.
+    """
 
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
     seconds: float = 0.0
+    cpu_seconds: float | None = 0.0
 
 
 class MetricsWindow:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sacglam import cpu
 from sacglam.config import Config
-from sacglam.envs.base import Split
 from sacglam.runs.progress import Progress
 from sacglam.types import Evaluation
 
@@ -42,11 +41,13 @@ class _End(_Start):
 
     finished: Literal[True]  # type: ignore[assignment]
     success_after: _Rates  # type: ignore[assignment]
+    success_sampled: _Rates | None = None
     success_heldout: _Rates | None = None
     spl_after: float | None
     env_steps: _Count
     updates: _Count
     train_seconds: Annotated[float, Field(gt=0)]
+    train_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
     seconds: dict[str, float]
     threads: int
     device: str
@@ -92,22 +93,27 @@ def summary_of_end(
     progress: Progress,
     phases: Mapping[str, float],
     processes: Mapping[str, Any],
-    after: Mapping[Split, Evaluation],
+    after: Mapping[str, Evaluation],
 ) -> dict[str, Any]:
-    """What is known after the last step, with seconds by phase; without `after` the run is not finished."""
-    trained, heldout = after.get("train"), after.get("heldout")
+    """What is known after the last step, with seconds by phase; without `after` the run is not finished.
+
+    `after` has the greedy policy on goals of training (`train`) and `heldout`, and `sampled` actions on the former.
+    """
+    trained, sampled, heldout = (after.get(name) for name in ("train", "sampled", "heldout"))
     seconds = {name: round(each, 3) for name, each in phases.items()}
     during = sum(each for name, each in seconds.items() if name not in OUTSIDE_TRAINING)
     train_seconds = round(progress.seconds, 3)
     return {
         "finished": trained is not None,
         "success_after": trained.success if trained else None,
+        "success_sampled": sampled.success if sampled else None,
         "success_heldout": heldout.success if heldout else None,
         "spl_after": trained.spl if trained else None,
         "env_steps": progress.env_steps,
         "episodes": progress.episodes,
         "updates": progress.updates,
         "train_seconds": train_seconds,
+        "train_cpu_seconds": None if progress.cpu_seconds is None else round(progress.cpu_seconds, 3),
         "seconds": {**seconds, "other": round(max(0.0, train_seconds - during), 3)},
         **processes,
         "seed": config.seed,

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
+from sacglam import cpu
 from sacglam.errors import ConfigError, SacglamError
 from sacglam.runtime import guardian
 from sacglam.runtime.group import StillRunning, Worker, WorkerLost
@@ -48,6 +49,7 @@ class _Actor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
         self._target: Any = None
         self._failure: Exception | None = None
+        self._children: list[int] = []
 
     def build(self, factory: Callable[..., Any], args: Sequence[Any]) -> None:
         """Create the object; if that fails, every later call raises the error."""
@@ -55,12 +57,15 @@ class _Actor:
             self._target = factory(*args)
         except Exception as error:
             self._failure = error
+        self._children = list(guardian.descendants(os.getpid()))  # vLLM with several GPUs
 
-    def call(self, method: str, args: Sequence[Any], reply: bool) -> Any:
+    def call(self, method: str, args: Sequence[Any], reply: bool) -> tuple[Any, float]:
+        """The result if there is to be a `reply`, and the CPU seconds of the call."""
         if self._failure is not None:
             raise self._failure
+        started = cpu.seconds(self._children)
         result = getattr(self._target, method)(*args)
-        return result if reply else None
+        return result if reply else None, cpu.seconds(self._children) - started
 
     def where(self) -> tuple[str, int]:
         """Node id and process id."""
@@ -100,14 +105,28 @@ class RayPending:
             raise WorkerLost(_death(error)) from None
 
 
+@dataclass(frozen=True)
+class RayCall(RayPending):
+    """A call to a worker's object, which `count` is given the CPU seconds of."""
+
+    count: Callable[[float], None]
+
+    @override
+    def result(self, timeout_s: float | None = None) -> Any:
+        result, cpu_seconds = super().result(timeout_s)
+        self.count(cpu_seconds)
+        return result
+
+
 class RayWorker(Worker):
     """Calls methods of an object in another process."""
 
-    def __init__(self, ray: Any, actor: Any, own: bool) -> None:
-        """`actor` is a Ray handle of `_Actor`; `own` if we started Ray ourselves."""
+    def __init__(self, ray: Any, actor: Any, own: bool, count: Callable[[float], None]) -> None:
+        """`actor` is a Ray handle of `_Actor`; `own` if we started Ray ourselves; `count` as in `RayCall`."""
         self._ray = ray
         self._actor = actor
         self._own = own
+        self._count = count
         self._killed = False
         self._ping: RayPending | None = None
         self._where = actor.where.remote()
@@ -122,8 +141,8 @@ class RayWorker(Worker):
         return str(RayPending(self._ray, self._actor.init_method.remote(self._own)).result(timeout_s))
 
     @override
-    def submit(self, method: str, *args: Any, reply: bool = True) -> RayPending:
-        return RayPending(self._ray, self._actor.call.remote(method, args, reply))
+    def submit(self, method: str, *args: Any, reply: bool = True) -> RayCall:
+        return RayCall(self._ray, self._actor.call.remote(method, args, reply), self._count)
 
     @override
     def check(self) -> None:
@@ -150,6 +169,9 @@ class RayWorker(Worker):
 
 class RayRuntime:
     """Reserves resources for workers, starts them and ends them all."""
+
+    cpu_seconds = 0.0
+    """Of all workers, in the calls whose results have been taken."""
 
     def __init__(self, address: str | None, specs: Sequence[WorkerSpec], timeout_s: float = 120.0) -> None:
         """Join the Ray cluster at `address`, or start Ray on this machine, and reserve what `specs` need.
@@ -242,9 +264,12 @@ class RayRuntime:
             )
             .remote()
         )
-        worker = RayWorker(self._ray, actor, self._own)
+        worker = RayWorker(self._ray, actor, self._own, self._count)
         self._workers.append(worker)
         return worker
+
+    def _count(self, cpu_seconds: float) -> None:
+        self.cpu_seconds += cpu_seconds
 
     def close(self) -> None:
         """End every worker, and Ray itself if we started it."""

@@ -260,7 +260,7 @@ def equal(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 def timeless(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "clock": None, "progress": {**values["progress"], "seconds": None}}
+    return {**values, "clock": None, "progress": {**values["progress"], "seconds": None, "cpu_seconds": None}}
 
 
 def state_in(folder: Path) -> State:
@@ -386,7 +386,7 @@ def compare_logs(run: Path, reference: Path, before: list[Any]) -> None:
     """Lines are those of the reference, but for those that were damaged before."""
 
     def shown(line: dict[str, Any]) -> str:
-        return json.dumps({key: value for key, value in line.items() if key != "seconds"})
+        return json.dumps({key: value for key, value in line.items() if key not in ("seconds", "cpu_seconds")})
 
     there = {shown(line) for line in [*lines_of(reference / "metrics.jsonl"), *before]}
     assert all(shown(line) in there for line in lines_of(run / "metrics.jsonl")), "other metrics"

@@ -39,7 +39,7 @@ def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
     summary = json.loads((tiny_run / "summary.json").read_text())
     assert summary["finished"]
     assert summary["env_steps"] == 640
-    for name in ("success_before", "success_after", "success_random"):
+    for name in ("success_before", "success_after", "success_sampled", "success_random"):
         assert set(summary[name]) == {"overall", "grasp", "grow"}
         assert all(0 <= rate <= 1 for rate in summary[name].values())
     assert summary["updates"] > 20
@@ -50,7 +50,11 @@ def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
     assert training == pytest.approx(summary["train_seconds"], abs=1e-9)
     lines = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
     assert [line["env_steps"] for line in lines] == list(range(32, 641, 32))
-    assert all({"env_steps", "updates", "seconds"} <= line.keys() for line in lines)
+    assert all({"env_steps", "updates", "seconds", "cpu_seconds"} <= line.keys() for line in lines)
+    spent = [line["cpu_seconds"] for line in lines]
+    assert spent == sorted(spent)
+    # One thread: it cannot have more than the clock, but for rounding and what the C library counts meanwhile.
+    assert 0 < spent[-1] <= summary["train_cpu_seconds"] <= 1.1 * summary["train_seconds"]
     assert {"success", "entropy", "alpha", "q", "critic_loss", "buffer_hindsight_share"} <= lines[-1].keys()
     assert 0.3 < lines[-1]["batch_hindsight_share"] < 0.8
     assert (tiny_run / "curves.png").read_bytes().startswith(b"\x89PNG")

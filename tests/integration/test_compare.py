@@ -13,6 +13,9 @@ import pytest
 
 from sacglam import config as configuration
 from sacglam import cpu
+from sacglam.envs.bitflip import BitFlip
+from sacglam.training import train
+from sacglam.types import Step
 from tests.conftest import TINY, call, sacglam
 from tests.integration.processes import below, left_after
 from tests.launcher import start
@@ -37,7 +40,7 @@ def command(name: str, *arguments: str | Path, out: Path, overrides: list[str] =
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "cpu_seconds")} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +180,26 @@ def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) ->
         for ending in ("md", "json", "png"):
             assert (tmp_path / "out" / f"{name}.{ending}").stat().st_size > 1000
     assert {folder.name for folder in (tmp_path / "out/runs").iterdir()} == {"base", "algo.gamma=0.5", "algo.gamma=0.7"}
+
+
+class SlowBitflip(BitFlip):
+    """A step takes 20 ms longer."""
+
+    def step(self, action: int) -> Step:
+        time.sleep(0.02)
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_a_slower_environment_costs_its_latency_once_for_each_step(tmp_path: Path) -> None:
+    overrides = [*BITFLIP, "steps=96", "evaluation.episodes=1", "evaluation.every_steps=0"]
+    plain = train(configuration.load(None, overrides), tmp_path / "plain")
+    name = f"{__name__}:SlowBitflip"
+    slow = train(configuration.load(None, [*overrides, f"env={{name: '{name}'}}"]), tmp_path / "slow")
+    assert slow["success_after"] == plain["success_after"]
+    # 96 x 20 ms: the copies of the environment step one after another.
+    assert 1.92 <= slow["seconds"]["environment"] - plain["seconds"]["environment"] < 3
+    assert slow["train_cpu_seconds"] < slow["train_seconds"] - 1.8  # which sleep
 
 
 def test_ablations_are_listed_with_what_they_cost() -> None:

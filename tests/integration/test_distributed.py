@@ -57,7 +57,7 @@ def train(out: Path, *overrides: str, **options: str) -> list[str]:
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "parity_gap")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "cpu_seconds", "parity_gap")} for line in lines]
 
 
 def gaps(run: Path) -> list[float]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib.util import find_spec
@@ -239,3 +240,32 @@ def test_an_engine_next_to_the_learner_gets_its_gpu_again_after_a_restart(
     started[0]._workers[0].kill()
     again = started[0].spawn(0).build(Here, config.load(None, []), 1)
     assert tell(again).gpus == OWN[:1]
+
+
+BURN = "import sys, time\nsys.stdin.readline()\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ninput()"
+
+
+class Busy:
+    """Works in its process and in a child, as vLLM does with several GPUs."""
+
+    def __init__(self) -> None:
+        self.child = subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def work(self) -> None:
+        assert self.child.stdin
+        assert self.child.stdout
+        self.child.stdin.write(b"\n")
+        self.child.stdin.flush()
+        start = time.process_time()
+        while time.process_time() - start < 0.4:
+            pass
+        self.child.stdout.readline()
+
+
+def test_cpu_seconds_of_a_worker_are_those_of_its_calls(eight_gpus: RayRuntime) -> None:
+    runtime = Reserved(eight_gpus, [WorkerSpec("Engine", 1, 1)])
+    with closing(runtime):
+        call = runtime.spawn(0).build(Busy).submit("work", reply=False)
+        assert runtime.cpu_seconds == 0
+        assert call.result(120) is None
+        assert 0.7 < runtime.cpu_seconds < 4

@@ -37,7 +37,8 @@ def assert_same_end(run: Path, reference: Path, resumed: Collection[int] = ()) -
         assert torch.equal(ends[0].tensors[name], tensor), name
     for name, array in ends[1].arrays.items():
         assert np.array_equal(ends[0].arrays[name], array), name
-    timeless = [{**end.values, "clock": None, "progress": {**end.values["progress"], "seconds": None}} for end in ends]
+    untimed = {"seconds": None, "cpu_seconds": None}
+    timeless = [{**end.values, "clock": None, "progress": {**end.values["progress"], **untimed}} for end in ends]
     assert timeless[0] == timeless[1]
     assert counters(run) == counters(reference)
     assert metrics(run, resumed) == metrics(reference, resumed)
@@ -47,7 +48,7 @@ def assert_same_end(run: Path, reference: Path, resumed: Collection[int] = ()) -
 def metrics(run: Path, resumed: Collection[int] = ()) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        del line["seconds"]
+        del line["seconds"], line["cpu_seconds"]
         if line["env_steps"] in resumed:
             line.pop("parity_gap", None)
     return lines
@@ -56,7 +57,7 @@ def metrics(run: Path, resumed: Collection[int] = ()) -> list[dict[str, Any]]:
 def counters(run: Path) -> dict[str, Any]:
     """What the summary counts; phases by name, since their seconds differ."""
     summary = json.loads((run / "summary.json").read_text())
-    names = ("finished", "env_steps", "episodes", "updates", "success_before", "success_after")
+    names = ("finished", "env_steps", "episodes", "updates", "success_before", "success_after", "success_sampled")
     return {"phases": sorted(summary["seconds"]), **{name: summary[name] for name in names}}
 
 

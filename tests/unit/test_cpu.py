@@ -32,3 +32,14 @@ def test_processes_share_the_cores() -> None:
 def test_asking_about_the_cpu_does_not_load_torch() -> None:
     code = "import sys; from sacglam import cpu; cpu.model(), cpu.cores(); sys.exit('torch' in sys.modules)"
     assert subprocess.call([sys.executable, "-c", code]) == 0
+
+
+def test_cpu_seconds_include_those_of_other_processes() -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        other.stdout.readline()
+        own = cpu.seconds()
+        assert 0.25 < cpu.seconds([other.pid]) - own < 2
+        other.kill()
+    assert cpu.seconds([other.pid]) - own < 0.25  # it has ended

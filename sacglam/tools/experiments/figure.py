@@ -14,15 +14,27 @@ from sacglam.tools.experiments.statistics import band
 # Okabe and Ito: distinct with any common form of colour blindness; the markers, without any colour.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _MARKERS = "osD^vP*X"
-_X = {"steps": "environment steps", "seconds": "seconds of training, without evaluation"}
-_COLUMNS, _SECONDS_GRID, _MOST_MARKS, _DPI = 2, 200, 16, 120
+_X = {
+    "steps": "environment steps",
+    "seconds": "seconds of training, without evaluation",
+    "cpu_seconds": "CPU seconds of training, all processes",
+    "forward_passes": "forward passes of a state, at least",
+    "latency": "added latency of an environment step [s]",
+}
+_COLUMNS, _GRID, _MOST_MARKS, _DPI = 2, 200, 16, 120
+_LATENCIES = np.geomspace(1e-4, 10.0, _GRID)
 
 Values = Mapping[str, Any]
 
 
 def draw_report(report: Values, file: Path) -> None:
     """Draw a panel for each group and axis, from the values of `report.json`: two in a row, one colour for a label."""
-    panels = [(group, axis) for group in report["groups"] for axis in group["axes"]]
+    panels = [
+        (group, axis)
+        for group in report["groups"]
+        for axis in group["axes"]
+        if axis != "latency" or group["metric"] is None
+    ]
     drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
     labels = list(dict.fromkeys(member["label"] for member in drawn))
     seeds = max((len(member["seeds"]) for member in drawn), default=0)
@@ -33,7 +45,10 @@ def draw_report(report: Values, file: Path) -> None:
     figure.suptitle(f"{report['title']}: {spread}")
     all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (group, axis) in zip(all_axes, panels, strict=False):
-        _draw_panel(axes, group, axis, labels)
+        if axis == "latency":
+            _draw_latencies(axes, group, report["threshold"], labels)
+        else:
+            _draw_panel(axes, group, axis, labels)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     figure.savefig(file, dpi=_DPI)
@@ -43,7 +58,8 @@ def _draw_panel(axes: Axes, group: Values, axis: str, labels: list[str]) -> None
     members, metric = [member for member in group["members"] if member["curves"]], group["metric"]
     for member in members:
         seeds = [curves[metric or OVERALL] for curves in member["curves"].values()]
-        _draw_seeds(axes, seeds, axis, member["label"], labels.index(member["label"]))
+        if all(axis in seed for seed in seeds):  # older runs have no CPU seconds
+            _draw_seeds(axes, seeds, axis, member["label"], labels.index(member["label"]))
     if members and metric is None:
         level = float(np.mean([member["random"][OVERALL].mean for member in members]))
         axes.axhline(level, color="dimgrey", linestyle=":", linewidth=1.4, label="random policy")
@@ -58,16 +74,35 @@ def _draw_panel(axes: Axes, group: Values, axis: str, labels: list[str]) -> None
         axes.legend(fontsize="small", loc="best")
 
 
+def _draw_latencies(axes: Axes, group: Values, threshold: float, labels: list[str]) -> None:
+    """Time to the threshold with slower environments: median seconds and median steps times the latency."""
+    for member in (member for member in group["members"] if member["curves"]):
+        steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
+        if steps is not None:
+            colour = _COLOURS[labels.index(member["label"]) % len(_COLOURS)]
+            axes.plot(_LATENCIES, seconds + steps * _LATENCIES, color=colour, linewidth=2, label=member["label"])
+    for each in group["break_even"]:
+        if each["latency"]:
+            axes.axvline(each["latency"], color="dimgrey", linestyle=":", linewidth=1.4)
+    axes.set(title=f"{group['title']}: time to {threshold:g}", xlabel=_X["latency"], ylabel="seconds")
+    axes.title.set_fontsize("medium")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(alpha=0.25)
+    if axes.lines:
+        axes.legend(fontsize="small", loc="best")
+
+
 def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: int) -> None:
     """The mean as a line, the standard deviation as a band, and each seed as a thin line.
 
-    Over steps the seeds were evaluated at the same points; over seconds each has its own, up to its own end.
+    Over steps the seeds were evaluated at the same points; over other axes each has its own, up to its own end.
     """
     seeds = [(curve[axis], curve["values"]) for curve in curves]
     if axis == "steps":
         grid = sorted(set.intersection(*(set(x) for x, _ in seeds)))
     else:
-        grid = np.linspace(0.0, min(x[-1] for x, _ in seeds), _SECONDS_GRID).tolist()
+        grid = np.linspace(0.0, min(x[-1] for x, _ in seeds), _GRID).tolist()
     mean, std = band(seeds, grid)
     colour, marker = _COLOURS[style % len(_COLOURS)], _MARKERS[style % len(_MARKERS)]
     if len(seeds) > 1:

@@ -10,6 +10,13 @@ from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = Mapping[str, Any]
 _UNTRAINED = ("random", "before")  # often the same for all members
+_COSTS = {
+    "steps": ("steps", "{:,.0f}"),
+    "seconds": ("seconds", "{:,.0f} s"),
+    "cpu_seconds": ("CPU seconds", "{:,.0f} s"),
+    "forward_passes": ("forward passes", "{:,.0f}"),
+}
+_LATENCIES = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
 def markdown(report: Values, figure: str) -> str:
@@ -34,31 +41,72 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
     if group["metric"] is not None:
         yield _metric(members, group["metric"])
         return
-    yield _overview(members, group["budget_steps"], threshold)
+    yield _overview(members, group["budget_steps"])
+    yield _costs(members, threshold)
     yield "Success by goal type, training goals: mean ± standard deviation over seeds.\n\n" + _types(
-        members, {"random": "random policy", "before": "before", "after": "after"}
+        members, {"random": "random policy", "before": "before", "after": "after", "sampled_after": "after, sampled"}
     )
     if any(member["heldout_after"] for member in members):
         yield "The same on held-out goals, after training.\n\n" + _types(members, {"heldout_after": "after"})
     if group["ratios"]:
         yield _ratios(group["ratios"], threshold)
+    if "latency" in group["axes"]:
+        yield _latencies(members, group["break_even"], threshold)
     if "seconds" in group["axes"]:
         yield _phases(members)
 
 
-def _overview(members: Sequence[Values], budget: int, threshold: float) -> str:
-    return _table(
+def _overview(members: Sequence[Values], budget: int) -> str:
+    return "Brackets are 95 % confidence intervals over seeds.\n\n" + _table(
         {
             "": member["label"],
             "seeds": str(len(member["seeds"])),
             "success after": _interval(member["after"][OVERALL]),
+            "interquartile": _interval(member["after_interquartile"]),
+            "sampled": _interval(member["sampled_after"].get(OVERALL)),
             f"area to {budget:,} steps": _interval(member["area"]),
-            f"steps to {threshold:g}": _crossing(member["to_threshold"]["steps"], "{:,.0f}".format),
-            f"seconds to {threshold:g}": _crossing(member["to_threshold"]["seconds"], "{:,.0f} s".format),
+            "area, interquartile": _interval(member["area_interquartile"]),
             "steps/s": f"{member['steps_per_second'].mean:.1f}",
         }
         for member in members
     )
+
+
+def _costs(members: Sequence[Values], threshold: float) -> str:
+    return f"The cost of success {threshold:g}.\n\n" + _table(
+        {
+            "": member["label"],
+            **{title: _crossing(member["to_threshold"][axis], form.format) for axis, (title, form) in _COSTS.items()},
+        }
+        for member in members
+    )
+
+
+def _latencies(members: Sequence[Values], break_even: Sequence[Values], threshold: float) -> str:
+    def row(member: Values) -> dict[str, str]:
+        steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
+        times = (None if steps is None else seconds + steps * latency for latency in _LATENCIES)
+        return {
+            f"{_latency(at)}": "-" if time is None else duration(time)
+            for at, time in zip(_LATENCIES, times, strict=True)
+        }
+
+    lines = [
+        f"- {each['of']} is faster than {each['to']} " + _from(each["latency"], each["interval"]) for each in break_even
+    ]
+    return (
+        f"Time to {threshold:g} if an environment step took so much longer: median seconds and median steps times the "
+        "latency.\n\n" + _table({"": member["label"], **row(member)} for member in members) + "\n\n" + "\n".join(lines)
+    ).strip()
+
+
+def _from(latency: float | None, interval: tuple[float | None, float | None] | None) -> str:
+    first = "at no latency" if latency is None else f"from {_latency(latency)} on" if latency else "at any latency"
+    return first + ("" if interval is None else f" [{', '.join(map(_latency, interval))}]")
+
+
+def _latency(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _types(members: Sequence[Values], columns: Mapping[str, str]) -> str:
@@ -66,6 +114,8 @@ def _types(members: Sequence[Values], columns: Mapping[str, str]) -> str:
     rows = []
     for key, shown in columns.items():
         cells = {m["label"]: {name: _spread(m[key].get(name)) for name in types} for m in members if m[key]}
+        if not cells:
+            continue
         first = next(iter(cells.values()))
         if key in _UNTRAINED and all(each == first for each in cells.values()):
             cells = {"all": first}
@@ -78,11 +128,12 @@ def _ratios(ratios: Sequence[Values], threshold: float) -> str:
         return "-" if found is None else f"{_interval(found, '.2f')}, {found.n} of {seeds} seeds"
 
     rows = [
-        {"": f"{each['of']} / {each['to']}", **{axis: cell(each[axis], each["seeds"]) for axis in ("steps", "seconds")}}
+        {"": f"{each['of']} / {each['to']}"}
+        | {title: cell(each[axis], each["seeds"]) for axis, (title, _) in _COSTS.items()}
         for each in ratios
     ]
     return (
-        f"Ratios of steps and of seconds to {threshold:g}, geometric mean over seeds. Below 1 the first is faster; "
+        f"Ratios of the cost of {threshold:g}, geometric mean over seeds. Below 1 the first is faster; "
         "-: no seed in which both reached it.\n\n" + _table(rows)
     )
 
@@ -139,13 +190,20 @@ _HOW_TO_READ = """## How to read it
 
 - Success is greedy, on fresh episodes. A curve starts with the untrained policy (*before*). Evaluations of one seed
   play the same episodes. The random policy plays those of *before* and *after*.
+- *Sampled* actions are evaluated after training, on the same episodes; -: in a run made before that was recorded.
 - Brackets are 95 % confidence intervals of the mean over seeds: Student's t, n - 1 degrees of freedom. They cover the
   variation between seeds, not between the episodes of one evaluation. Spread is the standard deviation with n - 1.
+- *Interquartile* is the mean of the middle half of the seeds, of fewer than four that of all, with percentiles of
+  50,000 bootstrap resamples of the seeds. Such an interval never leaves the range of its seeds, and is too narrow with
+  few: docs/comparing.md has figures.
 - *Area* is mean success from step 0 to the shortest budget, by trapezoids between evaluations.
-- *Steps* and *seconds to {threshold:g}* are those of the first evaluation at or above it, so they are no finer than the
-  evaluations. A run that never reached it counts as longer than all others in the median, and there is no mean.
-- Seconds are those of training, without evaluations, sample episodes and checkpoints. A mean over seconds ends with
-  its fastest seed."""
+- The cost of {threshold:g} is that of the first evaluation at or above it, so it is no finer than the evaluations. A
+  run that never reached it counts as longer than all others in the median, and there is no mean.
+- Seconds are those of training, without evaluations, sample episodes and checkpoints, and CPU seconds are those of
+  all processes meanwhile; -: not all runs have recorded them. A mean over seconds ends with its fastest seed.
+- Forward passes are the least that the settings allow: one at a state to act, two for forward and backward.
+- Added latency is paid once for each step, since copies step one after another. With `runtime.lag` a slow environment
+  hides updates, and the time is shorter. Intervals of the latency come from resampling the seeds of both."""
 
 
 def _interval(found: Estimate | None, form: str = ".3f") -> str:
@@ -160,7 +218,9 @@ def _spread(found: Estimate | None) -> str:
     return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
 
 
-def _crossing(found: Crossing, shown: Callable[[float], str]) -> str:
+def _crossing(found: Crossing | None, shown: Callable[[float], str]) -> str:
+    if found is None:
+        return "-"
     reached, mean = f"{found.reached} of {len(found.values)} reached", found.estimate
     if found.median is None:
         return reached

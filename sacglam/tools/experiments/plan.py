@@ -13,7 +13,9 @@ from sacglam.config import Config
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import RunDirectory
 
-Axis = Literal["steps", "seconds"]
+Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes", "latency"]
+MEASURED: tuple[Axis, ...] = ("steps", "seconds", "cpu_seconds", "forward_passes")
+"""The axes of curves. The other one, latency, is that of seconds to the threshold."""
 _EVALUATIONS = 20
 
 
@@ -125,7 +127,7 @@ def runs(experiment: Experiment, seeds: int, overrides: Sequence[str], root: Pat
 
 
 def comparison(files: Sequence[Path]) -> Experiment:
-    """Configurations over environment steps and over seconds, as in the paper's Figure 2.
+    """Configurations over environment steps and over seconds, as in the paper's Figure 2, and over other costs.
 
     Raises:
         ConfigError: two files have one name and would share a folder.
@@ -137,8 +139,11 @@ def comparison(files: Sequence[Path]) -> Experiment:
                 f"{members[file.stem].file} and {file} would both be called {file.stem!r}; rename one of them"
             )
         members[file.stem] = Variant(file.stem, file)
-    about = "Greedy success on fresh episodes, over environment steps and over seconds of training."
-    group = Group("Success", members, ("steps", "seconds"))
+    about = (
+        "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes, and what "
+        "slower environments would change."
+    )
+    group = Group("Success", members, (*MEASURED, "latency"))
     return Experiment("compare", "Comparison", about, (group,), files="report", figure="figure2.png")
 
 

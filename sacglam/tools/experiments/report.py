@@ -1,15 +1,16 @@
 """What finished runs show, as the values of `report.json`; the Markdown and the figure are made from these."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations
+from math import inf
+from statistics import median
 from typing import Any
 
 from sacglam.tools.experiments import statistics
-from sacglam.tools.experiments.plan import Experiment, Group, Run
+from sacglam.tools.experiments.plan import MEASURED, Experiment, Group, Run
 from sacglam.tools.experiments.results import OVERALL, Curve, Result, differences, read
-from sacglam.tools.experiments.statistics import Estimate
-
-_AXES = ("steps", "seconds")
+from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = dict[str, Any]
 
@@ -91,23 +92,26 @@ def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -
             for label, results in known.items()
         ],
         "ratios": _ratios(known, threshold) if success else [],
+        "break_even": _break_even(known, threshold) if success else [],
     }
 
 
 def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
     summaries, curves = [result.summary for result in results], [result.success() for result in results]
+    areas = [statistics.area(curve["steps"], curve["values"], budget) for curve in curves]
     return {
         "steps": results[0].config.steps,
         "updates": _distinct(summary["updates"] for summary in summaries),
         "random": _by_type([summary["success_random"] for summary in summaries]),
         "before": _by_type([summary["success_before"] for summary in summaries]),
         "after": _by_type([summary["success_after"] for summary in summaries]),
+        "after_interquartile": statistics.interquartile([summary["success_after"][OVERALL] for summary in summaries]),
+        "sampled_after": _by_type([sampled for summary in summaries if (sampled := summary.get("success_sampled"))]),
         "spl_after": _estimate([summary["spl_after"] for summary in summaries]),
         "heldout_after": _by_type([result.heldout for result in results if result.heldout]),
-        "area": _estimate([statistics.area(curve["steps"], curve["values"], budget) for curve in curves]),
-        "to_threshold": {
-            axis: statistics.crossing([_reached(curve, axis, threshold) for curve in curves]) for axis in _AXES
-        },
+        "area": _estimate(areas),
+        "area_interquartile": statistics.interquartile(areas),
+        "to_threshold": {axis: _crossing(curves, axis, threshold) for axis in MEASURED},
         "train_seconds": _estimate([summary["train_seconds"] for summary in summaries]),
         "steps_per_second": _estimate([summary["env_steps"] / summary["train_seconds"] for summary in summaries]),
         "seconds_by_phase": {
@@ -120,6 +124,12 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
 def _estimate(values: Sequence[float | None]) -> Estimate | None:
     known = [value for value in values if value is not None]
     return statistics.estimate(known) if known else None
+
+
+def _crossing(curves: Sequence[Curve], axis: str, threshold: float) -> Crossing | None:
+    """Where the runs reached the threshold; None unless all have recorded this axis."""
+    known = all(axis in curve for curve in curves)
+    return statistics.crossing([_reached(curve, axis, threshold) for curve in curves]) if known else None
 
 
 def _by_type(rates: Sequence[Mapping[str, float]]) -> dict[str, Estimate | None]:
@@ -137,18 +147,37 @@ def _curves(result: Result, metric: str | None) -> Values:
 
 
 def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
-    """Steps and seconds to the threshold of one member over another's, over the seeds that both have."""
+    """The cost of the threshold for one member over another's, over the seeds that both have."""
     found = []
     for pair in combinations([label for label, results in known.items() if results], 2):
         curves = [{result.run.seed: result.success() for result in known[label]} for label in pair]
         seeds = sorted(curves[0].keys() & curves[1].keys())
-        ratios = {
+        ratios: Values = {
             axis: statistics.ratio(*([_reached(each[seed], axis, threshold) for seed in seeds] for each in curves))
-            for axis in _AXES
+            for axis in MEASURED
         }
         found.append({"of": pair[0], "to": pair[1], "seeds": len(seeds), **ratios})
     return found
 
 
+def _break_even(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
+    """For each two members, the latency from which on the one that needs fewer steps is the faster."""
+    runs = {label: [_cost(result, threshold) for result in results] for label, results in known.items() if results}
+    steps: dict[str, float] = {label: median(cost[0] for cost in costs) for label, costs in runs.items()}
+    found = []
+    for pair in combinations(runs, 2):
+        ones, others = sorted(pair, key=lambda label: steps[label])
+        if steps[ones] < inf:
+            found.append({"of": ones, "to": others, **asdict(statistics.break_even(runs[ones], runs[others]))})
+    return found
+
+
+def _cost(result: Result, threshold: float) -> tuple[float, float]:
+    """Steps and seconds to the threshold; infinite if it was not reached."""
+    curve = result.success()
+    steps, seconds = (_reached(curve, axis, threshold) for axis in ("steps", "seconds"))
+    return (inf, inf) if steps is None or seconds is None else (steps, seconds)
+
+
 def _reached(curve: Curve, axis: str, threshold: float) -> float | None:
-    return statistics.first_at(curve[axis], curve["values"], threshold)
+    return statistics.first_at(curve[axis], curve["values"], threshold) if axis in curve else None

@@ -15,7 +15,7 @@ OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
 Curve = dict[str, tuple[float, ...]]
-"""`steps` of the environment, `seconds` of training, and the `values` measured there."""
+"""The `values` measured, and where: the axes of `MEASURED` that the run has recorded."""
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,31 @@ class Result:
 
     def success(self, goal_type: str = OVERALL) -> Curve:
         """Greedy success before, during and after training; the last replaces an evaluation at the same step."""
-        end = (self.summary["env_steps"], self.summary["train_seconds"])
-        points = [(0.0, 0.0, self.summary["success_before"].get(goal_type))]
-        points += [
-            (line["env_steps"], line["seconds"], line[_EVALUATION + goal_type])
-            for line in self.lines
-            if _EVALUATION + goal_type in line and line["env_steps"] < end[0]
-        ]
-        points.append((*end, self.summary["success_after"].get(goal_type)))
-        return _curve(points)
+        summary, name = self.summary, _EVALUATION + goal_type
+        end = {key: summary[key] for key in ("env_steps", "updates")}
+        end |= {"seconds": summary["train_seconds"], "cpu_seconds": summary.get("train_cpu_seconds")}
+        start = dict.fromkeys(end, 0.0)
+        points = [(start, summary["success_before"].get(goal_type))]
+        points += [(line, line.get(name)) for line in self.lines if line["env_steps"] < end["env_steps"]]
+        return self._curve([*points, (end, summary["success_after"].get(goal_type))])
 
     def metric(self, name: str) -> Curve:
         """A column of `metrics.jsonl`."""
-        return _curve((line["env_steps"], line["seconds"], line[name]) for line in self.lines if name in line)
+        return self._curve((line, line.get(name)) for line in self.lines)
 
-
-def _curve(points: Iterable[tuple[float, float, float | None]]) -> Curve:
-    known = [(float(steps), float(seconds), float(value)) for steps, seconds, value in points if value is not None]
-    return {name: tuple(point[i] for point in known) for i, name in enumerate(("steps", "seconds", "values"))}
+    def _curve(self, points: Iterable[tuple[Mapping[str, Any], float | None]]) -> Curve:
+        known = [(at, value) for at, value in points if value is not None]
+        axes = {
+            "steps": [at["env_steps"] for at, _ in known],
+            "seconds": [at["seconds"] for at, _ in known],
+            "cpu_seconds": [at.get("cpu_seconds") for at, _ in known],
+            "forward_passes": [
+                self.config.forward_passes(at["env_steps"], at["updates"]) if "updates" in at else None
+                for at, _ in known
+            ],
+        }
+        curve: Curve = {axis: tuple(map(float, values)) for axis, values in axes.items() if None not in values}
+        return {**curve, "values": tuple(float(value) for _, value in known)}
 
 
 def progress(run: Run) -> tuple[int, float | None]:

@@ -1,7 +1,7 @@
 """Statistics over seeds: means with confidence intervals, areas, thresholds that some runs never reach."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import fmean, median, stdev
@@ -16,6 +16,9 @@ _T_975 = {
     **dict(enumerate([2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042], start=21)),
     **{40: 2.021, 60: 2.000, 120: 1.980},
 }
+_REPETITIONS = 50_000  # of the bootstrap, as in rliable
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Steps or seconds to a threshold over seeds; None among `values` is a run that never reached it.
+    """The cost of a threshold over seeds, such as steps or seconds; None among `values` is a run that never reached it.
 
     Such a run counts as longer than all others in `median`, which is None if the middle run never reached it. The mean
     exists only where all runs reached the threshold.
@@ -44,6 +47,17 @@ class Crossing:
     reached: int
     median: float | None
     estimate: Estimate | None
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The latency of an environment step, in seconds, from which on one configuration reaches a threshold first.
+
+    0 is at any latency, None never. `interval` is the 95 % confidence interval; one seed on both sides has none.
+    """
+
+    latency: float | None
+    interval: tuple[float | None, float | None] | None
 
 
 def t_975(degrees: int) -> float:
@@ -62,6 +76,60 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, std, mean - half, mean + half, n)
 
 
+def interquartile(values: Sequence[float]) -> Estimate:
+    """Mean of the middle half of the runs with a bootstrap interval (Agarwal et al., 2021; their library rliable).
+
+    As there, a quarter of the runs, rounded down, is cut off at either end: none of fewer than four.
+    """
+    cut, ordered, n = len(values) // 4, np.sort(values), len(values)
+
+    def mean(values_RN: FloatArray) -> FloatArray:
+        found: FloatArray = np.sort(values_RN)[:, cut : n - cut].mean(axis=1)
+        return found
+
+    low, high = bootstrap(mean, ordered) if n > 1 else (None, None)
+    return Estimate(float(ordered[cut : n - cut].mean()), None, low, high, n)
+
+
+def bootstrap(statistic: Callable[..., FloatArray], *strata: FloatArray) -> tuple[float, float]:
+    """95 % percentile interval of a statistic of independent `strata`, arrays of runs, each resampled on its own.
+
+    `statistic` is given an array (R, N, ...) for each of shape (N, ...), and returns R values. Draws are the same in
+    every call.
+    """
+    rng = np.random.default_rng(0)
+    drawn = [runs[rng.integers(len(runs), size=(_REPETITIONS, len(runs)))] for runs in strata]
+    low, high = np.percentile(statistic(*drawn), [2.5, 97.5], method="inverted_cdf")  # values that occur, as inf may
+    return float(low), float(high)
+
+
+def break_even(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> BreakEven:
+    """From which latency on `ones` are faster than `others`: the (steps, seconds) of their runs, inf if not reached.
+
+    A step that takes a latency of l seconds longer makes of `seconds` a time of seconds + l steps, since the loop takes
+    the steps of all copies one after another. The medians of steps and of seconds stand for the runs.
+    """
+
+    def latency(ones_RN2: FloatArray, others_RN2: FloatArray) -> FloatArray:
+        (steps_R, seconds_R), (other_steps_R, other_seconds_R) = (
+            np.median(runs, axis=1).T for runs in (ones_RN2, others_RN2)
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):  # where a median is infinite, or no step is saved
+            found_R: FloatArray = np.maximum(0.0, (seconds_R - other_seconds_R) / (other_steps_R - steps_R))
+        found_R[np.isinf(other_steps_R) | (seconds_R <= other_seconds_R)] = 0.0
+        found_R[(steps_R > other_steps_R) | np.isinf(steps_R)] = np.inf
+        return found_R
+
+    runs = np.array(ones, dtype=float), np.array(others, dtype=float)
+    (point,) = latency(*(each[None] for each in runs))
+    interval = bootstrap(latency, *runs) if max(map(len, runs)) > 1 else None
+    return BreakEven(_finite(point), interval and (_finite(interval[0]), _finite(interval[1])))
+
+
+def _finite(value: float) -> float | None:
+    return None if value == inf else float(value)
+
+
 def ratio(numerators: Sequence[float | None], denominators: Sequence[float | None]) -> Estimate | None:
     """Geometric mean of the ratios seed by seed, where both are known and positive, with its interval.
 
@@ -76,7 +144,7 @@ def ratio(numerators: Sequence[float | None], denominators: Sequence[float | Non
 
 
 def crossing(values: Sequence[float | None]) -> Crossing:
-    """Steps or seconds to a threshold, which some runs may never have reached."""
+    """The cost of a threshold, which some runs may never have reached."""
     known = [value for value in values if value is not None]
     middle = median(inf if value is None else value for value in values)
     return Crossing(
@@ -101,7 +169,7 @@ def area(axis: Sequence[float], values: Sequence[float], end: float) -> float:
 
 def band(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]], at: Sequence[float]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     """Mean and standard deviation (n - 1; 0 of one) over `curves` at `at`, by straight lines between their points."""
     values_SN = np.array([np.interp(at, axis, values) for axis, values in curves])
     spread_N = values_SN.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(at))

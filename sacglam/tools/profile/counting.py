@@ -118,9 +118,9 @@ def floor_of(config: Config, passes: Iterable[Pass]) -> Floor:
     """What a step cannot do without, for the states that the rollout scored, at the pace of this machine."""
     scored = [each for each in passes if each.phase == "scoring"]
     states = sum(each.states for each in scored)
-    base = weightless(load_shape(config.model))
+    base, interval = weightless(load_shape(config.model)), config.algo.update_interval
     return Floor(
-        forwards=forwards_per_step(config),
+        forwards=config.forward_passes(interval, config.algo.updates_per_interval) / interval,
         state_flop=state_flop(
             base,
             prompt=round(sum(each.prompt for each in scored) / states),
@@ -161,25 +161,6 @@ def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, ...]]:
         for parameter in module.parameters(recurse=False)
         if parameter.ndim == 2
     )
-
-
-def forwards_per_step(config: Config) -> float:
-    """How many scoring forwards F an environment step costs at least: one to act, and those of its updates.
-
-    A learnt step takes 2 F for forward and backward at s, and as much again for a critic with a backbone of its own.
-    SAC adds one F for the policy at s' and one for the target there, unless they share a pass (`critic.target_backbone:
-    online` on a shared or frozen backbone). With `algo.td_lambda` s' is the state after a window of n steps, and a
-    target with an adapter of its own needs one F at each of them. With 16 learnt steps for each of the rollout: SAC
-    65 F, with windows of 8 and the online adapter 35 F, PPO 33 F.
-    """
-    algo, critic = config.algo, config.critic
-    separate = critic.backbone == "separate"
-    gradient = 4 if separate else 2
-    if algo.type == "ppo":
-        return 1 + gradient * algo.epochs
-    own_pass = separate or critic.target_backbone == "adapter"
-    bootstrap = (1 + own_pass) / algo.window + (own_pass and algo.td_lambda is not None)
-    return 1 + (gradient + bootstrap) * algo.updates_per_interval * algo.batch_size / algo.update_interval
 
 
 @torch.no_grad()

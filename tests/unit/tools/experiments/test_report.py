@@ -40,6 +40,8 @@ def members(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_success_area_and_threshold(values: dict[str, Any]) -> None:
     fast, slow = members(values)["fast"], members(values)["slow"]
     assert fast["after"]["overall"].mean == pytest.approx(0.9)
+    assert fast["after_interquartile"].mean == pytest.approx(0.9)
+    assert fast["sampled_after"]["overall"].mean == pytest.approx(0.45)
     assert fast["before"]["overall"].mean == pytest.approx(0.1)
     assert fast["random"]["grasp"].mean == pytest.approx(0.3)
     assert fast["heldout_after"]["overall"].mean == pytest.approx(0.7)
@@ -49,6 +51,7 @@ def test_success_area_and_threshold(values: dict[str, Any]) -> None:
     assert fast["to_threshold"]["seconds"].values == (200, 100, 200)
     assert slow["to_threshold"]["steps"].values == (400, None)
     assert slow["to_threshold"]["seconds"].values == (800, None)
+    assert slow["to_threshold"]["cpu_seconds"].values == (2400, None)
     assert slow["to_threshold"]["steps"].reached == 1
     assert slow["to_threshold"]["steps"].estimate is None
     assert slow["unfinished_seeds"] == [2]
@@ -59,6 +62,64 @@ def test_ratio_is_by_seeds_that_both_have(values: dict[str, Any]) -> None:
     assert (found["of"], found["to"], found["seeds"]) == ("fast", "slow", 2)
     assert (found["steps"].mean, found["steps"].n) == (pytest.approx(0.5), 1)
     assert found["seconds"].mean == pytest.approx(0.25)
+
+
+@pytest.fixture
+def crossed(tmp_path: Path, finish: Finish) -> dict[str, Any]:
+    """`few` reaches 0.8 with 200 steps in 800 s, `cheap` with 400 steps in 400 s."""
+    experiment = plan.comparison(files(tmp_path, "cheap", "few"))
+    cheap, few = plan.runs(experiment, 1, OVERRIDES, tmp_path)
+    finish(few, [0.5, 0.8, 0.9, 0.9], seconds=4.0)
+    finish(cheap, [0.5, 0.6, 0.7, 0.8])
+    return report(experiment, [cheap, few], 0.8, "")
+
+
+def test_with_a_slower_environment_the_one_with_fewer_steps_becomes_the_faster(crossed: dict[str, Any]) -> None:
+    # 800 s + 200 l = 400 s + 400 l
+    (found,) = crossed["groups"][0]["break_even"]
+    assert found == {"of": "few", "to": "cheap", "latency": pytest.approx(2.0), "interval": None}
+    text = markdown(crossed, "x.png")
+    assert "|  | 0 ms | 1 ms | 10 ms | 100 ms | 1 s | 10 s |" in text
+    assert "| cheap | 7 min | 7 min | 7 min | 7 min | 13 min | 73 min |" in text  # 400 to 4,400 s
+    assert "| few | 13 min | 13 min | 13 min | 14 min | 17 min | 47 min |" in text  # 800 to 2,800 s
+    assert "- few is faster than cheap from 2 s on" in text
+
+
+def test_one_that_reaches_the_threshold_alone_is_faster_at_any_latency(values: dict[str, Any]) -> None:
+    assert values["groups"][0]["break_even"] == [{"of": "fast", "to": "slow", "latency": 0.0, "interval": (0.0, 0.0)}]
+    text = markdown(values, "x.png")
+    assert "- fast is faster than slow at any latency [0 ms, 0 ms]" in text
+    assert "| slow | - | - | - | - | - | - |" in text
+
+
+def test_forward_passes_are_those_of_steps_and_updates(values: dict[str, Any]) -> None:
+    # An update of the quickstart learns 64 steps in windows of 10, with one pass more each: 64 (2 + 1/10) = 134.4 F.
+    # The runs have as many updates as steps.
+    curve = members(values)["slow"]["curves"]["0"]["overall"]
+    assert curve["forward_passes"] == pytest.approx([steps * (1 + 134.4) for steps in (0, 100, 200, 300, 400)])
+    assert members(values)["slow"]["to_threshold"]["forward_passes"].values == (pytest.approx(54_160), None)
+
+
+def test_runs_made_before_cpu_seconds_and_sampled_success_were_recorded(tmp_path: Path, finish: Finish) -> None:
+    experiment = plan.comparison(files(tmp_path, "a", "b"))
+    runs = plan.runs(experiment, 1, OVERRIDES, tmp_path)
+    older, _ = (finish(run, [0.5, 0.8]) for run in runs)
+    summary = json.loads((older / "summary.json").read_text())
+    for key in ("train_cpu_seconds", "success_sampled"):
+        del summary[key]
+    (older / "summary.json").write_text(json.dumps(summary))
+    lines = [json.loads(line) for line in (older / "metrics.jsonl").read_text().splitlines()]
+    without = [{name: value for name, value in line.items() if name != "cpu_seconds"} for line in lines]
+    (older / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in without))
+    values = report(experiment, runs, 0.8, "")
+    text = markdown(values, "x.png")
+    assert "| a | 1 | 0.800 | 0.800 | - |" in text
+    assert "| b | 1 | 0.800 | 0.800 | 0.400 |" in text
+    assert "| a | 200; 1 of 1 reached | 200 s; 1 of 1 reached | - |" in text
+    assert "| b | 200; 1 of 1 reached | 200 s; 1 of 1 reached | 600 s; 1 of 1 reached |" in text
+    assert "| a / b | 1.00, 1 of 1 seeds | 1.00, 1 of 1 seeds | - | 1.00, 1 of 1 seeds |" in text
+    draw_report(values, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 10_000
 
 
 def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict[str, Any]) -> None:
@@ -115,8 +176,7 @@ def test_the_figure_shows_every_member_in_its_colour(values: dict[str, Any], tmp
     draw_report(values, tmp_path / "figure2.png")
     picture = imread(tmp_path / "figure2.png")
     height, width, _ = picture.shape
-    assert width > 2 * height  # two panels in a row
-    for half in (picture[:, : width // 2], picture[:, width // 2 :]):
+    for half in (picture[: height // 3, : width // 2], picture[: height // 3, width // 2 :]):  # two panels in a row
         for colour in ("0072B2", "D55E00"):
             rgb = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
             assert (abs(half[..., :3] - rgb).max(axis=-1) < 0.01).sum() > 300

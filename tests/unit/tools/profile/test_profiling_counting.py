@@ -21,7 +21,6 @@ from sacglam.models.seq2seq import Seq2SeqLM
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.tools.profile.counting import (
     PassCounter,
-    forwards_per_step,
     layer_shapes,
     matmul_rate,
     state_flop,
@@ -251,7 +250,10 @@ def test_one_state_of_flan_t5_base() -> None:
 )
 def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
     """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65, and with PPO's 16 epochs 1 + 16 x 2 = 33."""
-    assert forwards_per_step(configuration.override(configuration.Config(), overrides)) == forwards
+    config = configuration.override(configuration.Config(), overrides)
+    interval = config.algo.update_interval
+    assert config.forward_passes(interval, config.algo.updates_per_interval) == forwards * interval
+    assert config.forward_passes(interval, 0) == interval  # before the first update
 
 
 def test_the_rate_is_that_of_the_products() -> None:
