@@ -85,11 +85,7 @@ def _costs(members: Sequence[Values], threshold: float) -> str:
 def _latencies(members: Sequence[Values], break_even: Sequence[Values], threshold: float) -> str:
     def row(member: Values) -> dict[str, str]:
         steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
-        times = (None if steps is None else seconds + steps * latency for latency in _LATENCIES)
-        return {
-            f"{_latency(at)}": "-" if time is None else duration(time)
-            for at, time in zip(_LATENCIES, times, strict=True)
-        }
+        return {_latency(at): "-" if steps is None else f"{seconds + steps * at:,.0f} s" for at in _LATENCIES}
 
     lines = [
         f"- {each['of']} is faster than {each['to']} " + _from(each["latency"], each["interval"]) for each in break_even

@@ -80,8 +80,8 @@ def test_with_a_slower_environment_the_one_with_fewer_steps_becomes_the_faster(c
     assert found == {"of": "few", "to": "cheap", "latency": pytest.approx(2.0), "interval": None}
     text = markdown(crossed, "x.png")
     assert "|  | 0 ms | 1 ms | 10 ms | 100 ms | 1 s | 10 s |" in text
-    assert "| cheap | 7 min | 7 min | 7 min | 7 min | 13 min | 73 min |" in text  # 400 to 4,400 s
-    assert "| few | 13 min | 13 min | 13 min | 14 min | 17 min | 47 min |" in text  # 800 to 2,800 s
+    assert "| cheap | 400 s | 400 s | 404 s | 440 s | 800 s | 4,400 s |" in text
+    assert "| few | 800 s | 800 s | 802 s | 820 s | 1,000 s | 2,800 s |" in text
     assert "- few is faster than cheap from 2 s on" in text
 
 
