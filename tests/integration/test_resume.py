@@ -98,9 +98,8 @@ def test_an_encoder_decoder_is_killed_and_goes_on(tiny_t5_run: Path, tmp_path: P
 
 def test_a_run_with_history_in_its_prompts_is_killed_and_goes_on(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "killed"
-    settings = ("steps=320", "prompt.history=3")
-    assert call(tiny_train(whole, *settings)).returncode == 0
-    assert interrupt(tiny_train(run, *settings), run, 6, signal.SIGKILL) == -signal.SIGKILL
+    assert call(tiny_train(whole, "prompt.history=3")).returncode == 0
+    assert interrupt(tiny_train(run, "prompt.history=3"), run, 9, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, whole)
 
