@@ -236,6 +236,13 @@ def test_two_threads_give_the_same_run_and_resume_exactly(tmp_path: Path) -> Non
     assert_same_end(two, one)
 
 
+def test_environments_in_workers_give_the_same_run(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "workers"
+    assert interrupt(tiny_train(run, "env.workers=2"), run, 9, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)
+
+
 def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "diverged"
     assert call(tiny_train(run, "steps=160")).returncode == 0
