@@ -10,7 +10,6 @@ import numpy as np
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
-from sacglam.envs.workers import call_all
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
@@ -58,7 +57,8 @@ class _Open:
     def observation(self) -> Observation:
         return self.steps[-1].observation if self.steps else self.first
 
-    def take(self, decision: Decision, step: Step) -> None:
+    def take(self, decision: Decision) -> None:
+        step = self.env.step(decision.action)
         self.decisions.append(decision)
         self.steps.append(step)
 
@@ -109,20 +109,21 @@ class Rollout:
     def _step(self) -> list[_Open]:
         if self._open is None:
             with self.clock.phase("environment"):
-                self._open = self._begin(self.envs)
+                self._open = [opened for env in self.envs if (opened := self._begin(env))]
         if not self._open:  # every start has been played
             return []
         with self.clock.phase("scoring"):
             policies, version = self._policies(self._open), self.scorer.version
         with self.clock.phase("environment"):
-            actions = [self.policy(log_pi) for log_pi in policies]
-            steps = call_all("step", [(o.env, [action]) for o, action in zip(self._open, actions, strict=True)])
-            for opened, log_pi, action, step in zip(self._open, policies, actions, steps, strict=True):
-                opened.take(Decision(action, float(log_pi[action]), version), step)
-            ended = [opened for opened in self._open if opened.over]
-            begun = iter(self._begin([opened.env for opened in ended]))
-            following = [next(begun, None) if opened.over else opened for opened in self._open]
-            self._open = [opened for opened in following if opened]
+            ended, still_open = [], []
+            for opened, log_pi in zip(self._open, policies, strict=True):
+                action = self.policy(log_pi)
+                opened.take(Decision(action, float(log_pi[action]), version))
+                if opened.over:
+                    ended.append(opened)
+                if following := self._begin(opened.env) if opened.over else opened:
+                    still_open.append(following)
+            self._open = still_open
         return ended
 
     def collect(self, env_steps: int) -> RolloutBatch:
@@ -193,14 +194,14 @@ class Rollout:
                 f"resume with env.copies={len(state)}, as before"
             )
         replayed = [self._replay(env, saved) for env, saved in zip(self.envs, state, strict=False)]
-        self._open = replayed + self._begin(self.envs[len(state) :])
+        begun = [opened for env in self.envs[len(state) :] if (opened := self._begin(env))]
+        self._open = replayed + begun
 
     def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
-        start = Start(saved["goal"], saved["seed"])
-        opened = _Open(env, start, env.reset(start.goal, start.seed))
+        opened = self._reset(env, Start(saved["goal"], saved["seed"]))
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # else it shows in the transcript
-                opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
+                opened.take(Decision(action, float(log_prob), int(version)))
         opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(
@@ -209,8 +210,10 @@ class Rollout:
             )
         return opened
 
-    def _begin(self, envs: Sequence[TextEnv]) -> list[_Open]:
-        """Episodes from the next starts, in as many of `envs` as there are starts left."""
-        begun = list(zip(envs, self.starts, strict=False))
-        observations = call_all("reset", [(env, [start.goal, start.seed]) for env, start in begun])
-        return [_Open(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]
+    def _begin(self, env: TextEnv) -> _Open | None:
+        start = next(self.starts, None)
+        return None if start is None else self._reset(env, start)
+
+    def _reset(self, env: TextEnv, start: Start) -> _Open:
+        observation = env.reset(start.goal, start.seed)
+        return _Open(env, start, observation)
