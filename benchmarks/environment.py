@@ -105,8 +105,9 @@ def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, flo
 
 
 def _what(config: Config) -> dict[str, Any]:
-    env = {"env": config.env.name, "env_options": config.env.options, "copies": config.env.copies}
-    return {**env, **common.machine(config.device, config.threads)}
+    env = config.env
+    settings = {"env": env.name, "env_options": env.options, "copies": env.copies, "workers": env.workers}
+    return {**settings, **common.machine(config.device, config.threads)}
 
 
 def main() -> None:
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=9600, help="environment steps of a repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--fill", type=int, default=6400, help="environment steps in the buffer before the intervals")
-    parser.add_argument("--intervals", type=int, default=20)
+    parser.add_argument("--intervals", type=int, default=20, help="intervals of training; 0: the environments alone")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
@@ -124,7 +125,8 @@ def main() -> None:
     config = resolve(load(options.config, [*fixed, *options.overrides]))
     cpu.prepare(config.threads)
     rows = [environment_row(config, options.steps, options.repeats)]
-    rows.append(training_row(config, options.fill, options.intervals))
+    if options.intervals:
+        rows.append(training_row(config, options.fill, options.intervals))
     common.emit(rows)
 
 

@@ -17,6 +17,7 @@ from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, PpoConfig
 from sacglam.envs import TextEnv, make
+from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
@@ -263,8 +264,9 @@ def resolve_temperature(config: Config) -> Config:
 
 
 def build_env(config: Config) -> TextEnv:
-    """One environment."""
-    return make(config.env.name, **config.env.options)
+    """One environment, in a worker process if there are some."""
+    env = config.env
+    return in_workers(env.name, env.options, env.workers) if env.workers else make(env.name, **env.options)
 
 
 def build_model(config: Config) -> AgentModel:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
+from sacglam.envs.workers import call_all
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
@@ -57,8 +58,7 @@ class _Open:
     def observation(self) -> Observation:
         return self.steps[-1].observation if self.steps else self.first
 
-    def take(self, decision: Decision) -> None:
-        step = self.env.step(decision.action)
+    def take(self, decision: Decision, step: Step) -> None:
         self.decisions.append(decision)
         self.steps.append(step)
 
@@ -109,21 +109,20 @@ class Rollout:
     def _step(self) -> list[_Open]:
         if self._open is None:
             with self.clock.phase("environment"):
-                self._open = [opened for env in self.envs if (opened := self._begin(env))]
+                self._open = self._begin(self.envs)
         if not self._open:  # every start has been played
             return []
         with self.clock.phase("scoring"):
             policies, version = self._policies(self._open), self.scorer.version
         with self.clock.phase("environment"):
-            ended, still_open = [], []
-            for opened, log_pi in zip(self._open, policies, strict=True):
-                action = self.policy(log_pi)
-                opened.take(Decision(action, float(log_pi[action]), version))
-                if opened.over:
-                    ended.append(opened)
-                if following := self._begin(opened.env) if opened.over else opened:
-                    still_open.append(following)
-            self._open = still_open
+            actions = [self.policy(log_pi) for log_pi in policies]
+            steps = call_all("step", [(o.env, [action]) for o, action in zip(self._open, actions, strict=True)])
+            for opened, log_pi, action, step in zip(self._open, policies, actions, steps, strict=True):
+                opened.take(Decision(action, float(log_pi[action]), version), step)
+            ended = [opened for opened in self._open if opened.over]
+            begun = iter(self._begin([opened.env for opened in ended]))
+            following = [next(begun, None) if opened.over else opened for opened in self._open]
+            self._open = [opened for opened in following if opened]
         return ended
 
     def collect(self, env_steps: int) -> RolloutBatch:
@@ -194,14 +193,14 @@ class Rollout:
                 f"resume with env.copies={len(state)}, as before"
             )
         replayed = [self._replay(env, saved) for env, saved in zip(self.envs, state, strict=False)]
-        begun = [opened for env in self.envs[len(state) :] if (opened := self._begin(env))]
-        self._open = replayed + begun
+        self._open = replayed + self._begin(self.envs[len(state) :])
 
     def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
-        opened = self._reset(env, Start(saved["goal"], saved["seed"]))
+        start = Start(saved["goal"], saved["seed"])
+        opened = _Open(env, start, env.reset(start.goal, start.seed))
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # else it shows in the transcript
-                opened.take(Decision(action, float(log_prob), int(version)))
+                opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
         opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(
@@ -210,10 +209,8 @@ class Rollout:
             )
         return opened
 
-    def _begin(self, env: TextEnv) -> _Open | None:
-        start = next(self.starts, None)
-        return None if start is None else self._reset(env, start)
-
-    def _reset(self, env: TextEnv, start: Start) -> _Open:
-        observation = env.reset(start.goal, start.seed)
-        return _Open(env, start, observation)
+    def _begin(self, envs: Sequence[TextEnv]) -> list[_Open]:
+        """Episodes from the next starts, in as many of `envs` as there are starts left."""
+        begun = list(zip(envs, self.starts, strict=False))
+        observations = call_all("reset", [(env, [start.goal, start.seed]) for env, start in begun])
+        return [_Open(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]

@@ -20,6 +20,7 @@ _LATER_KEYS = {
     "model.lora.layers",
     "env.repeats",
     "prompt",
+    "env.workers",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 _MOST_QUOTED = 200

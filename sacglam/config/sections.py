@@ -36,6 +36,8 @@ class EnvConfig(Section):
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Size = 32
     """Environments in lockstep; one scoring pass serves them all."""
+    workers: NonNegative = 0
+    """Processes that play the copies, for environments whose step takes a millisecond or more; 0: the driver's own."""
     repeats: bool = True
     """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
 

@@ -33,7 +33,7 @@ def registered() -> list[str]:
     return list(_REGISTRY)
 
 
-def make(name: str, **options: Any) -> TextEnv:
+def make(name: str, **options: Any) -> CheckedEnv:
     """Make the environment registered as `name`, by the factory at `package.module:attribute`, or `gymnasium:ID`.
 
     Its every answer is checked.

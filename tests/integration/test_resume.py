@@ -98,9 +98,8 @@ def test_an_encoder_decoder_is_killed_and_goes_on(tiny_t5_run: Path, tmp_path: P
 
 def test_a_run_with_history_in_its_prompts_is_killed_and_goes_on(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "killed"
-    settings = ("steps=320", "prompt.history=3")
-    assert call(tiny_train(whole, *settings)).returncode == 0
-    assert interrupt(tiny_train(run, *settings), run, 6, signal.SIGKILL) == -signal.SIGKILL
+    assert call(tiny_train(whole, "prompt.history=3")).returncode == 0
+    assert interrupt(tiny_train(run, "prompt.history=3"), run, 9, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, whole)
 
@@ -235,6 +234,13 @@ def test_two_threads_give_the_same_run_and_resume_exactly(tmp_path: Path) -> Non
     assert interrupt(tiny_train(two, "threads=2"), two, 9, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(two))).returncode == 0
     assert_same_end(two, one)
+
+
+def test_environments_in_workers_give_the_same_run(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "workers"
+    assert interrupt(tiny_train(run, "env.workers=2"), run, 9, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, tiny_run)
 
 
 def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:

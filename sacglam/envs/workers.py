@@ -1,0 +1,223 @@
+"""Copies of an environment in worker processes, for worlds whose step takes longer than handing it over.
+
+A worker is this module as a program. It reads one JSON value a line, a call of one of its copies, and answers each with
+a line: the values are texts, numbers and lists, so nothing has to be unpickled. It ends when its input does, as it does
+when the process that started it dies.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from typing_extensions import override
+
+from sacglam import errors
+from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.registry import make
+from sacglam.errors import EnvironmentContractError, SacglamError
+from sacglam.types import Observation, Step
+
+Answer = Callable[[], Any]
+_DROP = "drop"
+_POOLS: dict[str, "WorkerPool"] = {}
+
+
+class WorkerPool:
+    """Processes that play copies of one environment."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], workers: int) -> None:
+        """`name` and `options` are those of `make`, which each worker calls for each of its copies."""
+        self.local = make(name, **options)  # for what needs no episode: goals and their types
+        self._name = name
+        self._copies = 0
+        self._processes = [_start(name, options) for _ in range(workers)]
+
+    def make(self) -> "WorkerEnv":
+        """A new copy, in the next worker by turns."""
+        self._copies += 1
+        return WorkerEnv(self, self._copies - 1)
+
+    def ask(self, copy: int, method: str, arguments: Sequence[Any]) -> Answer:
+        """Call a method of a copy; a worker's answers are taken in the order in which they were asked for.
+
+        Raises:
+            EnvironmentContractError: the worker has died.
+        """
+        process = self._processes[copy % len(self._processes)]
+        try:
+            process.stdin.write(json.dumps([copy, method, *arguments]) + "\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+        except (OSError, ValueError):
+            raise self._died(process) from None
+        return lambda: self._answer(process)
+
+    def _answer(self, process: subprocess.Popen[str]) -> Any:
+        line = process.stdout.readline()  # type: ignore[union-attr]
+        if not line.endswith("\n"):
+            raise self._died(process)
+        found = json.loads(line)
+        if "error" in found:
+            raise getattr(errors, found["error"])(found["message"])
+        return found["value"]
+
+    def _died(self, process: subprocess.Popen[str]) -> EnvironmentContractError:
+        code = process.wait()
+        how = f"died of signal {-code}" if code < 0 else f"ended with code {code}"
+        return EnvironmentContractError(
+            f"a worker process of environment {self._name!r} {how}; if it printed a reason, that is above. Does it run "
+            "with env.workers 0? Workers know no environment that a program registers: name package.module:factory"
+        )
+
+    def close(self) -> None:
+        """End the workers."""
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+class WorkerEnv(TextEnv):
+    """A copy of an environment that is played by a worker process."""
+
+    def __init__(self, pool: WorkerPool, number: int) -> None:
+        """Copy `number` of `pool`, made when it is first called."""
+        self._pool = pool
+        self._number = number
+        weakref.finalize(self, _drop, pool, number).atexit = False
+
+    def ask(self, method: str, *arguments: Any) -> Answer:
+        """Call `reset` or `step`, without waiting for the answer, which calling the result gives."""
+        answer = self._pool.ask(self._number, method, arguments)
+        return lambda: _observation(answer()) if method == "reset" else _step(answer())
+
+    def notes(self) -> Sequence[str]:
+        """See `CheckedEnv.notes`."""
+        return self._pool.local.notes()
+
+    @override
+    def goals(self, split: Split) -> Sequence[str]:
+        return self._pool.local.goals(split)
+
+    @override
+    def goal_type(self, goal: str) -> str:
+        return self._pool.local.goal_type(goal)
+
+    @override
+    def reset(self, goal: str, seed: int) -> Observation:
+        observation: Observation = self.ask("reset", goal, seed)()
+        return observation
+
+    @override
+    def step(self, action: int) -> Step:
+        step: Step = self.ask("step", action)()
+        return step
+
+    @override
+    def optimal_length(self) -> int | None:
+        length: int | None = self._pool.ask(self._number, "optimal_length", ())()
+        return length
+
+
+def in_workers(name: str, options: Mapping[str, Any], workers: int) -> WorkerEnv:
+    """A copy of an environment in one of this process's workers for it, which are started at the first call."""
+    key = json.dumps([name, options, workers], sort_keys=True)
+    if key not in _POOLS:
+        _POOLS[key] = WorkerPool(name, options, workers)
+    return _POOLS[key].make()
+
+
+def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> list[Any]:
+    """`reset` or `step` of each environment with its arguments; workers compute theirs at the same time."""
+    try:
+        asked = [
+            env.ask(method, *given) if isinstance(env, WorkerEnv) else _later(env, method, given)
+            for env, given in calls
+        ]
+        return [answer() for answer in asked]
+    except BaseException:
+        close_workers()  # answers that nobody took would be those of the next calls
+        raise
+
+
+def close_workers() -> None:
+    """End this process's workers."""
+    while _POOLS:
+        _POOLS.popitem()[1].close()
+
+
+def _later(env: TextEnv, method: str, given: Sequence[Any]) -> Answer:
+    return lambda: getattr(env, method)(*given)
+
+
+def _drop(pool: WorkerPool, number: int) -> None:
+    with suppress(EnvironmentContractError):  # its worker has ended, and the copy with it
+        pool.ask(number, _DROP, ())
+
+
+def _start(name: str, options: Mapping[str, Any]) -> subprocess.Popen[str]:
+    """A worker, in a session of its own so that Ctrl-C reaches the training alone."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+    )
+    process.stdin.write(json.dumps([name, dict(options)]) + "\n")  # type: ignore[union-attr]
+    return process
+
+
+def _observation(found: Any) -> Observation:
+    text, actions = found
+    return Observation(text, tuple(actions))
+
+
+def _step(found: Any) -> Step:
+    observation, reward, achieved, terminated, truncated = found
+    return Step(_observation(observation), reward, tuple(achieved), terminated, truncated)
+
+
+def _plain(found: Any) -> Any:
+    """An observation, a step or a length as lists and plain values."""
+    if isinstance(found, Observation):
+        return [found.text, found.actions]
+    if isinstance(found, Step):
+        ends = bool(found.terminated), bool(found.truncated)
+        return [_plain(found.observation), float(found.reward), found.achieved, *ends]
+    return found
+
+
+def _serve() -> None:
+    """Answer calls until the input ends."""
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an environment prints is no answer
+    name, options = json.loads(sys.stdin.readline())
+    copies: dict[int, TextEnv] = {}
+    for line in sys.stdin:
+        copy, method, *arguments = json.loads(line)
+        if method == _DROP:
+            copies.pop(copy, None)
+            continue
+        try:
+            if copy not in copies:
+                copies[copy] = make(name, **options)
+            answer = {"value": _plain(getattr(copies[copy], method)(*arguments))}
+        except SacglamError as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+        except Exception:
+            answer = {
+                "error": "EnvironmentContractError",
+                "message": f"environment {name!r}:\n{traceback.format_exc()}",
+            }
+        output.write(json.dumps(answer) + "\n")
+        output.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,120 @@
+"""Copies of an environment in worker processes: the same answers, at the same time, and faults that are explained."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sacglam.clock import PhaseClock
+from sacglam.envs import TextEnv, make
+from sacglam.envs.checks import check_env
+from sacglam.envs.workers import call_all, close_workers, in_workers
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.policy import SamplingPolicy
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.scoring.base import UniformScorer
+from sacglam.types import Episode, Observation, Step
+
+HERE = __name__
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    yield
+    close_workers()
+
+
+class Meeting(TextEnv):
+    """A step ends when as many copies are within one as `copies` says."""
+
+    def __init__(self, folder: str, copies: int) -> None:
+        self.folder, self.copies = Path(folder), copies
+
+    def goals(self, split: str) -> Sequence[str]:
+        return ("Meet",)
+
+    def goal_type(self, goal: str) -> str:
+        return "meet"
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        return Observation("alone", ("Wait",))
+
+    def step(self, action: int) -> Step:
+        print("a step")  # must not get between the answers
+        (self.folder / str(id(self))).with_suffix(f".{os.getpid()}").touch()
+        deadline = time.monotonic() + 30
+        while len(list(self.folder.iterdir())) < self.copies:
+            assert time.monotonic() < deadline, "nobody came"
+            time.sleep(0.01)
+        return Step(Observation("together", ("Wait",)), 1.0, ("Meet",), True, False)
+
+
+class Faulty(Meeting):
+    """Breaks in the way that its folder names."""
+
+    def step(self, action: int) -> Step:
+        if self.folder.name == "raise":
+            raise ZeroDivisionError("in the world's own code")
+        if self.folder.name == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Step(Observation("", ("Wait",)), 0.5, (), False, False)
+
+
+def episodes(envs: list[TextEnv]) -> list[Episode]:
+    starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
+    rollout = Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(1)), starts, PhaseClock())
+    played = [*rollout.collect(200).episodes]
+    again = Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(2)), starts, PhaseClock())
+    again.restore(rollout.state())
+    return [*played, *again.collect(100).episodes]
+
+
+def test_the_same_episodes_in_the_same_order() -> None:
+    options: dict[str, Any] = {"max_steps": 7}
+    here = episodes([make("playground", **options) for _ in range(5)])
+    assert len(here) > 30
+    assert here == episodes([in_workers("playground", options, 2) for _ in range(5)])
+
+
+def test_goals_planner_and_contract() -> None:
+    env, plain = in_workers("playground", {}, 1), make("playground")
+    for split in ("train", "heldout"):
+        assert env.goals(split) == plain.goals(split)
+    goal = plain.goals("train")[0]
+    assert env.reset(goal, 3) == plain.reset(goal, 3)
+    assert env.optimal_length() == plain.optimal_length()
+    assert env.goal_type(goal) == plain.goal_type(goal)
+    assert check_env(lambda: in_workers("playground", {}, 1), episodes=3).episodes == 3
+
+
+def test_copies_step_at_the_same_time(tmp_path: Path) -> None:
+    envs = [in_workers(f"{HERE}:Meeting", {"folder": str(tmp_path), "copies": 3}, 3) for _ in range(3)]
+    assert [seen.text for seen in call_all("reset", [(env, ["Meet", seed]) for seed, env in enumerate(envs)])] == [
+        "alone"
+    ] * 3
+    assert all(step.terminated for step in call_all("step", [(env, [0]) for env in envs]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("raise", "ZeroDivisionError: in the world's own code"), ("die", "died of signal 9"), ("reward", "got 0.5")],
+)
+def test_a_fault_says_what_happened_and_the_next_call_gets_new_workers(fault: str, message: str) -> None:
+    options = {"folder": fault, "copies": 1}
+    envs = [in_workers(f"{HERE}:Faulty", options, 2) for _ in range(4)]
+    call_all("reset", [(env, ["Meet", 0]) for env in envs])
+    with pytest.raises(EnvironmentContractError, match=message):
+        call_all("step", [(env, [0]) for env in envs])
+    assert in_workers(f"{HERE}:Faulty", options, 2).reset("Meet", 0).text == "alone"
+
+
+def test_an_unknown_environment_is_refused_before_workers_start() -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        in_workers("nowhere", {}, 2)
