@@ -50,6 +50,9 @@ def envs(
         print(json.dumps(found))
         return
     for entry in found:
+        if entry["missing"]:
+            print_plain(console, entry["missing"])
+            continue
         table = Table("goal type", "train", "held out", title=entry["name"], title_justify="left")
         for kind in entry["goals"] | entry["heldout"]:
             table.add_row(kind, f"{entry['goals'].get(kind, 0):,}", f"{entry['heldout'].get(kind, 0):,}")

@@ -140,14 +140,20 @@ class Description:
     name: str
     goals: dict[str, int]
     heldout: dict[str, int]
+    missing: str = ""
+    """What is to be installed before its goals are known."""
 
 
 def describe() -> list[Description]:
     """The registered environments with their default options, in figures."""
-    return [
-        Description(name, _counts(env, "train"), _counts(env, "heldout"))
-        for name, env in ((name, factory()) for name, factory in _REGISTRY.items())
-    ]
+    return [_described(name, factory()) for name, factory in _REGISTRY.items()]
+
+
+def _described(name: str, env: TextEnv) -> Description:
+    try:
+        return Description(name, _counts(env, "train"), _counts(env, "heldout"))
+    except ConfigError as error:
+        return Description(name, {}, {}, str(error))
 
 
 def _counts(env: TextEnv, split: Split) -> dict[str, int]:

@@ -154,5 +154,5 @@ def _make_level(doors: bool, room_size: int, num_distractors: int, max_steps: in
     try:
         from sacglam.envs.babyai.level import Level
     except ImportError as error:
-        raise ConfigError(f"babyai needs minigrid ({error}); install it with: pip install 'sacglam[babyai]'") from error
+        raise ConfigError(f"babyai needs minigrid ({error}); install it with: pip install -e '.[babyai]'") from error
     return Level(doors, room_size, num_distractors, max_steps)

@@ -318,5 +318,5 @@ def test_without_minigrid_the_goals_are_listed_and_an_episode_says_what_to_insta
     monkeypatch.setitem(sys.modules, "minigrid.core.actions", None)
     env = make("babyai")
     assert len(env.goals("train")) == 665
-    with pytest.raises(ConfigError, match=r"pip install 'sacglam\[babyai\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[babyai\]'"):
         env.reset("go to the blue ball", 0)

@@ -32,7 +32,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_included_environments_are_registered() -> None:
-    assert [entry.name for entry in describe()] == ["playground", "playground_simple", "bitflip", "babyai"]
+    assert [entry.name for entry in describe()] == ["playground", "playground_simple", "bitflip", "babyai", "textworld"]
     simple, bitflip = describe()[1:3]
     assert (sum(simple.goals.values()), sum(simple.heldout.values())) == (182, 64)
     assert (bitflip.goals, bitflip.heldout) == ({"bitflip": 256}, {})

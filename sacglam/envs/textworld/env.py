@@ -1,0 +1,145 @@
+"""TextWorld's generated games as a `TextEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from random import Random
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from typing_extensions import override
+
+from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.checks import MOST_STEPS
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.types import Observation, Step
+
+if TYPE_CHECKING:
+    from sacglam.envs.textworld.games import Engine, Game, Scene
+
+_TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
+
+
+class TextWorld(TextEnv):
+    """TextWorld (Côté et al., 2018): goals are facts to bring about in one of several generated games.
+
+    Args:
+        games: number of games. An episode takes place in one where its goal is possible and not yet a fact.
+        rooms: rooms of a game.
+        objects: objects of a game, containers and furniture among them.
+        first_seed: seed of the first game; the others follow.
+        max_steps: steps until an episode is truncated.
+
+    Raises:
+        ConfigError: an option is out of range.
+    """
+
+    def __init__(
+        self, *, games: int = 4, rooms: int = 2, objects: int = 8, first_seed: int = 0, max_steps: int = 30
+    ) -> None:
+        ranges = {
+            "games": (games, 1, 1_000),
+            "rooms": (rooms, 1, 20),
+            "objects": (objects, 1, 100),
+            "first_seed": (first_seed, 0, 60_000),
+            "max_steps": (max_steps, 1, MOST_STEPS - 1),
+        }
+        for name, (value, least, most) in ranges.items():
+            if not least <= value <= most:
+                raise ConfigError(f"textworld: expected {name} from {least} to {most:,}, got {value}")
+        self._games = [(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]
+        self._max_steps = max_steps
+        self._places: dict[str, list[Game]] = {}
+        self._engine: Engine | None = None
+        self._goal, self._steps, self._over = "", 0, True
+        self._scene: Scene
+        self._achieved: set[str] = set()
+
+    @override
+    def goals(self, split: Split) -> Sequence[str]:
+        """The goals that are possible in some game; a fifth of those that put one thing on or in another is held out.
+
+        Raises:
+            ConfigError: TextWorld is not installed.
+        """
+        return [goal for goal in self._all_goals() if _heldout(goal) == (split == "heldout")]
+
+    @override
+    def goal_type(self, goal: str) -> str:
+        return _TYPES[self._check(goal).split()[0]]
+
+    @override
+    def reset(self, goal: str, seed: int) -> Observation:
+        """Start the episode of `goal`, trained on or held out, in the game that `seed` selects. Games start alike.
+
+        Raises:
+            ConfigError: `goal` is not in the goal space, or its game cannot be compiled.
+        """
+        places = self._all_goals()[self._check(goal)]
+        if self._engine is None:
+            from sacglam.envs.textworld.games import Engine
+
+            self._engine = Engine()
+        # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
+        self._scene = self._engine.start(Random(f"{seed} {goal}").choice(places))
+        self._goal, self._steps, self._over, self._achieved = goal, 0, False, set()
+        return Observation(self._scene.text, self._scene.commands)
+
+    @override
+    def step(self, action: int) -> Step:
+        """Enter the command with this index. `achieved` has the goals that were no facts before, and now are.
+
+        Raises:
+            EnvironmentContractError: no episode is running, or there is no such command.
+        """
+        if self._engine is None or self._over:
+            raise EnvironmentContractError("textworld: no episode is running; call reset before step")
+        commands, before = self._scene.commands, self._scene.facts
+        if not 0 <= action < len(commands):
+            raise EnvironmentContractError(f"textworld: expected an action from 0 to {len(commands) - 1}, got {action}")
+        self._scene = self._engine.act(commands[action])
+        self._steps += 1
+        known = self._all_goals()
+        achieved = tuple(
+            fact
+            for fact in sorted(self._scene.facts - before - self._achieved)
+            if fact == self._goal or (fact in known and not _heldout(fact))
+        )
+        self._achieved.update(achieved)
+        terminated = self._goal in achieved
+        truncated = not terminated and self._steps >= self._max_steps
+        self._over = terminated or truncated
+        return Step(
+            Observation(self._scene.text, self._scene.commands), float(terminated), achieved, terminated, truncated
+        )
+
+    @override
+    def optimal_length(self) -> int | None:
+        return None  # a search would take longer than the episode
+
+    def _all_goals(self) -> dict[str, list[Game]]:
+        """The games in which each goal is possible; drawn on first use, since that imports TextWorld."""
+        if not self._places:
+            try:
+                from sacglam.envs.textworld.games import make_game
+            except ImportError as error:
+                raise ConfigError(
+                    f"textworld is not installed ({error}); run pip install -e '.[textworld]', which builds jericho "
+                    "and so needs gcc and make (docs/textworld.md)"
+                ) from error
+            for game in [make_game(*each) for each in self._games]:
+                for goal in game.goals():
+                    self._places.setdefault(goal, []).append(game)
+        return self._places
+
+    def _check(self, goal: str) -> str:
+        known = self._all_goals()
+        if goal not in known:
+            near = (get_close_matches(goal, known, n=1) or list(known))[0]
+            raise ConfigError(f"{goal!r} is not a goal of these textworld games; expected one like {near!r}")
+        return goal
+
+
+def _heldout(goal: str) -> bool:
+    return goal.startswith("put ") and crc32(goal.encode()) % 5 == 0
