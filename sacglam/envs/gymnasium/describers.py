@@ -122,6 +122,8 @@ class Describer:
             found = _look(place, self.env, obs, info)
             if found is not None and (facet != "text" or isinstance(found, str) or _numbers(found, "iub")):
                 self._places[facet], self.origin[facet] = place, f"{place} (guessed)"
+                if facet == "actions" and isinstance(getattr(self.env, "action_space", None), spaces.Discrete):
+                    self.origin[facet] = f"{place}, passed by index (guessed)"
                 return
         if facet == "achieved" and hasattr(self.env, _GOAL_ENV) and self.origin["goal"].startswith("obs.desired_goal"):
             self.origin[facet] = _GOAL_ENV

@@ -65,6 +65,7 @@ class GymnasiumWorld(TextEnv):
         self._tasks = _tasks(id, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
         self._goal, self._over, self._steps = "", True, 0
+        self._rewarded = True  # in every step of the episode
         self._actions: Mapping[str, Any] = {}
         self._achieved: set[str] = set()
 
@@ -94,7 +95,7 @@ class GymnasiumWorld(TextEnv):
                 f"{self._name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
                 "that reset seeds with its seed"
             )
-        self._goal, self._over, self._steps = goal, False, 0
+        self._goal, self._over, self._steps, self._rewarded = goal, False, 0, True
         # What holds from the start is no achievement, unless it is what the episode is for.
         self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
         return self._observe(obs, info)
@@ -136,7 +137,14 @@ class GymnasiumWorld(TextEnv):
         known = list(found or ())
         asked = found is None or "success" in self._describer.origin
         if asked and self._goal in self._tasks and self._describer.success(obs, info, reward, terminated):
+            by_reward = not self._describer.success(obs, info, 0.0, terminated)
+            if by_reward and self._rewarded and self._steps > 1 and "success" not in self._describer.origin:
+                raise ConfigError(
+                    f"{self._name}: success cannot be guessed from the reward at the end, since every step has one; "
+                    "set the option success to its place, to reward or to terminated"
+                )
             known.append(self._goal)
+        self._rewarded = self._rewarded and reward > 0
         new = tuple(goal for goal in dict.fromkeys(known) if goal not in self._achieved)
         self._achieved.update(new)
         return new

@@ -48,10 +48,10 @@ class Quest:
         if self.form in ("mask", "named"):
             action = self.commands[action]
         self.room = action.removeprefix("go ")
-        done = self.room == self.wanted
+        done, reward = self.room == self.wanted, float(self.form == "paid" or self.room == self.wanted)
         if self.form == "old":
-            return *self.answer()[:1], float(done), done, self.answer()[1]
-        return self.answer()[0], float(done), done, False, self.answer()[1]
+            return *self.answer()[:1], reward, done, self.answer()[1]
+        return self.answer()[0], reward, done, False, self.answer()[1]
 
     def answer(self) -> tuple[Any, dict[str, Any]]:
         commands, goal = list(self.commands), f"reach {self.wanted}"
@@ -60,6 +60,7 @@ class Quest:
             "commands": ({"text": text, "mission": goal}, {"admissible_commands": commands}),
             "valid": (text, {"goal": goal, "valid": commands, "achieved_goals": [f"reach {self.room}"]}),
             "won": ({"text": text}, {"goal": goal, "possible_actions": commands, "won": self.room == self.wanted}),
+            "paid": ({"text": text}, {"goal": goal, "possible_actions": commands, "won": self.room == self.wanted}),
             "mask": (text, {"goal": goal, "action_mask": np.array([self.room != "hall", self.room == "hall"])}),
             "named": ({"observation": text, "goal": goal}, {}),
             "old": (text, {}),
@@ -170,6 +171,7 @@ def test_every_episode_is_of_the_goal_asked_for(play: Play) -> None:
         ("commands", {}),
         ("valid", {}),
         ("won", {}),
+        ("paid", {}),
         ("mask", {"actions": ["go hall", "go attic"]}),
         ("named", {"actions": ["go hall", "go attic"]}),
         ("old", {"actions": "environment.commands", "goal": "reach it"}),
@@ -254,6 +256,12 @@ def test_a_goal_env_s_threshold_counts() -> None:
 def test_what_cannot_be_made_or_put_into_words_is_named(name: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make_world(name, **options)
+
+
+def test_a_reward_for_every_step_is_no_sign_of_success() -> None:
+    with pytest.raises(ConfigError, match="success cannot be guessed from the reward at the end"):
+        check_env(lambda: make_world("gymnasium:CartPole-v1", text="obs"))
+    assert check_env(lambda: make_world("gymnasium:CartPole-v1", text="obs", success="terminated")).successes == 8
 
 
 def test_a_goal_that_is_not_there_is_refused() -> None:
