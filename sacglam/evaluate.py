@@ -7,6 +7,7 @@ import numpy as np
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.checks import evaluation_goals
 from sacglam.errors import ConfigError
 from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
@@ -30,7 +31,7 @@ def evaluate(
     progress: Progress = lambda done: None,
     prompt: Prompt = query,
 ) -> Evaluation:
-    """Play `episodes` fresh episodes, their goals drawn uniformly from `split` by `rng`.
+    """Play `episodes` fresh episodes, their goals drawn uniformly by `rng`: from `split`, or from the tasks among them.
 
     `progress` is given the number done so far. `prompt` is the one that the policy was trained with.
 
@@ -38,7 +39,7 @@ def evaluate(
         ConfigError: the environment has no goals in this split.
     """
     env = make_env()
-    goals = env.goals(split)
+    goals = evaluation_goals(env, split)
     if not goals:
         raise ConfigError(f"this environment has no {split} goals to evaluate on; take --goals train")
     starts = RandomStarts(goals, rng)

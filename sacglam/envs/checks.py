@@ -119,6 +119,10 @@ class CheckedEnv(TextEnv):
     def optimal_length(self) -> int | None:
         return self._planner()
 
+    def tasks(self) -> Sequence[str]:
+        """The training goals that an evaluation draws from: all, unless the environment's own `tasks` names some."""
+        return (_member(self._env, "tasks") or (lambda: self.goals("train")))()
+
     def notes(self) -> Sequence[str]:
         """Lines for the user at the start of a run, such as what was guessed; from the environment's own `notes`."""
         return (_member(self._env, "notes") or tuple)()
@@ -133,6 +137,13 @@ class CheckedEnv(TextEnv):
 
     def _broken(self, expected: str) -> EnvironmentContractError:
         return EnvironmentContractError(f"environment {self._name!r}: expected {expected}; see docs/environments.md")
+
+
+def evaluation_goals(env: TextEnv, split: Split) -> Sequence[str]:
+    """The goals of `split` that an evaluation draws from: of the training goals, the environment's `tasks`, if any."""
+    tasks = _member(env, "tasks") if split == "train" else None
+    found: Sequence[str] = tasks() if tasks else env.goals(split)
+    return found
 
 
 def _member(env: Any, name: str) -> Any:

@@ -95,6 +95,10 @@ class WorkerEnv(TextEnv):
         answer = self._pool.ask(self._number, method, arguments)
         return lambda: _observation(answer()) if method == "reset" else _step(answer())
 
+    def tasks(self) -> Sequence[str]:
+        """See `CheckedEnv.tasks`."""
+        return self._pool.local.tasks()
+
     def notes(self) -> Sequence[str]:
         """See `CheckedEnv.notes`."""
         return self._pool.local.notes()

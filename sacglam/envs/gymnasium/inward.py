@@ -74,6 +74,10 @@ class GymnasiumWorld(TextEnv):
         practised = self._describer.goals() if self._practice else ()
         return list(dict.fromkeys([*self._tasks, *practised])) if split == "train" else ()
 
+    def tasks(self) -> Sequence[str]:
+        """The environment's own goals, which evaluation is about."""
+        return list(self._tasks)
+
     @override
     def goal_type(self, goal: str) -> str:
         return "practice" if self._practice and goal not in self._tasks else "task"

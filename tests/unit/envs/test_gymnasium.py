@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 import sacglam.envs.gymnasium  # noqa: F401  (gives our environments their ids)
 from sacglam.envs import TextEnv, check_env, check_trusted
 from sacglam.envs import make as make_world
+from sacglam.envs.checks import evaluation_goals
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 
@@ -126,6 +127,7 @@ def test_practice_is_for_every_cell_of_ice(play: Play) -> None:
     env = make_world(LAKE, kwargs=DRY, practice=True)
     assert len(env.goals("train")) == 11
     assert [env.goal_type(f"Reach row {row}, column 4") for row in (1, 4)] == ["practice", "task"]
+    assert evaluation_goals(env, "train") == ["Reach row 4, column 4"]
     _, steps = play(env, "Reach row 2, column 1", 0, [DOWN])
     assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
 
