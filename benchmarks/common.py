@@ -17,15 +17,15 @@ from typing import Any
 import peft
 import torch
 import transformers
-from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, T5Config
+from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
+from sacglam.config import LoraSettings, ModelConfig
 from sacglam.models.causal import CausalLM
-from sacglam.models.loading import architecture_of
+from sacglam.models.loading import architecture_of, lora_config
 from sacglam.models.lora_lm import LoraLM
 from sacglam.models.packing import PackedCausal, pack
 from sacglam.models.tokens import TokenisedQuery
@@ -85,7 +85,8 @@ FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
 def parser(description: str) -> argparse.ArgumentParser:
     """The options that scoring and update have in common."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    options.add_argument("--model-shape", choices=[*SHAPES, *T5_SHAPES], default="smollm")
+    known = f"{', '.join([*SHAPES, *T5_SHAPES])}: random weights; or a folder with a model"
+    options.add_argument("--model-shape", default="smollm", help=known)
     options.add_argument("--layers", type=int, help="layers instead of the shape's own number")
     options.add_argument("--actions", type=int, nargs="+", default=[10, 50], help="candidate actions of each state")
     options.add_argument("--prompt-tokens", type=int, default=200)
@@ -119,7 +120,9 @@ def base_model(options: argparse.Namespace) -> PreTrainedModel:
     """The base model, with the same random weights at every call."""
     torch.manual_seed(0)
     config = model_config(options)
-    model = architecture_of(config).auto.from_config(config, attn_implementation="sdpa")
+    auto = architecture_of(config).auto
+    given = Path(options.model_shape).is_dir()
+    model = auto.from_pretrained(options.model_shape) if given else auto.from_config(config, attn_implementation="sdpa")
     frozen: PreTrainedModel = model.to(options.device, getattr(torch, options.dtype)).requires_grad_(False).eval()
     return frozen
 
@@ -134,6 +137,8 @@ def shape_config(name: str, layers: int | None = None) -> PreTrainedConfig:
     if name in T5_SHAPES:
         shape = T5_SHAPES[name] | ({"num_layers": layers} if layers else {})
         return T5Config(**shape, feed_forward_proj="gated-gelu")
+    if name not in SHAPES:
+        return AutoConfig.from_pretrained(name)
     shape = SHAPES[name] | ({"num_hidden_layers": layers} if layers else {})
     return LlamaConfig(**shape, max_position_embeddings=MAX_TOKENS, tie_word_embeddings=True)
 
@@ -145,11 +150,14 @@ def variants(options: argparse.Namespace) -> tuple[str, ...]:
     return (*VARIANTS[:2], "apart") if options.alike else VARIANTS[:2]
 
 
-def build_lm(variant: str, options: argparse.Namespace, adapters: Sequence[str]) -> LoraLM[Any]:
-    """The language model of one variant: the same weights whichever it is."""
+def build_lm(
+    variant: str, options: argparse.Namespace, adapters: Sequence[str], adapted: int | None = None
+) -> LoraLM[Any]:
+    """The language model of one variant, with the same weights whichever it is; `adapted` as `model.lora.layers`."""
     model = base_model(options)
     architecture = architecture_of(model.config)
-    lora = LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear", task_type=architecture.task)
+    settings = LoraSettings(rank=LORA_RANK, alpha=2.0 * LORA_RANK, layers=adapted)
+    lora = lora_config(ModelConfig(lora=settings), model.config)
     if variant == "apart":
         return ApartLM(model, lora, adapters, bucket=options.bucket)
     if variant == "packed":
@@ -207,16 +215,21 @@ def prepare(options: argparse.Namespace) -> None:
     cpu.prepare(options.threads)
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
+def interleaved(
+    runs: Mapping[str, Callable[[], object]],
+    repeats: int,
+    device: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of each run, by turns, after one run of each to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
             _synchronise(device)
-            start = time.perf_counter()
+            start = clock()
             run()
             _synchronise(device)
-            took = time.perf_counter() - start
+            took = clock() - start
             log(f"  {name} {'warm-up' if repeat == 0 else repeat}: {took:.3f} s")
             if repeat:
                 seconds[name].append(took)
@@ -250,9 +263,9 @@ def comparison(
         "action_tokens": options.action_tokens,
         "alike": options.alike,
         "tokens": _tokens(options, actions),
-        **_speedup("speedup", seconds["packed"], seconds["separate"]),
-        **(_speedup("speedup_over_repeat", seconds["packed"], seconds["repeat"]) if "repeat" in seconds else {}),
-        **(_speedup("speedup_over_apart", seconds["packed"], seconds["apart"]) if "apart" in seconds else {}),
+        **speedup("speedup", seconds["packed"], seconds["separate"]),
+        **(speedup("speedup_over_repeat", seconds["packed"], seconds["repeat"]) if "repeat" in seconds else {}),
+        **(speedup("speedup_over_apart", seconds["packed"], seconds["apart"]) if "apart" in seconds else {}),
         "memory_ratio": round(peak["packed"] / peak["separate"], 3) if peak else None,
         "seconds": {variant: round(value, 4) for variant, value in medians.items()},
         "peak_mib": {variant: round(value / 2**20) for variant, value in peak.items()} if peak else None,
@@ -278,7 +291,7 @@ def _tokens(options: argparse.Namespace, actions: int) -> dict[str, int]:
     return {variant: tokens[variant] for variant in variants(options)}
 
 
-def _speedup(name: str, packed: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
+def speedup(name: str, packed: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
     """Ratio of the medians, and the range of the pairwise ratios."""
     pairs = [theirs / ours for ours, theirs in zip(packed, other, strict=True)]
     return {

@@ -1,12 +1,20 @@
 """One SAC update by the real learner, packed against separate sequences (benchmarks/separate.py).
 
 python -m benchmarks.update --actions 10 --rows 2
+
+With `--lean LAYERS`, adapters on the last layers, the output of those below kept, against adapters on all layers:
+
+python -m benchmarks.update --lean 10 --rows 16 --prompt-tokens 35 --actions 4
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
 
 from benchmarks import common
 from sacglam.algos.sac import Sac
@@ -15,18 +23,30 @@ from sacglam.config import CriticConfig, SacConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
+from sacglam.models.causal import CausalLM
 from sacglam.models.heads import PolicyHead, QHeads
+from sacglam.models.lora_lm import LoraLM
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.memory import peak_bytes
 from sacglam.types import Window
 
+LEAN = ("all", "last", "kept")
 TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap
+
+
+ADAPTERS = adapters_needed("shared", "adapter")
 
 
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], dict[str, float]]:
     """One update of `variant` on the same steps, with the same initial weights."""
-    lm = common.build_lm(variant, options, adapters_needed("shared", "adapter"))
+    learner, batch = build_learner(common.build_lm(variant, options, ADAPTERS), options, actions)
+    return lambda: learner.update([batch])[0]
+
+
+def build_learner(lm: LoraLM[Any], options: argparse.Namespace, actions: int) -> tuple[Learner, list[Window]]:
+    """A learner of `lm`, and the steps of an update."""
     heads, target_heads = (
         QHeads(lm.hidden_size, CriticConfig(max_actions=actions)).to(options.device) for _ in range(2)
     )
@@ -47,7 +67,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     )
     batch = [one_step(row, options, actions) for row in range(options.rows)]
     common.check_lengths(words, batch[0].observations[0], options)
-    return lambda: learner.update([batch])[0]
+    return learner, batch
 
 
 def one_step(row: int, options: argparse.Namespace, actions: int) -> Window:
@@ -72,11 +92,85 @@ def check_equal(runs: dict[str, Callable[[], dict[str, float]]], dtype: str) -> 
             assert dtype != "float32" or gap < 1e-2, (variant, name, gap)
 
 
+def lean(options: argparse.Namespace, actions: int) -> dict[str, Any]:
+    """An update with adapters on the last layers against one with adapters on all, in CPU seconds.
+
+    `all`: on all layers; `last`: on the last ones; `kept`: the same, all states seen before; `new`: none of them.
+    """
+    lms = {
+        name: common.build_lm("packed", options, ADAPTERS, options.lean if n else None) for n, name in enumerate(LEAN)
+    }
+    learners = {name: build_learner(lm, options, actions) for name, lm in lms.items()}
+    kept = lms["kept"]
+    assert isinstance(kept, CausalLM)
+
+    def update(name: str, fresh: bool = False) -> None:
+        learner, batch = learners[name]
+        if fresh:
+            kept.keep_frozen(options.cache_mib << 20)
+        learner.update([batch])
+
+    runs = {name: partial(update, name) for name in LEAN} | {"new": partial(update, "kept", fresh=True)}
+    kept.keep_frozen(options.cache_mib << 20)
+    seconds = common.interleaved(runs, options.repeats, options.device, time.process_time)
+    return {
+        "name": "lean update",
+        "actions": actions,
+        "prompt_tokens": options.prompt_tokens,
+        "action_tokens": options.action_tokens,
+        **common.speedup("speedup", seconds["kept"], seconds["all"]),
+        **common.speedup("speedup_new", seconds["new"], seconds["all"]),
+        **common.speedup("speedup_last", seconds["last"], seconds["all"]),
+        "gradient_gap": gradient_gap(learners["last"], learners["kept"]),
+        "cache_mib": options.cache_mib,
+        "filling_mib": filling_mib(kept, options, actions) if options.memory else None,
+        "cpu_seconds": {name: round(median(times), 3) for name, times in seconds.items()},
+        "rows": options.rows,
+        "layers": common.model_config(options).num_hidden_layers,
+        "adapted_layers": options.lean,
+        "model_shape": options.model_shape,
+        "dtype": options.dtype,
+        "repeats": options.repeats,
+        **common.machine(options.device, options.threads),
+    }
+
+
+def gradient_gap(plain: tuple[Learner, list[Window]], kept: tuple[Learner, list[Window]]) -> float:
+    """The largest gap between the same adapter's gradients of an update, relative to the norm of each."""
+    kept[0].load_state(*plain[0].state())
+    found = []
+    for learner, batch in (plain, kept):
+        learner._gradient(batch, learner.config.micro_batch_rows)
+        found.append([p.grad for p in learner.model.actor_parameters() if p.grad is not None])
+    return max(((k - p).norm() / p.norm()).item() for p, k in zip(*found, strict=True))
+
+
+def filling_mib(lm: CausalLM, options: argparse.Namespace, actions: int) -> float | None:
+    """Memory that half as many states again as there is room for take at their peak, with what one of them computes."""
+    words = QueryTokenizer(common.word_tokenizer(common.model_config(options).vocab_size), max_tokens=2048)
+    state_bytes = (options.prompt_tokens + actions * options.action_tokens) * lm.hidden_size * 4
+    lm.keep_frozen(options.cache_mib << 20)
+
+    def fill() -> None:
+        for row in range(3 * (options.cache_mib << 20) // state_bytes // 2):
+            lm.pack(words([query("w0", common.observation(row, options, actions))]))
+
+    peak = peak_bytes(fill, options.device)
+    return None if peak is None else round(peak / 2**20, 1)
+
+
 def main() -> None:
     parser = common.parser(__doc__ or "")
     parser.add_argument("--micro-batch", type=int, help="rows in one forward and backward, for both; default: all")
+    parser.add_argument(
+        "--lean", type=int, metavar="LAYERS", help="compare adapters on the last so many layers instead"
+    )
+    parser.add_argument("--cache-mib", type=int, default=32, help="with --lean: memory for hidden states")
     options = parser.parse_args()
     common.prepare(options)
+    if options.lean:
+        common.emit([lean(options, actions) for actions in options.actions])
+        return
     if options.peak_of:
         print(peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))
         return

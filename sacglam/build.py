@@ -23,8 +23,10 @@ from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
 from sacglam.models.agent_model import AgentModel, trained_adapters
+from sacglam.models.causal import CausalLM
 from sacglam.models.heads import PolicyHead, QHeads, ValueHead
 from sacglam.models.loading import load_model, load_shape, lora_config
+from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.policy import SamplingPolicy, opening_temperature
 from sacglam.prompt import Prompt
@@ -282,6 +284,10 @@ def build_model(config: Config) -> AgentModel:
         bucket=config.model.bucket,
         merged=config.model.lora.merged,
     )
+    if config.model.cache_mib:
+        assert isinstance(lm, CausalLM)  # of others, model.lora.layers is refused
+        lm.keep_frozen(config.model.cache_mib << 20)
+        check_frozen(lm, config.model.name)
     ends, prompt = (config.policy.score_eos, architecture.prompt_eos), Prompt(config.prompt)
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
     policy = PolicyHead.of(config.policy)

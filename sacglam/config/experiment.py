@@ -84,6 +84,11 @@ class Config(Section):
             )
         if self.learners.zero_stage == 3 and self.learners.count and self.model.lora.merged:
             raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
+        if self.learners.zero_stage == 3 and self.learners.count and self.model.cache_mib:
+            raise ValueError(
+                "learners.zero_stage 3 and model.cache_mib exclude each other: a rank that has kept its states would "
+                "not take part in gathering weights; set model.cache_mib to 0"
+            )
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:

@@ -18,6 +18,7 @@ _LATER_KEYS = {
     "algo.soft_target",
     "algo.self_imitation",
     "model.lora.layers",
+    "model.cache_mib",
     "env.repeats",
     "prompt",
     "env.workers",

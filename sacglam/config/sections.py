@@ -83,6 +83,18 @@ class ModelConfig(Section):
     bucket: Size = 32
     """Packed lengths are rounded up to a multiple of this, so that kernels see few shapes."""
 
+    cache_mib: NonNegative = 0
+    """MiB in which to keep what the layers below those of `lora.layers` compute, for states seen again; 0: none."""
+
+    @model_validator(mode="after")
+    def _cachable(self) -> Self:
+        if self.cache_mib and self.lora.layers is None:
+            raise ValueError(
+                f"model.cache_mib ({self.cache_mib}) keeps what layers below the adapted ones compute, and all are "
+                "adapted; set model.lora.layers, or model.cache_mib to 0"
+            )
+        return self
+
     @model_validator(mode="after")
     def _quantizable(self) -> Self:
         if self.quantize != "none" and self.lora.merged:

@@ -61,9 +61,13 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class PackedCausal(Packed):
-    """For a decoder-only model. Prompts are padded on the left, so that all rows' actions start in the same column."""
+    """For a decoder-only model. Prompts are padded on the left, so that all rows' actions start in the same column.
+
+    `frozen_BSH` is what the frozen layers below the first adapted one make of the tokens, where that is kept.
+    """
 
     positions_BS: Tensor
+    frozen_BSH: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""The check that a language model can be packed: it must score small queries as separate sequences do."""
+"""The checks that a language model can be packed, and its frozen layers left out, on small queries."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ HIDDEN_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 """Largest relative gap between hidden states; observed: below 3e-7 in float32, above 2e-4 where state leaks."""
 SCORE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """Largest gap between log-probabilities, in nats, beyond their rounding (1 in bfloat16 from 128 on)."""
+_SHORT = TokenisedQuery(np.array([4, 2]), (np.array([3]),))
 _LONGEST_TRIAL = 2048
 """Widest window, in tokens, that is tried."""
 
@@ -68,6 +70,26 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
         half = min(width, _LONGEST_TRIAL) // 2 + 1  # the third action's tokens are further than this from the prompt
         if not _gaps(model, query(8, half, half, 5), name)[0] <= HIDDEN_TOLERANCE[dtype]:
             raise unpackable(model.config, name, f"its {setting} of {width} tokens counts those of other actions")
+
+
+@torch.no_grad()
+def check_frozen(lm: CausalLM, name: str) -> None:
+    """Compare a pass that takes the frozen layers' kept output with one through all layers.
+
+    Raises:
+        ModelError: they differ, because later layers read more than the layer before them gives.
+    """
+    reason = "model.cache_mib needs layers that read what the one before them gives and nothing else; set it to 0"
+    try:
+        packed = lm.pack([TokenisedQuery(np.arange(1, 9), (np.arange(3), np.arange(5))), _SHORT])
+        whole_XH, got_XH = (
+            lm.forward(each).action_hidden_BAH[packed.actions_BA] for each in (replace(packed, frozen_BSH=None), packed)
+        )
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        raise ModelError(f"model {name!r} fails without its frozen layers ({error}): {reason}") from error
+    gap = ((got_XH - whole_XH).float().norm(dim=-1) / whole_XH.float().norm(dim=-1)).max().item()
+    if not gap <= HIDDEN_TOLERANCE[whole_XH.dtype]:
+        raise ModelError(f"the hidden states of model {name!r} without its frozen layers differ by {gap:.2g}: {reason}")
 
 
 def _windows(text_config: PreTrainedConfig) -> dict[str, int]:

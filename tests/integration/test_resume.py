@@ -228,10 +228,13 @@ def test_a_signal_during_the_first_evaluation_ends_cleanly(tiny_run: Path, tmp_p
     assert_same_end(run, tiny_run)
 
 
-def test_two_threads_give_the_same_run_and_resume_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [["threads=2"], ["model.lora.layers=1", "model.cache_mib=1"]], ids=["two", "lean"])
+def test_two_threads_and_kept_hidden_states_give_the_same_run_and_resume_exactly(
+    settings: list[str], tmp_path: Path
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    assert call(tiny_train(one, "threads=2")).returncode == 0
-    assert interrupt(tiny_train(two, "threads=2"), two, 9, signal.SIGKILL) == -signal.SIGKILL
+    assert call(tiny_train(one, *settings)).returncode == 0
+    assert interrupt(tiny_train(two, *settings), two, 9, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(two))).returncode == 0
     assert_same_end(two, one)
 

@@ -62,7 +62,11 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
+    # Measured states are repeated, those of a run are not: so as if each were seen for the first time.
+    nothing_kept = config.model.model_copy(update={"cache_mib": 0})
+    here = in_one_process(config, device or "cpu").model_copy(
+        update={"threads": where.learner_threads, "model": nothing_kept}
+    )
     display.stage(f"loading {config.model.name}", 1)
     try:
         architecture, model = _in_words(load_shape(config.model)), build_model(resolve_temperature(here))

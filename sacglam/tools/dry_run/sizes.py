@@ -107,8 +107,13 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
         **({"target: adapters and heads": sizes.target.bytes} if sizes.target.bytes else {}),
         "gradients": sizes.trained_bytes // gradients,
         "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // optimizer,
+        **_kept(config),
         _activations(rows): activations,
     }
+
+
+def _kept(config: Config) -> dict[str, int]:
+    return {"hidden states of frozen layers": config.model.cache_mib << 20} if config.model.cache_mib else {}
 
 
 def _activations(rows: int) -> str:
@@ -140,6 +145,7 @@ def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration 
         return {
             "base weights": weights,
             "LoRA adapter": sizes.adapters.bytes,
+            **_kept(config),
             f"packed forward of {states} states": peak,
         }
     if where.device == "cpu":

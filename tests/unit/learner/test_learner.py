@@ -145,11 +145,12 @@ def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
         learner.update([windows()])
 
 
-def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was() -> None:
-    learner = make_learner("algo.micro_batch_size=3")
+@pytest.mark.parametrize("settings", [[], ["model.lora.layers=1", "model.cache_mib=1"]])
+def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was(settings: list[str]) -> None:
+    learner = make_learner("algo.micro_batch_size=3", *settings)
     learner.update([windows(), windows(reward=0.5)])
     state, kept = learner.state(), {name: tensor.clone() for name, tensor in learner.state()[0].items()}
-    other = make_learner("algo.micro_batch_size=3", "seed=1")
+    other = make_learner("algo.micro_batch_size=3", "seed=1", *settings)
     other.load_state(*state)
     assert other.update([windows()]) == learner.update([windows()])
     assert other.state()[1] == learner.state()[1]

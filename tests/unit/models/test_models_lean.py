@@ -1,14 +1,17 @@
-"""Adapters on the last layers only: what they compute, where the backward pass ends, and what is saved."""
+"""Adapters on the last layers only, and what is kept of the layers below: the same scores and gradients."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -19,6 +22,7 @@ from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
 from sacglam.models.loading import _checkpoint_layers, lora_config
 from sacglam.models.lora_lm import decoder_of
+from sacglam.models.packing_check import check_frozen
 from tests.unit.models.reference import (
     CONFIGS,
     DECODERS,
@@ -53,8 +57,8 @@ def lean_lm(
     base = deep_model(name)
     if checkpointing:
         _checkpoint_layers(base)
-    settings = ModelConfig(name=name, lora=LoraSettings(rank=4, alpha=8.0, layers=adapted))
-    lm = CausalLM(base, lora_config(settings, base.config), adapters, **options)
+    chosen = ModelConfig(name=name, lora=LoraSettings(rank=4, alpha=8.0, layers=adapted))
+    lm = CausalLM(base, lora_config(chosen, base.config), adapters, **options)
     shake(lm, adapters)
     return lm
 
@@ -113,3 +117,114 @@ def test_layers_that_are_not_there() -> None:
         lora_config(ModelConfig(lora=LoraSettings(layers=1)), CONFIGS["flan"]())
     with pytest.raises(ConfigError, match=r"model\.lora\.layers needs model\.lora\.targets all-linear.*'\.\*proj'"):
         parse({"model": {"lora": {"targets": ".*proj", "layers": 1}}})
+
+
+def keeping(limit_bytes: int = 1 << 20, **options: Any) -> CausalLM:
+    lm = lean_lm(**options)
+    lm.keep_frozen(limit_bytes)
+    check_frozen(lm, "tiny")
+    return lm
+
+
+@pytest.mark.parametrize("options", [{}, {"merged": True}, {"checkpointing": True}, {"bucket": 32}], ids=str)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma", "gpt2"])
+def test_losses_and_gradients_are_those_of_a_pass_through_all_layers(name: str, options: dict[str, Any]) -> None:
+    names = tuple(adapters_of("shared"))
+    found = []
+    for lm in (lean_lm(name, adapters=names, **options), keeping(name=name, adapters=names, **options)):
+        model = tiny_actor_critic(lm, "shared")[0]
+        sac_loss(model, sac_batch(lm)[0], 0.1).backward()
+        cold = gradients(lm)
+        for parameter in lm.adapter_parameters(ACTOR).values():
+            parameter.grad = None
+        loss = sac_loss(model, sac_batch(lm)[0], 0.1)
+        loss.backward()
+        assert all(torch.equal(cold[n], gradient) for n, gradient in gradients(lm).items())
+        found.append((loss.item(), gradients(lm)))
+    (plain, plain_gradients), (kept, kept_gradients) = found
+    assert kept == pytest.approx(plain, rel=1e-6)
+    assert_same_gradients(kept_gradients, plain_gradients, 1e-5)
+
+
+def test_a_state_alone_has_the_very_same_scores() -> None:
+    plain, kept = lean_lm(), keeping()
+    for query in ragged():
+        scores = [lm.forward(lm.pack([query])).log_probs_BA for lm in (plain, kept)]
+        assert torch.equal(*scores)
+
+
+def test_what_is_kept_is_not_computed_again() -> None:
+    lm, queries = keeping(), ragged()
+    before = lm.forward(lm.pack(queries)).log_probs_BA
+    with torch.no_grad():
+        layers_of(lm)[1].mlp.down_proj.weight.zero_()
+    assert torch.equal(lm.forward(lm.pack(queries)).log_probs_BA, before)
+    lm.keep_frozen(1 << 20)
+    assert (lm.forward(lm.pack(queries)).log_probs_BA - before).abs().max() > 1e-3
+
+
+STATES = [query for seed in range(4) for query in ragged(seed)]
+
+
+def kept_of(lm: CausalLM, batch: Sequence[int]) -> list[Tensor]:
+    """The frozen layers' output at each state's tokens, as a packed batch has it."""
+    packed = lm.pack([STATES[i] for i in batch])
+    assert packed.frozen_BSH is not None
+    return [row_SH[row_SH.any(dim=-1)] for row_SH in packed.frozen_BSH]  # padding is zero
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[CausalLM, list[Tensor]]:
+    lm = keeping()
+    return lm, [kept_of(lm, [i])[0] for i in range(len(STATES))]
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    batches=st.lists(st.lists(st.integers(0, len(STATES) - 1), min_size=1, max_size=6), min_size=1, max_size=6),
+    limit=st.integers(0, 20_000),
+)
+def test_memory_is_bounded_and_neither_the_limit_nor_the_batch_changes_a_bit(
+    small: tuple[CausalLM, list[Tensor]], batches: list[list[int]], limit: int
+) -> None:
+    lm, alone_I = small
+    lm.keep_frozen(limit)
+    assert lm.frozen is not None
+    for batch in batches:
+        assert all(torch.equal(got, alone_I[i]) for got, i in zip(kept_of(lm, batch), batch, strict=True))
+        held = [tensor.untyped_storage().nbytes() for tensor in lm.frozen.kept.values()]
+        assert sum(held) <= lm.frozen.kept_bytes <= limit
+
+
+def test_the_state_used_least_recently_is_dropped_first() -> None:
+    lm = keeping()
+    sizes = [tensor.nbytes + 8 * len(tensor) for tensor in kept_of(lm, [0, 1, 2])]  # the key has 8 bytes a token
+    lm.keep_frozen(sum(sizes) - 1)
+    before = kept_of(lm, [0, 1, 0, 2])
+    with torch.no_grad():
+        layers_of(lm)[0].mlp.down_proj.weight.zero_()
+    after = kept_of(lm, [0, 2, 1])
+    assert torch.equal(after[0], before[0])
+    assert torch.equal(after[1], before[3])
+    assert not torch.equal(after[2], before[1])
+
+
+def test_a_decoder_whose_layers_read_more_than_their_input_is_refused() -> None:
+    lm, early = lean_lm(), list[Tensor]()
+    first, *_, last = layers_of(lm)
+    first.mlp.register_forward_hook(lambda module, args, output: early.append(output))
+    last.register_forward_hook(lambda module, args, output: output + early.pop())
+    lm.keep_frozen(1 << 20)
+    with pytest.raises(ModelError, match=r"model 'odd'.*without its frozen layers.*model\.cache_mib needs"):
+        check_frozen(lm, "odd")
+
+
+def test_keeping_what_no_layer_computes() -> None:
+    with pytest.raises(ModelError, match="all are adapted"):
+        lean_lm(adapted=LAYERS).keep_frozen(1)
+    with pytest.raises(ConfigError, match=r"model\.cache_mib \(64\).*set model\.lora\.layers"):
+        parse({"model": {"cache_mib": 64}})
+    lean = {"model": {"cache_mib": 64, "lora": {"layers": 1, "merged": False}}}
+    assert parse(lean).model.cache_mib == 64
+    with pytest.raises(ConfigError, match=r"zero_stage 3 and model\.cache_mib exclude"):
+        parse({**lean, "engines": {"count": 1}, "learners": {"count": 1, "zero_stage": 3}})

@@ -58,6 +58,13 @@ def test_one_process() -> None:
     assert alone.known == 7112
 
 
+def test_hidden_states_that_are_kept() -> None:
+    lean = ("model.lora.layers=1", "model.cache_mib=3")
+    distributed = processes(of(*lean, "engines.count=1", "learners.count=1", "engines.type=packed"))
+    held = [parts(each).get("hidden states of frozen layers") for each in [*processes(of(*lean)), *distributed]]
+    assert held == [3 * 2**20, None, 3 * 2**20, 3 * 2**20]  # one process; driver, engine, rank
+
+
 @pytest.mark.parametrize(
     ("stage", "weights", "gradients", "moments"),
     [(0, 2000, 60, 120), (1, 2000, 60, 40), (2, 2000, 20, 40), (3, 666, 20, 40)],
