@@ -202,8 +202,8 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
     scorer = PackedScorer(lm, tokenizer, policy)
 
     windows = [update.one_step(row, options, options.actions) for row in range(rows)]
-    samples = [Sample(w.goal, w.observations[0], w.actions[0], -1.0, 1.0, 1.0) for w in windows]
     queries = [query(w.goal, w.observations[0]) for w in windows]
+    samples = [Sample(seen, w.actions[0], -1.0, 1.0, 1.0) for seen, w in zip(queries, windows, strict=True)]
 
     def step(model: Any, algorithm: Any, config: Any, rows: Sequence[Any]) -> Callable[[], object]:
         backend = TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm)
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=45)
     parser.add_argument("--action-tokens", type=int, default=4)
     parser.add_argument("--bucket", type=int, default=32, help="packed lengths are multiples of this (model.bucket)")
-    options = parser.parse_args(namespace=argparse.Namespace(device="meta"))
+    options = parser.parse_args(namespace=argparse.Namespace(device="meta", alike=0))
     found = []
     for model, rows in itertools.product(options.models, options.rows):
         found += measured(argparse.Namespace(**vars(options), model_shape=model), rows)

@@ -170,7 +170,7 @@ def main() -> None:
     options.add_argument("--bucket", type=int, default=32)
     options.add_argument("--rank", type=int, help=argparse.SUPPRESS)  # in a rank's own process
     options.add_argument("--folder", help=argparse.SUPPRESS)
-    given = options.parse_args(namespace=argparse.Namespace(layers=None, micro_batch=None, reference="plain"))
+    given = options.parse_args(namespace=argparse.Namespace(layers=None, micro_batch=None, reference="plain", alike=0))
     if given.rank is not None:
         rank(given)
     else:

@@ -12,6 +12,7 @@ from sacglam import cpu
 from sacglam.build import Parts, Processes, build_env, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
+from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
@@ -110,9 +111,9 @@ class Loop:
             self.progress.cpu_seconds += self._cpu_seconds() - cpu_started
 
     def _cpu_seconds(self) -> float:
-        """CPU seconds so far of this process, and of the calls to others that have returned."""
+        """CPU seconds so far of this process, its environments' workers, and calls to others that have returned."""
         processes = self._parts.processes
-        return cpu.seconds() + (processes.runtime.cpu_seconds if processes else 0.0)
+        return cpu.seconds(process_ids()) + (processes.runtime.cpu_seconds if processes else 0.0)
 
     def checkpoint(self) -> Checkpoint:
         """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress.

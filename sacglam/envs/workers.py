@@ -36,7 +36,7 @@ class WorkerPool:
         self.local = make(name, **options)  # for what needs no episode: goals and their types
         self._name = name
         self._copies = 0
-        self._processes = [_start(name, options) for _ in range(workers)]
+        self.processes = [_start(name, options) for _ in range(workers)]
 
     def make(self) -> "WorkerEnv":
         """A new copy, in the next worker by turns."""
@@ -49,7 +49,7 @@ class WorkerPool:
         Raises:
             EnvironmentContractError: the worker has died.
         """
-        process = self._processes[copy % len(self._processes)]
+        process = self.processes[copy % len(self.processes)]
         try:
             process.stdin.write(json.dumps([copy, method, *arguments]) + "\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
@@ -76,7 +76,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers."""
-        for process in self._processes:
+        for process in self.processes:
             process.kill()
             process.communicate()
 
@@ -146,6 +146,11 @@ def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> lis
     except BaseException:
         close_workers()  # answers that nobody took would be those of the next calls
         raise
+
+
+def process_ids() -> list[int]:
+    """Those of this process's workers."""
+    return [process.pid for pool in _POOLS.values() for process in pool.processes]
 
 
 def close_workers() -> None:

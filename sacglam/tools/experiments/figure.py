@@ -75,12 +75,13 @@ def _draw_panel(axes: Axes, group: Values, axis: str, labels: list[str]) -> None
 
 
 def _draw_latencies(axes: Axes, group: Values, threshold: float, labels: list[str]) -> None:
-    """Time to the threshold with slower environments: median seconds and median steps times the latency."""
+    """Time to the threshold with slower environments: median seconds, and median steps times the latency."""
     for member in (member for member in group["members"] if member["curves"]):
         steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
         if steps is not None:
             colour = _COLOURS[labels.index(member["label"]) % len(_COLOURS)]
-            axes.plot(_LATENCIES, seconds + steps * _LATENCIES, color=colour, linewidth=2, label=member["label"])
+            times = seconds + member["waits_per_step"] * steps * _LATENCIES
+            axes.plot(_LATENCIES, times, color=colour, linewidth=2, label=member["label"])
     for each in group["break_even"]:
         if each["latency"]:
             axes.axvline(each["latency"], color="dimgrey", linestyle=":", linewidth=1.4)

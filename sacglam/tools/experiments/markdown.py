@@ -85,14 +85,18 @@ def _costs(members: Sequence[Values], threshold: float) -> str:
 def _latencies(members: Sequence[Values], break_even: Sequence[Values], threshold: float) -> str:
     def row(member: Values) -> dict[str, str]:
         steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
-        return {_latency(at): "-" if steps is None else f"{seconds + steps * at:,.0f} s" for at in _LATENCIES}
+        waits = member["waits_per_step"]
+        return {_latency(at): "-" if steps is None else f"{seconds + waits * steps * at:,.0f} s" for at in _LATENCIES}
 
     lines = [
         f"- {each['of']} is faster than {each['to']} " + _from(each["latency"], each["interval"]) for each in break_even
     ]
     return (
-        f"Time to {threshold:g} if an environment step took so much longer: median seconds and median steps times the "
-        "latency.\n\n" + _table({"": member["label"], **row(member)} for member in members) + "\n\n" + "\n".join(lines)
+        f"Time to {threshold:g} if an environment step took so much longer: median seconds, and median steps times the "
+        "latency, shared by `env.workers`.\n\n"
+        + _table({"": member["label"], **row(member)} for member in members)
+        + "\n\n"
+        + "\n".join(lines)
     ).strip()
 
 
@@ -198,8 +202,9 @@ _HOW_TO_READ = """## How to read it
 - Seconds are those of training, without evaluations, sample episodes and checkpoints, and CPU seconds are those of
   all processes meanwhile; -: not all runs have recorded them. A mean over seconds ends with its fastest seed.
 - Forward passes are the least that the settings allow: one at a state to act, two for forward and backward.
-- Added latency is paid once for each step, since copies step one after another. With `runtime.lag` a slow environment
-  hides updates, and the time is shorter. Intervals of the latency come from resampling the seeds of both."""
+- Added latency is paid once for each step, since copies step one after another; with `env.workers`, once for as many
+  steps as there are workers. With `runtime.lag` a slow environment hides updates, and the time is shorter. Intervals of
+  the latency come from resampling the seeds of both."""
 
 
 def _interval(found: Estimate | None, form: str = ".3f") -> str:

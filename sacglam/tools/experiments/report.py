@@ -112,6 +112,7 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
         "area": _estimate(areas),
         "area_interquartile": statistics.interquartile(areas),
         "to_threshold": {axis: _crossing(curves, axis, threshold) for axis in MEASURED},
+        "waits_per_step": _waits_per_step(results[0]),
         "train_seconds": _estimate([summary["train_seconds"] for summary in summaries]),
         "steps_per_second": _estimate([summary["env_steps"] / summary["train_seconds"] for summary in summaries]),
         "seconds_by_phase": {
@@ -161,22 +162,28 @@ def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Val
 
 
 def _break_even(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
-    """For each two members, the latency from which on the one that needs fewer steps is the faster."""
+    """For each two members, the latency from which on the one that waits for fewer steps is the faster."""
     runs = {label: [_cost(result, threshold) for result in results] for label, results in known.items() if results}
-    steps: dict[str, float] = {label: median(cost[0] for cost in costs) for label, costs in runs.items()}
+    waits: dict[str, float] = {label: median(cost[0] for cost in costs) for label, costs in runs.items()}
     found = []
     for pair in combinations(runs, 2):
-        ones, others = sorted(pair, key=lambda label: steps[label])
-        if steps[ones] < inf:
+        ones, others = sorted(pair, key=lambda label: waits[label])
+        if waits[ones] < inf:
             found.append({"of": ones, "to": others, **asdict(statistics.break_even(runs[ones], runs[others]))})
     return found
 
 
 def _cost(result: Result, threshold: float) -> tuple[float, float]:
-    """Steps and seconds to the threshold; infinite if it was not reached."""
+    """Steps to wait for and seconds to the threshold; infinite if it was not reached."""
     curve = result.success()
     steps, seconds = (_reached(curve, axis, threshold) for axis in ("steps", "seconds"))
-    return (inf, inf) if steps is None or seconds is None else (steps, seconds)
+    return (inf, inf) if steps is None or seconds is None else (_waits_per_step(result) * steps, seconds)
+
+
+def _waits_per_step(result: Result) -> float:
+    """How often the loop waits for a step, for each step: worker processes take one each at the same time."""
+    env = result.config.env
+    return -(-env.copies // env.workers) / env.copies if env.workers else 1.0
 
 
 def _reached(curve: Curve, axis: str, threshold: float) -> float | None:

@@ -104,20 +104,20 @@ def bootstrap(statistic: Callable[..., FloatArray], *strata: FloatArray) -> tupl
 
 
 def break_even(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> BreakEven:
-    """From which latency on `ones` are faster than `others`: the (steps, seconds) of their runs, inf if not reached.
+    """From which latency on `ones` are faster than `others`: the (waits, seconds) of their runs, inf if not reached.
 
-    A step that takes a latency of l seconds longer makes of `seconds` a time of seconds + l steps, since the loop takes
-    the steps of all copies one after another. The medians of steps and of seconds stand for the runs.
+    With steps that take l seconds longer, a run that waits for so many of them takes seconds + l waits. The medians of
+    waits and of seconds stand for the runs.
     """
 
     def latency(ones_RN2: FloatArray, others_RN2: FloatArray) -> FloatArray:
-        (steps_R, seconds_R), (other_steps_R, other_seconds_R) = (
+        (waits_R, seconds_R), (other_waits_R, other_seconds_R) = (
             np.median(runs, axis=1).T for runs in (ones_RN2, others_RN2)
         )
-        with np.errstate(divide="ignore", invalid="ignore"):  # where a median is infinite, or no step is saved
-            found_R: FloatArray = np.maximum(0.0, (seconds_R - other_seconds_R) / (other_steps_R - steps_R))
-        found_R[np.isinf(other_steps_R) | (seconds_R <= other_seconds_R)] = 0.0
-        found_R[(steps_R > other_steps_R) | np.isinf(steps_R)] = np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):  # where a median is infinite, or no wait is saved
+            found_R: FloatArray = np.maximum(0.0, (seconds_R - other_seconds_R) / (other_waits_R - waits_R))
+        found_R[np.isinf(other_waits_R) | (seconds_R <= other_seconds_R)] = 0.0
+        found_R[(waits_R > other_waits_R) | np.isinf(waits_R)] = np.inf
         return found_R
 
     runs = np.array(ones, dtype=float), np.array(others, dtype=float)

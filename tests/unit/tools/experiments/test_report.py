@@ -85,6 +85,17 @@ def test_with_a_slower_environment_the_one_with_fewer_steps_becomes_the_faster(c
     assert "- few is faster than cheap from 2 s on" in text
 
 
+def test_worker_processes_share_the_latency(tmp_path: Path, finish: Finish) -> None:
+    experiment = plan.comparison(files(tmp_path, "cheap", "few"))
+    cheap, few = plan.runs(experiment, 1, [*OVERRIDES, "env.copies=8", "env.workers=3"], tmp_path)
+    finish(few, [0.5, 0.8, 0.9, 0.9], seconds=4.0)
+    finish(cheap, [0.5, 0.6, 0.7, 0.8])
+    values = report(experiment, [cheap, few], 0.8, "")
+    # A round of 8 steps waits for 3 of them: 800 s + 3/8 of 200 l = 400 s + 3/8 of 400 l
+    assert values["groups"][0]["break_even"][0]["latency"] == pytest.approx(400 / 75)
+    assert "| few | 800 s | 800 s | 801 s | 808 s | 875 s | 1,550 s |" in markdown(values, "x.png")
+
+
 def test_one_that_reaches_the_threshold_alone_is_faster_at_any_latency(values: dict[str, Any]) -> None:
     assert values["groups"][0]["break_even"] == [{"of": "fast", "to": "slow", "latency": 0.0, "interval": (0.0, 0.0)}]
     text = markdown(values, "x.png")
