@@ -16,7 +16,7 @@ FEWEST_GPUS = 2
 _FIRST_CAPABILITY_WITH_BFLOAT16 = 8.0
 _SHOWN = ("torch", "transformers", "peft")  # the other core packages appear only if something is wrong with them
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
-_OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models"}
+_OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models", "gguf": "models in GGUF files"}
 # A conflict over one of these breaks the package that has it; one over others mostly does not.
 _DECISIVE = ("torch", "transformers", "tokenizers", "numpy", "pydantic")
 _RISKY_PORTS = {

@@ -53,6 +53,7 @@ _PROBES = {
     "ray": "import ray",
     "aim": "import aim",
     "bitsandbytes": _BITSANDBYTES,
+    "gguf": "import gguf",
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 _GIB = 2**30
