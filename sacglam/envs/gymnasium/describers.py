@@ -70,8 +70,8 @@ class Describer:
             texts = dict.fromkeys(self._at("actions", obs, info))
             return {text: i if isinstance(space, spaces.Discrete) else text for i, text in enumerate(texts)}
         names = self._options.get("actions", self.names) or [f"Action {i}" for i in range(space.n)]
-        if len(names) != space.n:
-            raise ConfigError(f"expected names of {space.n} actions, got {names}")
+        if isinstance(names, str) or len(names) != space.n:
+            raise ConfigError(f"expected a list of {space.n} names of actions, got {names!r}")
         mask = info.get("action_mask", [1] * len(names))
         return {name: int(space.start) + i for i, name in enumerate(names) if mask[i]}
 

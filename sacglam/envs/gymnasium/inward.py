@@ -59,6 +59,8 @@ class GymnasiumWorld(TextEnv):
     ) -> None:
         given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
         options = {facet: option for facet, option in given.items() if option is not None}
+        if min(resets, 1 if max_steps is None else max_steps) < 1:
+            raise ConfigError(f"expected resets and max_steps of at least 1, got {resets} and {max_steps}")
         settings = json.dumps([kwargs or {}, describer, options])
         self._name, self._practice, self._max_steps, self._resets = f"gymnasium:{id}", practice, max_steps, resets
         self._env, self._describer = _open(id, settings)

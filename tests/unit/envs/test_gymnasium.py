@@ -240,7 +240,10 @@ def test_a_goal_env_s_threshold_counts() -> None:
         ("gymnasium:no_such_module:Lake-v0", {}, "No module named 'no_such_module'"),
         (LAKE, {"kwargs": {"slippery": True}}, "unexpected keyword argument 'slippery'"),
         (LAKE, {"text": "obs"}, "the option text has no effect: FrozenLake gives it"),
-        (LAKE, {"actions": ["left", "right"]}, r"names of 4 actions, got \['left', 'right'\]"),
+        (LAKE, {"actions": ["left", "right"]}, r"a list of 4 names of actions, got \['left', 'right'\]"),
+        (LAKE, {"actions": "left"}, "a list of 4 names of actions, got 'left'"),
+        (LAKE, {"resets": 0}, "resets and max_steps of at least 1"),
+        (LAKE, {"max_steps": 0}, "resets and max_steps of at least 1"),
         (LAKE, {"describer": "json:loads"}, "a subclass of Describer"),
         (LAKE, {"describer": "no_such_module:Lake"}, "No module named 'no_such_module'"),
         ("gymnasium:CartPole-v1", {}, "no text at obs, obs.text, .*: obs is an array of float32"),
@@ -379,7 +382,9 @@ def test_the_tutorial_s_describer_is_the_shipped_one(
         shipped, lake = make_world(LAKE, kwargs=kwargs), make_world(LAKE, kwargs=kwargs, describer="lake:Lake")
         [goal] = lake.goals("train")
         assert [goal] == shipped.goals("train")
-        practised = [set(make_world(LAKE, practice=True, **words).goals("train")) for words in ({}, {"describer": "lake:Lake"})]
+        practised = [
+            set(make_world(LAKE, practice=True, **words).goals("train")) for words in ({}, {"describer": "lake:Lake"})
+        ]
         assert practised[0] < practised[1]  # the shipped one leaves out the holes and the start
         for seed in range(30):
             picks = [Random(seed * 100 + t).randrange(4) for t in range(50)]
