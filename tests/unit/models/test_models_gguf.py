@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from gguf import GGUFWriter, TokenType
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
@@ -20,6 +19,7 @@ from sacglam.errors import ModelError
 from sacglam.models.gguf import converted
 from sacglam.models.loading import BUILTIN, load_model, load_text
 
+gguf = pytest.importorskip("gguf")
 CPU = torch.device("cpu")
 LAYER = {
     "self_attn.q_proj": "attn_q",
@@ -37,7 +37,7 @@ HEADS = 3
 
 def write_gguf(file: Path, without: str = "") -> Path:
     """The built-in model as GGUF in float32, except for the tensor `without`."""
-    writer = GGUFWriter(file, "llama")
+    writer = gguf.GGUFWriter(file, "llama")
     writer.add_block_count(2)
     writer.add_context_length(1024)
     writer.add_embedding_length(96)
@@ -52,7 +52,7 @@ def write_gguf(file: Path, without: str = "") -> Path:
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL] + [TokenType.NORMAL] * (len(tokens) - 1))
+    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
     writer.add_token_merges(_merges(tokens))
     writer.add_eos_token_id(0)
     for name, tensor in load_file(BUILTIN / "model.safetensors").items():
