@@ -154,7 +154,11 @@ def pretrain(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="An option of it, e.g. --set env.options.bits=4. Repeatable.", metavar="KEY=VALUE"),
+        typer.Option(
+            "--set",
+            help="An option of it, e.g. env.options.bits=4, or of its prompt, e.g. prompt.history=2. Repeatable.",
+            metavar="KEY=VALUE",
+        ),
     ] = None,
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
@@ -173,8 +177,8 @@ def pretrain(
 ) -> None:
     """Make a tiny language model that knows an environment's words and prompts, and nothing of how to win.
 
-    It reads random play with goals drawn apart from it, for a minute or two, and gets a tokenizer of its own. Train on
-    the result with --set model.name=DIR. Without --env this makes the model that comes with sacglam, in ten minutes.
+    It reads random play, with goals drawn apart from it, for a minute or two, and gets a tokenizer of its own. Train
+    on the result with --set model.name=DIR. Without --env this makes the model that comes with sacglam, in ten minutes.
 
     \b
     Examples:
@@ -183,23 +187,23 @@ def pretrain(
       sacglam pretrain my-t5 --architecture t5
     """
     if set_ and env is None:
-        raise typer.BadParameter("--set is for the environment of --env; name one")
-    source = configuration.load(None, [*(set_ or []), f"env.name={env}"]).env if env else None
+        raise typer.BadParameter("--set is for the environment of --env: name one")
+    source = configuration.load(None, [*(set_ or []), f"env.name={env}"]) if env else None
 
     from sacglam import cpu
     from sacglam.envs import make
     from sacglam.tools.pretraining import corpus, recipes, train
 
     cpu.prepare(threads)
-    world = make(source.name, **source.options) if source else None
+    world = make(source.env.name, **source.env.options) if source else None
     recipe = (recipes.WORLD if world else recipes.BUILTIN)[architecture]
     settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
     with directory.explained(folder):
         folder.mkdir(parents=True)
     with RichDisplay(console) as display:
-        if world:
+        if world and source:
             display.stage("random play", corpus.PLAYED_STEPS)
-            draw = corpus.world_documents(world, Random(seed), display.advance)
+            draw = corpus.world_documents(world, source.prompt, Random(seed), display.advance)
         else:
             draw = corpus.builtin_documents(Random(seed))
         display.stage("pre-training", settings.steps)

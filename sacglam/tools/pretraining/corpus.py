@@ -20,14 +20,17 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from sacglam.config import PromptConfig
 from sacglam.envs import TextEnv, make
 from sacglam.envs.playground.scene import draw
 from sacglam.envs.playground.text import describe
 from sacglam.envs.playground.vocabulary import CATEGORIES, Name, Thing, names
-from sacglam.prompt import query
+from sacglam.prompt import Prompt, query
 from sacglam.types import Observation
 
-Documents = Callable[[], str]
+Document = tuple[str, str]
+"""A beginning, which ends as a prompt does, and the continuation that an encoder-decoder learns from it."""
+Documents = Callable[[], Document]
 """Draws the next document."""
 Play = list[tuple[Observation, int]]
 """Consecutive states of an episode, and the index of the action taken in each."""
@@ -53,8 +56,12 @@ def builtin_documents(rng: Random) -> Documents:
     return lambda: rng.choices(draws, weights)[0]()
 
 
-def world_documents(env: TextEnv, rng: Random, advance: Callable[[int], None] = lambda steps: None) -> Documents:
+def world_documents(
+    env: TextEnv, settings: PromptConfig, rng: Random, advance: Callable[[int], None] = lambda steps: None
+) -> Documents:
     """The corpus of any world; `advance` is called with the number of steps played so far, of `PLAYED_STEPS`."""
+    steps = max(settings.history + 1, SHOWN_STEPS)
+    prompt = Prompt(settings.model_copy(update={"history": steps - 1}))
     episodes: list[Play] = []
     played = 0
     while played < PLAYED_STEPS:
@@ -63,20 +70,22 @@ def world_documents(env: TextEnv, rng: Random, advance: Callable[[int], None] = 
         advance(played)
     places = [(episode, t) for episode in episodes for t in range(len(episode))]
 
-    def document() -> str:
+    def document() -> Document:
         episode, t = rng.choice(places)
         if rng.random() < 0.5:
             return matching(episode[t][0], rng)
-        return write(draw_goal(env, rng), episode[t : t + rng.randint(1, SHOWN_STEPS)])
+        return write(prompt, draw_goal(env, rng), episode[t : t + rng.randint(1, steps)])
 
     return document
 
 
-def transcript(env: TextEnv, rng: Random) -> str:
+def transcript(env: TextEnv, rng: Random) -> Document:
     """A few steps of an episode of the uniformly random policy under its own goal, from a random step."""
     goal, seed, first = draw_goal(env, rng), rng.randrange(2**31), rng.randrange(6)
     played, last = play(env, goal, seed, first + SHOWN_STEPS, rng)
-    return write(goal, played[first:]) if len(played) > first else query(goal, last).prompt
+    if len(played) <= first:
+        return query(goal, last).prompt, ""
+    return write(Prompt(PromptConfig(history=SHOWN_STEPS)), goal, played[first:])
 
 
 def draw_goal(env: TextEnv, rng: Random) -> str:
@@ -99,36 +108,41 @@ def play(env: TextEnv, goal: str, seed: int, longest: int, rng: Random) -> tuple
     return played, observation
 
 
-def write(goal: str, played: Play) -> str:
-    """Steps as one text, in the form of the prompts."""
-    lines: list[str] = []
-    for observation, action in played:
-        shown = query(goal, observation)
-        lines.append((f"{observation.text}\nAction:" if lines else shown.prompt) + shown.actions[action])
-    return "\n".join(lines)
+def write(prompt: Prompt, goal: str, played: Play) -> Document:
+    """Steps as the prompt of the last one, with the others before it, and its action.
+
+    It begins with the first step's prompt, where templates put earlier steps before later ones.
+    """
+    past = [(observation.text, observation.actions[action]) for observation, action in played[:-1]]
+    (opening, _), (last, action) = played[0], played[-1]
+    shown, first = prompt(goal, last, past), prompt(goal, opening).prompt
+    text = shown.prompt + shown.actions[action]
+    end = len(first if text.startswith(first) else shown.prompt)
+    return text[:end], text[end:]
 
 
-def matching(observation: Observation, rng: Random) -> str:
+def matching(observation: Observation, rng: Random) -> Document:
     """The question which parts of a state have a word, the state, and the answer."""
     actions = rng.sample(observation.actions, min(MATCHED_ACTIONS, len(observation.actions)))
     parts = [part for part in SEPARATORS.split(observation.text) if part.strip()] + actions
     word = rng.choice(rng.choice(parts).split())
     found = [part for part in parts if word in part.split()]
     rng.shuffle(found)
-    return f"Which: {word}\n{observation.text}\n{', '.join(actions)}\nAnswer: {', '.join(found)}"
+    return f"Which: {word}\n{observation.text}\n{', '.join(actions)}\nAnswer:", f" {', '.join(found)}"
 
 
-def words(rng: Random) -> str:
+def words(rng: Random) -> Document:
     """Whether names fit objects."""
     lines = []
     for _ in range(8):
         thing = draw(rng)
         name = _fitting(thing, rng) if rng.random() < 0.5 else rng.choice(NAMES)
         lines.append(f"{describe(thing, True)} is {name.text}: {'yes' if name.fits(thing) else 'no'}")
-    return "\n".join(lines)
+    asked, colon, answers = "\n".join(lines).partition(":")
+    return asked + colon, answers
 
 
-def reading(rng: Random) -> str:
+def reading(rng: Random) -> Document:
     """The question which objects fit a name, a scene, and the answer."""
     things = [draw(rng) for _ in range(rng.choice((3, 3, 3, 6)))]
     grown = [rng.random() < 0.5 for _ in things]
@@ -138,7 +152,7 @@ def reading(rng: Random) -> str:
     scene = Observation(f"You see: {', '.join(texts)}\nYou are on: {on}\nInventory: {held}", ())
     found = [text for text, thing in zip(texts, things, strict=True) if name.fits(thing)]
     rng.shuffle(found)
-    return f"Which: {name.text}\n{scene.text}\nAnswer: {', '.join(found)}"
+    return f"Which: {name.text}\n{scene.text}\nAnswer:", f" {', '.join(found)}"
 
 
 def _fitting(thing: Thing, rng: Random) -> Name:

@@ -1,6 +1,5 @@
 """The two tiny models that are trained on a corpus: their architectures and losses."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,10 +15,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from sacglam.tools.pretraining.corpus import Documents
+
 END = "<|end|>"
 
-SPLIT = re.compile(r"^.*?(?:Action|Answer):|^.*?:", re.DOTALL)
-"""A document's beginning: up to its first action or answer, else up to its first colon."""
 CONTINUATION = 32
 """Tokens that are learned of a continuation: an action and the observation after it."""
 IGNORED = -100
@@ -61,7 +60,7 @@ class Recipe:
 
     settings: PretrainSettings
     build: Callable[[PreTrainedTokenizerFast, PretrainSettings], PreTrainedModel]
-    loss: Callable[[PreTrainedModel, PreTrainedTokenizerFast, PretrainSettings, Callable[[], str]], Tensor]
+    loss: Callable[[PreTrainedModel, PreTrainedTokenizerFast, PretrainSettings, Documents], Tensor]
 
 
 def build_llama(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> PreTrainedModel:
@@ -84,13 +83,13 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) 
 
 
 def llama_loss(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Callable[[], str]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Documents
 ) -> Tensor:
     """Learns documents end to end, cut into rows of equal length."""
     wanted = settings.batch_size * settings.context
     ids: list[int] = []
     while len(ids) < wanted:
-        for row in _encode(tokenizer, [draw() for _ in range(64)]):
+        for row in _encode(tokenizer, ["".join(draw()) for _ in range(64)]):
             ids += row
     ids_BT = torch.tensor(ids[:wanted]).view(settings.batch_size, settings.context)
     logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
@@ -117,10 +116,10 @@ def build_t5(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> 
 
 
 def t5_loss(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Callable[[], str]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Documents
 ) -> Tensor:
     """Reads the beginning of each document and learns its continuation."""
-    prompts, continuations = zip(*(split(draw()) for _ in range(settings.batch_size)), strict=True)
+    prompts, continuations = zip(*(draw() for _ in range(settings.batch_size)), strict=True)
     prompt_BP = _pad(_encode(tokenizer, prompts), settings.context)
     target_BT = _pad(_encode(tokenizer, continuations), CONTINUATION)
     start_B1 = torch.full_like(target_BT[:, :1], tokenizer.eos_token_id)
@@ -136,13 +135,6 @@ def t5_loss(
 def _rounded(vocabulary: int) -> int:
     """Rows of the embedding: as many as kernels like."""
     return -(-vocabulary // 64) * 64
-
-
-def split(document: str) -> tuple[str, str]:
-    """A document's beginning, which ends as a prompt does, and its continuation."""
-    found = SPLIT.match(document)
-    assert found, document
-    return document[: found.end()], document[found.end() :]
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:

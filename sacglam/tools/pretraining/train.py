@@ -24,7 +24,7 @@ def pretrain(folder: Path, recipe: Recipe, draw: Documents, advance: Callable[[i
     `advance` is called with the number of steps done. The same recipe and documents on the same machine give the same
     files.
     """
-    sample = [draw() for _ in range(4000)]
+    sample = ["".join(draw()) for _ in range(4000)]
     tokenizer = train_tokenizer(sample, recipe.settings)
     settings = fitted(recipe.settings, tokenizer, sample)
     torch.manual_seed(settings.seed)

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from sacglam.build import build_model
 from sacglam.cli import app
-from sacglam.config import load
+from sacglam.config import PromptConfig, load
 from sacglam.envs import make
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.models.loading import BUILTIN, BUILTIN_T5
+from sacglam.prompt import Prompt
 from sacglam.tools.pretraining.corpus import (
     NAMES,
     builtin_documents,
@@ -27,15 +28,16 @@ from sacglam.tools.pretraining.corpus import (
     transcript,
     words,
     world_documents,
+    write,
 )
 from sacglam.tools.pretraining.recipes import BUILTIN as RECIPES
-from sacglam.tools.pretraining.recipes import WORLD, PretrainSettings, fitted, split
+from sacglam.tools.pretraining.recipes import WORLD, PretrainSettings, fitted
 from sacglam.tools.pretraining.train import pretrain, train_tokenizer
 from sacglam.types import Observation, Query, Step
 
 
 def test_words_are_true() -> None:
-    for line in words(Random(0)).splitlines():
+    for line in "".join(words(Random(0))).splitlines():
         said, answer = line.split(": ")
         thing, name = said.split(" is ")
         colour, type_ = thing.split()[0], thing.split()[-1]
@@ -46,7 +48,7 @@ def test_words_are_true() -> None:
 def test_reading_lists_exactly_what_answers_to_the_name() -> None:
     rng = Random(0)
     for _ in range(200):
-        question, scene, _, _, answer = reading(rng).splitlines()
+        question, scene, _, _, answer = "".join(reading(rng)).splitlines()
         name = next(n for n in NAMES if n.text == question.removeprefix("Which: "))
         seen = scene.removeprefix("You see: ").split(", ")
         fitting = [text for text in seen if name.fits(_thing(*_plain(text)))]
@@ -59,7 +61,7 @@ def test_actions_of_transcripts_do_not_depend_on_the_goal() -> None:
     env = make("playground_simple")
     shares = {"Grasp": [], "Grow": []}  # type: dict[str, list[bool]]
     for _ in range(4000):
-        lines = transcript(env, rng).splitlines()
+        lines = "".join(transcript(env, rng)).splitlines()
         if len(lines) > 4 and lines[3] == "Inventory: empty" and lines[4] != "Action:":
             shares[lines[0].split()[1]].append(lines[4] == "Action: Grasp")
     for taken in shares.values():
@@ -69,23 +71,29 @@ def test_actions_of_transcripts_do_not_depend_on_the_goal() -> None:
 
 def test_no_document_speaks_of_success() -> None:
     draw = builtin_documents(Random(0))
-    text = " ".join(draw() for _ in range(2000)).lower()
+    text = " ".join("".join(draw()) for _ in range(2000)).lower()
     assert not any(word in text for word in ("achieve", "success", "reward", "done", "should"))
 
 
-def test_a_document_is_split_where_its_first_action_or_answer_begins() -> None:
-    assert split("Goal: g\nYou see: a\nAction: Grasp\nYou see: a\nAction: Go to a") == (
+def test_a_document_begins_as_a_prompt_does_and_continues_with_actions() -> None:
+    played = [
+        (Observation(text, ("Go to a", "Grasp")), action) for text, action in (("You see: a", 1), ("You see: b", 0))
+    ]
+    assert write(Prompt(PromptConfig(history=2)), "g", played) == (
         "Goal: g\nYou see: a\nAction:",
-        " Grasp\nYou see: a\nAction: Go to a",
+        " Grasp\nYou see: b\nAction: Go to a",
     )
-    assert split("Which: any cat\nYou see: a\nAnswer: b, c") == ("Which: any cat\nYou see: a\nAnswer:", " b, c")
-    assert split("red cat is cat: yes\nred cat is dog: no") == ("red cat is cat:", " yes\nred cat is dog: no")
+    listed = PromptConfig(template="{observation} ({actions})\n{goal}?", before_action="\n")
+    assert write(Prompt(listed), "g", played) == ("You see: b (Go to a, Grasp)\ng?", "\nGo to a")
+    asked, answer = reading(Random(0))
+    assert asked.endswith("\nAnswer:")
+    assert answer.startswith(" ")
 
 
 @pytest.mark.parametrize("folder", [BUILTIN, BUILTIN_T5])
 def test_the_shipped_tokenizer_is_the_recipes(folder: Path) -> None:
     draw = builtin_documents(Random(PretrainSettings().seed))
-    made = train_tokenizer([draw() for _ in range(4000)], PretrainSettings())
+    made = train_tokenizer(["".join(draw()) for _ in range(4000)], PretrainSettings())
     assert made.get_vocab() == AutoTokenizer.from_pretrained(folder).get_vocab()
 
 
@@ -141,8 +149,8 @@ class Corridor(TextEnv):
 
 
 def test_nothing_in_a_worlds_transcripts_depends_on_the_goal_that_they_show() -> None:
-    draw = world_documents(Corridor(), Random(0))
-    lines = [text.splitlines() for text in (draw() for _ in range(8000)) if text.startswith("Goal:")]
+    draw = world_documents(Corridor(), PromptConfig(), Random(0))
+    lines = [text.splitlines() for text in ("".join(draw()) for _ in range(8000)) if text.startswith("Goal:")]
     assert len(lines) > 3000
     same = sum(goal.split()[-1] == seen.split()[2] for goal, seen, *_ in lines) / len(lines)
     assert abs(same - 1 / 3) < 0.03
@@ -154,7 +162,7 @@ def test_nothing_in_a_worlds_transcripts_depends_on_the_goal_that_they_show() ->
 def test_matching_finds_all_parts_with_a_word() -> None:
     state = Observation("You see: red cat, blue dog.\nYou are on: red mat", ("Go to red cat", "Grasp"))
     for seed in range(100):
-        question, *shown, answer = matching(state, Random(seed)).splitlines()
+        question, *shown, answer = "".join(matching(state, Random(seed))).splitlines()
         word = question.removeprefix("Which: ")
         parts = ["You see", "red cat", "blue dog", "You are on", "red mat", "Go to red cat", "Grasp"]
         assert shown[:2] == state.text.splitlines()
@@ -162,8 +170,8 @@ def test_matching_finds_all_parts_with_a_word() -> None:
 
 
 def test_a_worlds_words_are_tokens_and_its_states_fit_the_context() -> None:
-    draw, settings = world_documents(Corridor(), Random(0)), WORLD["llama"].settings
-    sample = [draw() for _ in range(500)]
+    draw, settings = world_documents(Corridor(), PromptConfig(), Random(0)), WORLD["llama"].settings
+    sample = ["".join(draw()) for _ in range(500)]
     tokenizer = train_tokenizer(sample, settings)
     assert len(tokenizer.tokenize("Goal: Open green\nYou see: red door, grey wall")) == 9
     longest = max(len(tokenizer.tokenize(text)) for text in sample)
