@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from sacglam.errors import CheckpointError
-
 Result = TypeVar("Result")
 Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
@@ -97,12 +95,6 @@ class TorchBackend(Backend):
 
     @override
     def load_moments(self, moments: Moments) -> None:
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        for index, found in moments.items():
-            for name, tensor in found.items():
-                expected = torch.Size() if name == "step" else parameters[index].shape
-                if tensor.shape != expected or not tensor.is_floating_point():
-                    raise CheckpointError(f"expected Adam's {name} as {tuple(expected)} floats, got {tensor.shape}")
         load_adam_moments(self.optimizer, moments)
 
 

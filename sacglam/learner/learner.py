@@ -212,20 +212,20 @@ class Learner:
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
-        with self.backend.gathered(change=True):
-            self.model.load_state(model_tensors(tensors))
         moments: Moments = defaultdict(dict)
         for name, tensor in tensors.items():
             if name.startswith("adam."):
                 _, index, moment = name.split(".")
                 moments[int(index)][moment] = tensor
-        self._check_moments(moments)
+        with self.backend.gathered(change=True):
+            self.model.load_state(model_tensors(tensors))
+            self._check_moments(moments)
         self.backend.load_moments(dict(moments))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
 
     def _check_moments(self, moments: Moments) -> None:
-        """Refuse moments of other parameters, or of some of a group's only: a group is stepped as a whole.
+        """Refuse moments of other parameters or forms, or of some of a group's only: a group is stepped as a whole.
 
         Raises:
             CheckpointError: these are.
@@ -239,10 +239,12 @@ class Learner:
             for parameter, moment in zip(group, found, strict=True):
                 if moment.keys() != {"step", "exp_avg", "exp_avg_sq"}:
                     raise CheckpointError(f"expected all of Adam's moments of a parameter, got {sorted(moment)}")
-                if moment["exp_avg"].numel() != moment["exp_avg_sq"].numel():
-                    raise CheckpointError(
-                        f"expected Adam's moments to be as large as their parameter ({tuple(parameter.shape)})"
-                    )
+                for name, tensor in moment.items():
+                    expected = torch.Size() if name == "step" else parameter.shape
+                    if tensor.shape != expected or not tensor.is_floating_point():
+                        raise CheckpointError(
+                            f"expected Adam's {name} as {tuple(expected)} floats, got {tuple(tensor.shape)}"
+                        )
         if any(place >= index for place in moments):
             raise CheckpointError(f"expected Adam's moments of {index} parameters, got more")
 

@@ -19,7 +19,7 @@ from sacglam import config
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
-from sacglam.errors import DivergenceError
+from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner import deepspeed
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
@@ -109,6 +109,7 @@ def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]
     found["resumed elsewhere"] = resumed(world, stage, saved) if saved else None
     found["after fault"] = after_fault(learner)
     found["one-sided"] = learner.update([ONE_SIDED])
+    found["another form"] = another_form(learner, found["half"])
     return found
 
 
@@ -127,6 +128,17 @@ def after_fault(learner: Learner) -> tuple[str, Any]:
     except DivergenceError as error:
         return str(error), learner.state()
     return "nothing was raised", None
+
+
+def another_form(learner: Learner, state: State) -> str:
+    """What Adam's moments of another form raise."""
+    tensors, values = state
+    name = next(name for name in tensors if name.endswith("exp_avg"))
+    try:
+        learner.load_state({**tensors, name: tensors[name].flatten()[1:]}, values)
+    except CheckpointError as error:
+        return str(error)
+    return "nothing was raised"
 
 
 def variant(world: int, stage: int, name: str) -> Any:

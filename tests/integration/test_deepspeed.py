@@ -120,6 +120,11 @@ def test_a_resume_on_as_many_ranks_is_exact(world: int, number: int, stage: int,
     assert_same(own["resumed"], own["end"])
 
 
+@pytest.mark.parametrize(("world", "number", "stage"), CASES)
+def test_moments_of_another_form_are_refused(world: int, number: int, stage: int, found: Any) -> None:
+    assert found[world, number][stage]["another form"].startswith("expected Adam's exp_avg as (")
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_resume_on_fewer_ranks_and_without_deepspeed(stage: int, found: Any, plain: Any) -> None:
     assert gap(found[1, 0][stage]["resumed elsewhere"], plain["end"]) <= TOLERANCE
