@@ -268,7 +268,7 @@ def test_it_is_frozen() -> None:
 @given(
     seed=st.integers(0, 2**40),
     gamma=st.floats(1e-12, 1),
-    lr=st.floats(1e-300, 1e300),
+    lr=st.floats(1e-300, 1e30),
     options=st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5)),
     hidden=st.lists(st.integers(1, 5000), max_size=3),
 )
