@@ -216,7 +216,8 @@ def fake_gpu(gpu: FakeGpu | None = None) -> Iterator[FakeGpu]:
         }
 
     grouping = mock.patch.object(torch._C, "_group_tensors_by_device_and_dtype", group)
-    with mock.patch.multiple(torch.cuda, **there), grouping, _Places(gpu), gpu:
+    pinning = mock.patch.object(T, "pin_memory", torch._C.TensorBase.pin_memory)  # vLLM on a CPU replaces it for good
+    with mock.patch.multiple(torch.cuda, **there), grouping, pinning, _Places(gpu), gpu:
         yield gpu
 
 

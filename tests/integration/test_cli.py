@@ -32,7 +32,7 @@ def test_envs_counts_the_papers_goals() -> None:
     assert full == {"grasp": 136, "grow": 46, "grow_then_grasp": 6218, "grow_then_grow": 2070}
     assert sum(full.values()) == 8470
     assert found["playground_simple"]["goals"] == {"grasp": 136, "grow": 46}
-    assert found["bitflip"] == {"name": "bitflip", "goals": {"bitflip": 256}, "heldout": {}}
+    assert found["bitflip"] == {"name": "bitflip", "goals": {"bitflip": 256}, "heldout": {}, "missing": ""}
 
 
 def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
