@@ -141,6 +141,7 @@ def test_a_second_import_updates_the_same_run(tracked: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["a file in its place", "version", "database", "run"])
+@pytest.mark.slow
 def test_a_broken_repository_gets_a_message(fault: str, request: pytest.FixtureRequest) -> None:
     run: Path = request.getfixturevalue("run" if fault == "a file in its place" else "tracked")
     repo = run.parent / ".aim"
@@ -178,6 +179,7 @@ def test_the_lock_of_a_writer_that_died_does_not_matter(tracked: Path) -> None:
     assert imported(tracked) == run_hash
 
 
+@pytest.mark.slow
 def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) -> None:
     text = (run / "metrics.jsonl").read_text().splitlines()
     many = [json.dumps({**json.loads(text[-1]), "env_steps": 32 * i}) for i in range(1, 501)]

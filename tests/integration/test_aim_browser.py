@@ -111,6 +111,7 @@ def test_explorations_are_made_once_and_other_sites_are_refused(repo: Path) -> N
             assert get(f"{address}/api/projects/", **{"Sec-Fetch-Site": "cross-site"}) == 403
 
 
+@pytest.mark.slow
 def test_without_a_repository_it_says_how_to_get_one(tmp_path: Path) -> None:
     done = call(sacglam("ui", tmp_path))
     assert done.returncode == 1

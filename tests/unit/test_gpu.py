@@ -55,7 +55,7 @@ VARIANTS: dict[str, list[str]] = {
     "ppo t5": [*PPO, "model.name=builtin-t5"],
     "ppo bfloat16": [*PPO, "model.dtype=bfloat16", "model.lora.merged=false"],
 }
-QUICK = ("sac", "sac windows", "sac t5", "ppo")
+QUICK = ("sac", "sac windows", "ppo")
 
 
 def make(device: str, settings: Sequence[str]) -> Learner:

@@ -57,7 +57,7 @@ def test_a_multi_tensor_operation_takes_few_kernels(shapes: list[tuple[int]], ex
     assert count.kernels == expected
 
 
-@pytest.mark.parametrize("model", ["tiny", "t5-tiny"])
+@pytest.mark.parametrize("model", ["tiny", pytest.param("t5-tiny", marks=pytest.mark.slow)])
 def test_rows_of_the_benchmark(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lengths = ["--prompt-tokens", "12", "--actions", "3", "--action-tokens", "2"]
     monkeypatch.setattr("sys.argv", ["kernels", "--models", model, "--rows", "2", "4", *lengths])

@@ -107,6 +107,7 @@ def test_the_shipped_model_is_the_recipes_and_small(folder: Path, architecture: 
 
 
 @pytest.mark.parametrize("architecture", RECIPES)
+@pytest.mark.slow
 def test_the_same_recipe_gives_the_same_files(architecture: str, tmp_path: Path) -> None:
     recipe = RECIPES[architecture]
     short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
