@@ -3,7 +3,7 @@
 The corpus of any world has two kinds of document:
 
 * *transcripts* of random play: the form of the prompts, the actions of each state and their effects. The goal in a
-  transcript is drawn anew, apart from the episode, so that nothing after it depends on it: a model trained on them
+  transcript is drawn apart from the episode, so that nothing after it depends on it: a model trained on them
   starts as a policy that ignores the goal.
 * *matching*: which parts of a state contain a word.
 
