@@ -1,8 +1,8 @@
 """A trained agent: its policy and Q function."""
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.summary import MODEL_CARD, model_card
 from sacglam.runtime.devices import in_one_process, resolve
 from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Observation, Past, Query
@@ -32,6 +33,8 @@ class Agent:
     config: Config
     model: AgentModel
     env_steps: int
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """The run's `summary.json`, as far as there is one."""
 
     @property
     def scorer(self) -> PackedScorer:
@@ -103,12 +106,13 @@ class Agent:
         return self.model.prompt(goal, state, past)
 
     def export(self, folder: Path) -> None:
-        """Write the actor as a peft adapter (for peft, transformers and vLLM), and the critic next to it.
+        """Write the actor as a peft adapter (for peft, transformers and vLLM) with a model card, and the critic.
 
         Raises:
             RunDirectoryError: the folder cannot be written.
         """
-        write_files(folder, self.model.exported_files(critic_settings(self.config)))
+        card = model_card(self.config, self.env_steps, self.summary)
+        write_files(folder, {**self.model.exported_files(critic_settings(self.config)), MODEL_CARD: card})
 
 
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
@@ -129,4 +133,4 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False)
         return int(found.values["progress"]["env_steps"])
 
     _, env_steps = checkpoint.restore_newest(directory.checkpoints, restore, warnings.warn)
-    return Agent(config, model, env_steps)
+    return Agent(config, model, env_steps, directory.summary() or {})

@@ -30,7 +30,7 @@ from sacglam.runs.directory import LineLog, RunDirectory, write_files
 from sacglam.runs.display import Display
 from sacglam.runs.sidecar import record_hash, sidecar_for
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.runs.summary import summary_of_end, summary_of_start
+from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
 from sacglam.runtime.devices import resolve
 from sacglam.samples import sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
@@ -250,7 +250,8 @@ class Run:
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
-            write_files(self._directory.adapter, parts.learners.exported())
+            card = model_card(self._config, self._loop.progress.env_steps, summary)
+            write_files(self._directory.adapter, {**parts.learners.exported(), MODEL_CARD: card})
         draw_curves(self._directory)
         self._sidecar.close()
         return record_hash(self._directory, summary)

@@ -119,7 +119,7 @@ def play(
 def export(
     run: RunArgument, folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")]
 ) -> None:
-    """Write a run's agent as a peft adapter, and its critic as safetensors.
+    """Write a run's agent as a peft adapter with a model card, and its critic as safetensors.
 
     \b
     Example:

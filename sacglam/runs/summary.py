@@ -1,5 +1,6 @@
-"""The results of a run: `summary.json`."""
+"""The results of a run: `summary.json`, and the model card of its adapter."""
 
+import json
 import platform
 import sys
 from collections.abc import Mapping
@@ -123,3 +124,53 @@ def summary_of_end(
         "machine": {"cpu": cpu.model(), "cores": cpu.cores()},
         "versions": versions(),
     }
+
+
+MODEL_CARD = "README.md"
+_CARD = """---
+base_model: {quoted}
+library_name: peft
+tags: [lora, reinforcement-learning, sacglam]
+---
+
+# {env} with {base}
+
+A LoRA adapter of `{base}`, trained by {algo} to act in `{env}` for {steps:,} environment steps.
+
+{success}
+An action's score is its {score}; the policy is the softmax of these scores over the possible actions. `critic.json` has
+all settings of prompt, policy and critic.
+
+```text
+{prompt}
+```
+
+```python
+from peft import AutoPeftModelForCausalLM  # AutoPeftModelForSeq2SeqLM for T5
+
+model = AutoPeftModelForCausalLM.from_pretrained("path/to/this/folder")
+```
+"""
+
+
+def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> bytes:
+    """`README.md` for an adapter of a run with this summary, which may be empty."""
+    success = "The run is not finished, so its success is not known.\n"
+    if after := summary.get("success_after"):
+        columns = [summary["success_random"], summary["success_before"], after]
+        rows = [[kind, *(f"{each[kind]:.2f}" if kind in each else "" for each in columns)] for kind in after]
+        table = [["Goals", "Random policy", "Untrained", "Trained"], ["---"] * 4, *rows]
+        success = f"Success in {summary['evaluation_episodes']} fresh episodes; both of the model's are greedy.\n\n"
+        success += "".join(f"| {' | '.join(row)} |\n" for row in table)
+    policy = config.policy
+    return _CARD.format(
+        quoted=json.dumps(config.model.name),
+        base=config.model.name,
+        env=config.env.name,
+        algo=f"{config.algo.type.upper()}-GLAM",
+        steps=env_steps,
+        success=success,
+        score=f"log-probability {'per token ' if policy.length_normalised else ''}after this prompt"
+        + (f", divided by {policy.temperature}" if policy.temperature != 1 else ""),
+        prompt=config.prompt.template,
+    ).encode()

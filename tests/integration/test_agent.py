@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -76,3 +79,15 @@ def test_an_exported_adapter_gives_the_same_policy_in_plain_peft(tiny_run: Path,
     assert list(found.values()) == pytest.approx(expected, abs=1e-5)
     critic = load_file(tmp_path / "out" / "critic.safetensors")
     assert critic["heads.critics.0.0.weight"].shape == (16, model.config.hidden_size)
+
+
+def test_a_model_card_says_what_the_adapter_is(tiny_run: Path, tmp_path: Path) -> None:
+    sacglam.load_agent(tiny_run).export(tmp_path)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.base_model == "builtin"
+    assert card.data.library_name == "peft"
+    rates = json.loads((tiny_run / "summary.json").read_text())["success_after"]
+    for kind, rate in rates.items():
+        assert re.search(rf"^\| {kind} \|.*\| {rate:.2f} \|$", card.text, re.MULTILINE)
+    assert "Goal: {goal}\n{history}{observation}\nAction:" in card.text
+    assert (tiny_run / "adapter" / "README.md").read_text() == (tmp_path / "README.md").read_text()
