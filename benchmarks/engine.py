@@ -2,6 +2,7 @@
 
 python -m benchmarks.engine --layers 2 --rows 4
 python -m benchmarks.engine --model-shape tiny --scored 100000
+python -m benchmarks.engine --model-shape models/smollm2 --actions 4 --rows 8 --scored 10000  # the simple game
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoTokenizer
 
 from benchmarks import common
 from sacglam.config import Config, LoraSettings, ModelConfig
+from sacglam.envs import make
 from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText
@@ -46,6 +49,8 @@ def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, Packed
     """A started engine, the model that its adapters come from, and the tokenizer of both."""
     common.base_model(options).save_pretrained(folder)
     words = common.word_tokenizer(common.model_config(options).vocab_size)
+    if Path(options.model_shape).is_dir():
+        words = AutoTokenizer.from_pretrained(options.model_shape)
     text = ModelText(str(folder), common.model_config(options), words, common.MAX_TOKENS)
     model = ModelConfig(dtype=options.dtype, lora=LoraSettings(rank=common.LORA_RANK))
     engine = vllm_engine(Config(model=model, threads=options.threads), text)
@@ -53,7 +58,12 @@ def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, Packed
 
 
 def states(first: int, number: int, options: argparse.Namespace, actions: int) -> list[Query]:
-    """States that no other `first` has given."""
+    """States that no other `first` has given; the simple game's for a real model."""
+    if Path(options.model_shape).is_dir():
+        env = make("playground_simple")
+        goals = env.goals("train")
+        chosen = [(goals[i % len(goals)], i) for i in range(first, first + number)]
+        return [query(goal, env.reset(goal, seed)) for goal, seed in chosen]
     return [query("w0", common.observation(first + i, options, actions)) for i in range(number)]
 
 
@@ -121,17 +131,23 @@ def row(
     }
 
 
-def check_equal(engine: VllmEngine, lm: PackedLM, tokenizer: QueryTokenizer, queries: Sequence[Query]) -> float:
+def check_equal(
+    engine: VllmEngine, lm: PackedLM, tokenizer: QueryTokenizer, options: argparse.Namespace, actions: int
+) -> float:
     """The engine's policy is that of the packed forward with the weights that were published."""
+    queries = states(10_000, 2, options, actions)
     packed = PackedScorer(lm, tokenizer, PolicyHead()).log_policy(queries)
     gap = max(float(np.abs(a - b).max()) for a, b in zip(engine.log_policy(queries), packed, strict=True))
     common.log(f"  largest difference of log pi: {gap:.2g}")
+    assert options.dtype != "float32" or gap < 1e-4, gap
     return gap
 
 
-def publishing(engine: VllmEngine, lm: PackedLM, options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds from the learner's weights to an engine that scores with them."""
-    published, loaded = [], []
+def publishing(
+    engine: VllmEngine, lm: PackedLM, tokenizer: QueryTokenizer, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Milliseconds from the learner's weights to an engine that scores with them, and how equal both then are."""
+    published, loaded, gaps = [], [], []
     for number in range(1, PUBLISHED + 1):
         started = time.perf_counter()
         adapter = publish(lm, number)
@@ -140,11 +156,13 @@ def publishing(engine: VllmEngine, lm: PackedLM, options: argparse.Namespace) ->
         done = time.perf_counter()
         published.append(1e3 * (done - started))
         loaded.append(1e3 * (done - saved))
+        gaps.append(check_equal(engine, lm, tokenizer, options, options.actions[0]))
     return {
         "name": "engine_publish",
         "adapters": PUBLISHED,
         "adapter_bytes": sum(map(len, adapter.files.values())),
         "milliseconds": {"load": round(median(loaded), 2), "save_and_load": round(median(published), 2)},
+        "largest_gap": max(gaps),
         "slowest_milliseconds": {"load": round(max(loaded), 2), "save_and_load": round(max(published), 2)},
         **machine(options),
     }
@@ -200,11 +218,10 @@ def main() -> None:
     common.prepare(options)
     with TemporaryDirectory() as folder:
         engine, lm, tokenizer = build(options, Path(folder))
-        rows = [publishing(engine, lm, options)]
+        rows = [publishing(engine, lm, tokenizer, options)]
         for actions in options.actions:
             common.log(f"engine, {actions} actions")
-            gap = check_equal(engine, lm, tokenizer, states(10_000, 2, options, actions))
-            assert options.dtype != "float32" or gap < 1e-4, gap
+            check_equal(engine, lm, tokenizer, options, actions)
             rows += compare(engine, tokenizer, options, actions)
             rows += [long_run(engine, options, actions)] if options.scored else []
         engine.close()

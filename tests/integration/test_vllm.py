@@ -380,7 +380,8 @@ def test_the_engines_benchmark_measures_it(fixture: Fixture) -> None:
     assert cold["missing"] == warm["missing"] == 0
     tokens = [row["tokens_computed_per_state"] for row in (warm, cold)]
     assert 0 < tokens[0]["engine"] < tokens[1]["engine"] < tokens[1]["default"]
-    published = benchmark.publishing(fixture.engine, fixture.model.lm, options)
+    published = benchmark.publishing(fixture.engine, fixture.model.lm, fixture.model.tokenizer, options)
+    assert published["largest_gap"] < 1e-4
     assert 0 < published["milliseconds"]["load"] <= published["slowest_milliseconds"]["load"]
     assert fixture.engine.version == published["adapters"]
 

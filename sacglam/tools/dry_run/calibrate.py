@@ -12,6 +12,7 @@ from sacglam.build import Collector, build_learner, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.models.agent_model import AgentModel
+from sacglam.models.causal import CausalLM
 from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
@@ -22,6 +23,7 @@ from sacglam.types import Episode, Query, Window
 
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # for each, as far as the smallest piece of work allows
 _STEADY_S = 4.0
+_TRIED_INTERVALS = 100
 _SHARE_OF_FREE = 0.7
 
 
@@ -61,6 +63,25 @@ def play(config: Config) -> RandomRollout:
         episode_steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
         replay_bytes=_replay_bytes(config, intervals),
     )
+
+
+def new_share(config: Config) -> float:
+    """Share of the states a run scores and learns from that it has not seen before, under the random policy.
+
+    For `model.cache_mib`, whose limit it ignores; of the first intervals, later ones find more.
+    """
+    parts, prompt, algo = _collector(config, PhaseClock()), Prompt(config.prompt), config.algo
+    seen: set[Query] = set()
+    visits = 0
+    for _ in range(min(_TRIED_INTERVALS, -(-config.steps // algo.update_interval))):
+        collected = parts.rollout.collect(algo.update_interval)
+        parts.experience.add(collected)
+        learnt = [w for batch in parts.experience.batches() for w in batch]
+        for windows, times in ((collected.windows, 1), (learnt, algo.epochs + 1 if algo.type == "ppo" else 1)):
+            states = [prompt(w.goal, w.observations[t], w.past(t)) for w in windows for t in range(len(w))]
+            visits += times * len(states)
+            seen.update(states)
+    return len(seen) / visits
 
 
 def _collector(config: Config, clock: PhaseClock) -> Collector:
@@ -125,6 +146,12 @@ class Sample:
         """The peak of another size, in proportion."""
         return None if self.peak is None else self.peak * size // self.size
 
+    def mixed(self, share: float, other: "Sample") -> "Sample":
+        """With the seconds of `share` parts of this sample and the rest of another."""
+        part = (1.0 - share) * self.size / other.size
+        mixed = {name: share * s + part * other.seconds.get(name, 0.0) for name, s in self.seconds.items()}
+        return replace(self, seconds=mixed)
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -132,6 +159,17 @@ class Calibration:
 
     scoring: Sample
     update: Sample
+
+
+def measure(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
+    """`calibrate`; with `model.cache_mib` for as many new states as a run meets, since here the same are repeated."""
+    found = calibrate(config, model, played, display)
+    if not config.model.cache_mib:
+        return found
+    assert isinstance(model.lm, CausalLM)
+    model.lm.frozen = None
+    new, share = calibrate(config, model, played, display), new_share(config)
+    return Calibration(new.scoring.mixed(share, found.scoring), new.update.mixed(share, found.update))
 
 
 def calibrate(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:

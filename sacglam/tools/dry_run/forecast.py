@@ -15,7 +15,7 @@ from sacglam.models.loading import load_shape
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
-from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, calibrate, play
+from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
 from sacglam.tools.memory import resident_bytes
 
@@ -62,18 +62,14 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    # Measured states are repeated, those of a run are not: so as if each were seen for the first time.
-    nothing_kept = config.model.model_copy(update={"cache_mib": 0})
-    here = in_one_process(config, device or "cpu").model_copy(
-        update={"threads": where.learner_threads, "model": nothing_kept}
-    )
+    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
     display.stage(f"loading {config.model.name}", 1)
     try:
         architecture, model = _in_words(load_shape(config.model)), build_model(resolve_temperature(here))
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played)
     sizes = sizes_of(model)
-    found = calibrate(here, model, played, display) if device else None
+    found = measure(here, model, played, display) if device else None
     processes = memory(config, where, sizes, found, played.replay_bytes, libraries)
     seconds = predict(config, where, played, found) if found else {}
     return Forecast(config, where, missing, played, architecture, sizes, found, processes, seconds)
