@@ -284,6 +284,8 @@ def build_model(config: Config) -> AgentModel:
         bucket=config.model.bucket,
         merged=config.model.lora.merged,
     )
+    if config.model.compile:
+        lm.compile_layers()
     if config.model.cache_mib:
         assert isinstance(lm, CausalLM)  # of others, model.lora.layers is refused
         lm.keep_frozen(config.model.cache_mib << 20)

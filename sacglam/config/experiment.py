@@ -89,6 +89,11 @@ class Config(Section):
                 "learners.zero_stage 3 and model.cache_mib exclude each other: a rank that has kept its states would "
                 "not take part in gathering weights; set model.cache_mib to 0"
             )
+        if self.learners.zero_stage == 3 and self.learners.count and self.model.compile:
+            raise ValueError(
+                "learners.zero_stage 3 and model.compile exclude each other: weights are gathered by hooks within a "
+                "layer; set model.compile to false"
+            )
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:

@@ -19,6 +19,7 @@ _LATER_KEYS = {
     "algo.self_imitation",
     "model.lora.layers",
     "model.cache_mib",
+    "model.compile",
     "env.repeats",
     "prompt",
     "env.workers",

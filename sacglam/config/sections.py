@@ -85,7 +85,8 @@ class ModelConfig(Section):
     """Recompute activations in the backward pass: less memory, about a third more time."""
     bucket: Size = 32
     """Packed lengths are rounded up to a multiple of this, so that kernels see few shapes."""
-
+    compile: bool = False
+    """Compile each transformer layer when it first runs (`torch.compile`, for any shape). Needs a C++ compiler."""
     cache_mib: NonNegative = 0
     """MiB in which to keep what the layers below those of `lora.layers` compute, for states seen again; 0: none."""
 

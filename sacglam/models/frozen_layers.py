@@ -80,13 +80,14 @@ class FrozenLayers:
 @contextmanager
 def _replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
     """A context in which `forward` takes the place of the layers' own."""
-    for layer in layers:
+    own = [(layer, layer.forward) for layer in layers]
+    for layer, _ in own:
         layer.forward = forward
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.forward
+        for layer, replaced in own:
+            layer.forward = replaced
 
 
 def _size(key: tuple[bytes, ...], state: Tensor) -> int:

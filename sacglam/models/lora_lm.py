@@ -1,6 +1,8 @@
 """A frozen language model with LoRA adapters: the common part of decoder-only and encoder-decoder models."""
 
 import json
+import os
+import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from typing_extensions import override
 
 from sacglam.errors import ModelError
@@ -25,6 +28,7 @@ from sacglam.models.packing import Packed
 from sacglam.models.tokens import TokenisedQuery
 
 P = TypeVar("P", bound=Packed)
+_MOST_GRAPHS = 64  # of a layer; torch gives up at 8, which two adapters can reach
 RunStack = Callable[[nn.Module, dict[str, Any]], Tensor]
 """Runs a part of a model with keyword arguments, and returns its last hidden state."""
 
@@ -87,7 +91,31 @@ class LoraLM(PackedLM, Generic[P]):
         for parameters in self._adapters.values():
             for parameter in parameters.values():
                 parameter.requires_grad_(True)
-        self._active = names[0]
+        self._active = ""  # none, as peft's form of the first choice is another: layers would be compiled for both
+
+    def compile_layers(self, backend: str = "inductor") -> None:
+        """From now on, each transformer layer is compiled when it first runs, for any number of states and positions.
+
+        Layers of one kind share what is compiled: for each adapter two graphs with gradients (the first layer's input
+        has none) and one without, and as many again for a state alone. Parameters and their names stay.
+
+        Raises:
+            ModelError: there is no C++ compiler, or no layer that transformers marks as such.
+        """
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            raise ModelError(
+                "model.compile needs a C++ compiler (g++, or the one named in CXX); install it, or set model.compile "
+                "to false"
+            )
+        modules = [module for stack in self.stacks(self._model) for module in stack.modules()]
+        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+        if not layers:
+            kind = self._model.config.model_type
+            raise ModelError(f"model.compile finds no transformer layers in this {kind}; set it to false")
+        for layer in layers:
+            layer.forward = torch.compile(  # type: ignore[call-overload]  # which lacks recompile_limit
+                layer.forward, dynamic=True, backend=backend, recompile_limit=_MOST_GRAPHS
+            )
 
     @property
     @override

@@ -62,7 +62,8 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
+    plain = config.model.model_copy(update={"compile": False})  # compiling takes longer than what is measured
+    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads, "model": plain})
     display.stage(f"loading {config.model.name}", 1)
     try:
         architecture, model = _in_words(load_shape(config.model)), build_model(resolve_temperature(here))
