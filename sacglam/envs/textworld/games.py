@@ -1,19 +1,37 @@
 """TextWorld's games and its engine: the only file that imports it."""
 
 from collections.abc import Set
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import textworld
 from huggingface_hub import constants
+from textworld import logic
 from textworld.generator import CouldNotCompileGameError, compile_game, make_game_with, make_grammar, make_world
 from textworld.generator.inform7 import Inform7Game
+from textworld.logic import Action, Proposition
 
 from sacglam.errors import ConfigError
 
 _LOOKING = ("examine", "inventory", "look")
+_KEPT = 10_000
+"""States, of a game or of all, that are kept in memory with their texts and rules."""
+
+
+class State(NamedTuple):
+    """A state of a game: its facts, and what was put somewhere, in order, since texts list things in this order."""
+
+    facts: frozenset[Proposition]
+    placed: tuple[Proposition, ...] = ()
+
+    def after(self, action: Action) -> "State":
+        """The state that `action` leads to."""
+        placed = [fact for fact in self.placed if fact not in action.removed]
+        placed += [fact for fact in action.added if fact.name in ("in", "on", "at") and fact.arguments[0].type != "P"]
+        placed.sort(key=lambda fact: str(fact.arguments[-1].name))  # the order matters within a place only
+        return State((self.facts - action.removed) | action.added, tuple(placed))
 
 
 class Game:
@@ -25,23 +43,38 @@ class Game:
         rngs = self._options.rngs
         world = make_world(rooms, objects, rngs)
         self._game = make_game_with(world, [], make_grammar(self._options.grammar, rngs["grammar"]))
+        self._inform = Inform7Game(self._game)
         self._name = f"{textworld.__version__}-rooms{rooms}-objects{objects}-seed{seed}"
+        self.start = State(frozenset(world.state.facts))
+        # Known for all copies in this process.
+        self.texts: dict[State, str] = {}
+        self.rules = lru_cache(maxsize=_KEPT)(self._rules)
 
     def goals(self) -> tuple[str, ...]:
         """The goals that can be achieved and do not hold at the start, sorted.
 
         They are what actions lead to if nothing is ever undone: no way to a goal uses up what it needs later.
         """
-        state, rules = self._game.world.state.copy(), self._game.kb.rules.values()
-        start = set(state.facts)
-        while True:
-            actions = list(state.all_applicable_actions(rules, self._game.kb.types.constants_mapping))
-            new = {fact for action in actions for fact in action.added} - set(state.facts)
-            if not new:
-                break
-            state.add_facts(new)
-        readable = Inform7Game(self._game).get_human_readable_fact
-        return tuple(sorted(filter(None, (_goal(readable(fact)) for fact in set(state.facts) - start))))
+        facts = self.start.facts
+        while new := {fact for action in self._actions(facts) for fact in action.added} - facts:
+            facts |= new
+        return tuple(sorted(self._goals(facts - self.start.facts)))
+
+    def _rules(self, facts: frozenset[Proposition]) -> tuple[dict[str, Action], frozenset[str]]:
+        """The commands that do something, sorted, with what each does, and the goals that are facts now."""
+        actions = self._actions(facts)
+        commands = dict(zip(self._inform.gen_commands_from_actions(actions), actions, strict=True))
+        # What `look` and `inventory` answer is in the text.
+        found = {command: commands[command] for command in sorted(commands) if command.split()[0] not in _LOOKING}
+        return found, self._goals(facts)
+
+    def _actions(self, facts: frozenset[Proposition]) -> list[Action]:
+        kb = self._game.kb
+        state = logic.State(kb.logic, facts)
+        return list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
+
+    def _goals(self, facts: frozenset[Proposition]) -> frozenset[str]:
+        return frozenset(filter(None, (_goal(self._inform.get_human_readable_fact(fact)) for fact in facts)))
 
     def compiled(self) -> Path:
         """The game's file, compiled on first use and kept under `HF_HOME` for all processes.
@@ -76,33 +109,57 @@ class Scene(NamedTuple):
 
 
 class Engine:
-    """One game at a time, played by its interpreter."""
+    """One game at a time.
+
+    Facts and commands follow from TextWorld's rules. Its interpreter takes 1 to 3 ms for a command, and is asked only
+    for texts that this process has not read before.
+    """
 
     def __init__(self) -> None:
-        self._request = textworld.EnvInfos(admissible_commands=True, facts=True, description=True, inventory=True)
+        self._game: Game
+        self._state: State
         self._path: Path | None = None
         self._env: Any = None
+        self._started = False  # whether the interpreter is in this episode
+        self._unsent: list[str] = []
 
     def start(self, game: Game) -> Scene:
         """Start `game`, always in the same state."""
-        if game.compiled() != self._path:
-            self._path = game.compiled()
-            if self._env is not None:
-                self._env.close()
-            self._env = textworld.start(str(self._path), self._request)
-        return _scene(self._env.reset())
+        self._game, self._state = game, game.start
+        self._started, self._unsent = False, []
+        return self._scene()
 
     def act(self, command: str) -> Scene:
         """Enter one of the commands."""
-        return _scene(self._env.step(command)[0])
+        self._state = self._state.after(self._game.rules(self._state.facts)[0][command])
+        self._unsent.append(command)
+        return self._scene()
 
+    def _scene(self) -> Scene:
+        texts = self._game.texts
+        if self._state not in texts:
+            if len(texts) >= _KEPT:
+                texts.clear()
+            texts[self._state] = self._read()
+        commands, goals = self._game.rules(self._state.facts)
+        return Scene(texts[self._state], tuple(commands), goals)
 
-def _scene(state: Any) -> Scene:
-    # What `look` and `inventory` answer is in the text.
-    commands = [command for command in state.admissible_commands if command.split()[0] not in _LOOKING]
-    lines = f"{state.description}\n{state.inventory}".splitlines()
-    text = "\n".join(line.strip() for line in lines if line.strip())
-    return Scene(text, tuple(commands) or ("look",), frozenset(filter(None, map(_goal, state.facts))))
+    def _read(self) -> str:
+        """What the interpreter answers to `look` and `inventory` after the commands that it was not given yet."""
+        if self._game.compiled() != self._path:
+            self._path = self._game.compiled()
+            if self._env is not None:
+                self._env.close()
+            self._env = textworld.start(str(self._path))
+            self._started = False
+        if not self._started:
+            self._env.reset()
+            self._started = True
+        for command in self._unsent:
+            self._env.step(command)
+        self._unsent.clear()
+        answers = [self._env.step(command)[0].feedback.partition("\n>")[0] for command in ("look", "inventory")]
+        return "\n".join(line.strip() for answer in answers for line in answer.splitlines() if line.strip())
 
 
 def _goal(fact: Any) -> str | None:
