@@ -26,11 +26,11 @@ from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.learner.learner import Learner
+from sacglam.memory import peak_bytes, resident_bytes
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import in_one_process, resolve
 from sacglam.tools.dry_run.calibrate import play
 from sacglam.tools.dry_run.forecast import forecast, placed
-from sacglam.tools.memory import peak_bytes, resident_bytes
 
 STAGES = (0, 1, 3)
 TIMEOUT_S = 120.0

@@ -26,6 +26,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import CriticConfig, SacConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
+from sacglam.memory import peak_bytes
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
 from sacglam.models.causal import CausalLM
 from sacglam.models.heads import PolicyHead, QHeads
@@ -33,7 +34,6 @@ from sacglam.models.lora_lm import LoraLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
-from sacglam.tools.memory import peak_bytes
 from sacglam.types import Window
 
 LEAN = ("all", "last", "kept")

@@ -44,10 +44,10 @@ def _on_interrupt(context: typer.Context) -> None:
 
 
 _OUT_OF_MEMORY = (
-    "the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size), recompute activations "
-    "(model.gradient_checkpointing=true), or store the base model in fewer bits (model.dtype=bfloat16, "
-    "model.quantize=nf4). `sacglam train --dry-run` predicts the memory of each part. A run with a checkpoint also "
-    "resumes elsewhere: sacglam train --resume RUN --gpus N"
+    "the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size; the actions of one state are "
+    "never split), recompute activations (model.gradient_checkpointing=true), or store the base model in fewer bits "
+    "(model.dtype=bfloat16, model.quantize=nf4). `sacglam train --dry-run` predicts the memory of each part. A run "
+    "with a checkpoint also resumes elsewhere: sacglam train --resume RUN --gpus N"
 )
 
 

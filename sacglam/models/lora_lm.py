@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from typing_extensions import override
 
 from sacglam.errors import ModelError
+from sacglam.memory import free_bytes
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.lora_linear import LoraLinear
@@ -31,6 +32,8 @@ P = TypeVar("P", bound=Packed)
 _MOST_GRAPHS = 64  # of a layer; torch gives up at 8, which two adapters can reach
 RunStack = Callable[[nn.Module, dict[str, Any]], Tensor]
 """Runs a part of a model with keyword arguments, and returns its last hidden state."""
+_SMALL_BYTES = 64 << 20
+"""Masks below this size are not held against the free memory."""
 
 
 class LoraLM(PackedLM, Generic[P]):
@@ -154,7 +157,9 @@ class LoraLM(PackedLM, Generic[P]):
 
     @override
     def pack(self, queries: Sequence[TokenisedQuery]) -> P:
-        return self.packed(self._model, queries, self._bucket).to(self.device)
+        packed = self.packed(self._model, queries, self._bucket)
+        _check_memory(packed, self._model.dtype, self.device)
+        return packed.to(self.device)
 
     def _hidden(self, packed: P, adapter: str) -> Tensor:
         return self.hidden(self._model, packed, partial(self._run, adapter))
@@ -247,6 +252,30 @@ class LoraLM(PackedLM, Generic[P]):
         # Not restored: the next recomputed layer needs the same adapter, and every forward selects its own.
         self._select(adapter)
         yield
+
+
+def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse what cannot fit, which a CPU's system would answer by killing the process.
+
+    On a GPU a batch is halved where memory runs out, so only one that a single state would exceed is refused.
+
+    Raises:
+        ModelError: the attention masks alone take more than the memory that is free.
+    """
+    rows = 1 if device.type == "cuda" else len(packed.ids_BS)
+    length = packed.ids_BS.shape[1]
+    least = rows * length**2 * (2 + dtype.itemsize)  # boolean, its opposite, and in the model's type
+    if least < _SMALL_BYTES:
+        return
+    free = free_bytes(str(device))
+    if free is not None and least > free:
+        most = packed.actions_BA.sum(dim=1).max()
+        raise ModelError(
+            f"a state's {most:,} actions are packed to {length:,} tokens with its prompt, and the attention masks of "
+            f"{rows} in one pass alone take {least / 2**30:,.1f} GiB of the {free / 2**30:,.1f} GiB that are free on "
+            f"{device}. Expected states with fewer or shorter actions (the tokens that actions begin with alike count "
+            "once), or fewer states in one pass: algo.micro_batch_size when learning, env.copies when acting"
+        )
 
 
 def _merged(layer: Any, adapter: str) -> Tensor:

@@ -16,12 +16,13 @@ from textworld.logic import Action, Proposition
 from sacglam.errors import ConfigError
 
 _LOOKING = ("examine", "inventory", "look")
+_PLACED = ("in", "on", "at")
 _KEPT = 10_000
-"""States, of a game or of all, that are kept in memory with their texts and rules."""
+"""Answers and lists of actions that are kept in memory for a game."""
 
 
 class State(NamedTuple):
-    """A state of a game: its facts, and what was put somewhere, in order, since texts list things in this order."""
+    """Facts of a game, and what was put somewhere, in order, since texts list things in this order."""
 
     facts: frozenset[Proposition]
     placed: tuple[Proposition, ...] = ()
@@ -29,9 +30,24 @@ class State(NamedTuple):
     def after(self, action: Action) -> "State":
         """The state that `action` leads to."""
         placed = [fact for fact in self.placed if fact not in action.removed]
-        placed += [fact for fact in action.added if fact.name in ("in", "on", "at") and fact.arguments[0].type != "P"]
-        placed.sort(key=lambda fact: str(fact.arguments[-1].name))  # the order matters within a place only
+        placed += [fact for fact in action.added if fact.name in _PLACED and fact.names[0] != "P"]
+        placed.sort(key=lambda fact: fact.names[1])  # the order matters within a place only
         return State((self.facts - action.removed) | action.added, tuple(placed))
+
+    def around(self, *places: str) -> "State":
+        """What is so of these places, their doors, and all that is in them or on what is in them."""
+        found, size = set(places), 0
+        while len(found) > size:
+            size = len(found)
+            found.update(fact.names[0] for fact in self.facts if fact.name in _PLACED and fact.names[1] in found)
+            found.update(fact.names[1] for fact in self.facts if fact.name == "link" and fact.names[0] in found)
+        facts = frozenset(fact for fact in self.facts if not found.isdisjoint(fact.names))
+        return State(facts, tuple(fact for fact in self.placed if fact.names[1] in found))
+
+    @property
+    def room(self) -> str:
+        """Where the player is."""
+        return next(str(fact.names[1]) for fact in self.facts if fact.name == "at" and fact.names[0] == "P")
 
 
 class Game:
@@ -47,8 +63,9 @@ class Game:
         self._name = f"{textworld.__version__}-rooms{rooms}-objects{objects}-seed{seed}"
         self.start = State(frozenset(world.state.facts))
         # Known for all copies in this process.
-        self.texts: dict[State, str] = {}
-        self.rules = lru_cache(maxsize=_KEPT)(self._rules)
+        self.answers: dict[tuple[str, State], str] = {}
+        self.actions = lru_cache(maxsize=_KEPT)(self._actions)
+        self._goal = cache(lambda fact: _goal(self._inform.get_human_readable_fact(fact)))
 
     def goals(self) -> tuple[str, ...]:
         """The goals that can be achieved and do not hold at the start, sorted.
@@ -56,25 +73,22 @@ class Game:
         They are what actions lead to if nothing is ever undone: no way to a goal uses up what it needs later.
         """
         facts = self.start.facts
-        while new := {fact for action in self._actions(facts) for fact in action.added} - facts:
+        while new := {fact for action in self._actions(facts).values() for fact in action.added} - facts:
             facts |= new
-        return tuple(sorted(self._goals(facts - self.start.facts)))
+        return tuple(sorted(self.achieved(facts - self.start.facts)))
 
-    def _rules(self, facts: frozenset[Proposition]) -> tuple[dict[str, Action], frozenset[str]]:
-        """The commands that do something, sorted, with what each does, and the goals that are facts now."""
-        actions = self._actions(facts)
-        commands = dict(zip(self._inform.gen_commands_from_actions(actions), actions, strict=True))
-        # What `look` and `inventory` answer is in the text.
-        found = {command: commands[command] for command in sorted(commands) if command.split()[0] not in _LOOKING}
-        return found, self._goals(facts)
+    def achieved(self, facts: Set[Proposition]) -> frozenset[str]:
+        """The goals that these facts are."""
+        return frozenset(filter(None, map(self._goal, facts)))
 
-    def _actions(self, facts: frozenset[Proposition]) -> list[Action]:
+    def _actions(self, facts: frozenset[Proposition]) -> dict[str, Action]:
+        """The commands that do something, sorted, with what each does."""
         kb = self._game.kb
         state = logic.State(kb.logic, facts)
-        return list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
-
-    def _goals(self, facts: frozenset[Proposition]) -> frozenset[str]:
-        return frozenset(filter(None, (_goal(self._inform.get_human_readable_fact(fact)) for fact in facts)))
+        actions = list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
+        commands = dict(zip(self._inform.gen_commands_from_actions(actions), actions, strict=True))
+        # What `look` and `inventory` answer is in the text.
+        return {command: commands[command] for command in sorted(commands) if command.split()[0] not in _LOOKING}
 
     def compiled(self) -> Path:
         """The game's file, compiled on first use and kept under `HF_HOME` for all processes.
@@ -131,21 +145,30 @@ class Engine:
 
     def act(self, command: str) -> Scene:
         """Enter one of the commands."""
-        self._state = self._state.after(self._game.rules(self._state.facts)[0][command])
+        self._state = self._state.after(self._scene_actions()[command])
         self._unsent.append(command)
         return self._scene()
 
-    def _scene(self) -> Scene:
-        texts = self._game.texts
-        if self._state not in texts:
-            if len(texts) >= _KEPT:
-                texts.clear()
-            texts[self._state] = self._read()
-        commands, goals = self._game.rules(self._state.facts)
-        return Scene(texts[self._state], tuple(commands), goals)
+    def _scene_actions(self) -> dict[str, Action]:
+        return self._game.actions(self._state.around(self._state.room, "I").facts)
 
-    def _read(self) -> str:
-        """What the interpreter answers to `look` and `inventory` after the commands that it was not given yet."""
+    def _scene(self) -> Scene:
+        state = self._state
+        text = f"{self._answer('look', state.around(state.room))}\n{self._answer('inventory', state.around('I'))}"
+        return Scene(text, tuple(self._scene_actions()), self._game.achieved(state.facts))
+
+    def _answer(self, command: str, around: State) -> str:
+        """What the interpreter says to `command`, which depends on `around` alone, without blank lines."""
+        known = self._game.answers
+        if (command, around) not in known:
+            if len(known) >= _KEPT:
+                known.clear()
+            lines = self._ask(command).partition("\n>")[0].splitlines()
+            known[command, around] = "\n".join(line.strip() for line in lines if line.strip())
+        return known[command, around]
+
+    def _ask(self, command: str) -> str:
+        """Enter `command`, after those of the episode that the interpreter was not given yet."""
         if self._game.compiled() != self._path:
             self._path = self._game.compiled()
             if self._env is not None:
@@ -155,11 +178,10 @@ class Engine:
         if not self._started:
             self._env.reset()
             self._started = True
-        for command in self._unsent:
-            self._env.step(command)
+        for unsent in self._unsent:
+            self._env.step(unsent)
         self._unsent.clear()
-        answers = [self._env.step(command)[0].feedback.partition("\n>")[0] for command in ("look", "inventory")]
-        return "\n".join(line.strip() for answer in answers for line in answer.splitlines() if line.strip())
+        return str(self._env.step(command)[0].feedback)
 
 
 def _goal(fact: Any) -> str | None:

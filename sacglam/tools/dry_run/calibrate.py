@@ -11,13 +11,13 @@ from typing import Any
 from sacglam.build import Collector, build_learner, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
+from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.causal import CausalLM
 from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
-from sacglam.tools.memory import free_bytes, peak_bytes
 from sacglam.tools.profile.phases import Recorder
 from sacglam.types import Episode, Query, Window
 

@@ -11,13 +11,13 @@ from sacglam import cpu
 from sacglam.build import build_model, resolve_temperature, settle_engine
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
+from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
-from sacglam.tools.memory import resident_bytes
 
 EVALUATION = "evaluation, samples"
 

@@ -9,10 +9,10 @@ from rich.table import Table
 
 from sacglam.build import build_env
 from sacglam.clock import duration
+from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration, rows_of_an_update
 from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of
 from sacglam.tools.dry_run.sizes import rows_in_one_pass, rows_that_fit
-from sacglam.tools.memory import total_bytes
 from sacglam.tools.profile.phases import look, ordered
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sacglam.config import Config
+from sacglam.memory import total_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration, rows_of_an_update
-from sacglam.tools.memory import total_bytes
 
 _ADAM_STATES = 2  # first and second moment, in the parameter's own type
 

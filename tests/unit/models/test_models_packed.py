@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sacglam.config import SacConfig
+from sacglam.errors import ModelError
 from sacglam.models.actor_critic import TargetBackbone
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR, CRITIC, target_of
@@ -49,6 +50,18 @@ def test_an_output_says_what_is_padding(name: str) -> None:
         count = len(query.actions)
         assert output.actions_BA[row].tolist() == [True] * count + [False] * (5 - count)
         assert output.lengths_BA[row, :count].tolist() == [len(action) for action in query.actions]
+
+
+@pytest.mark.parametrize(("actions", "rows"), [(20_000, 1), (6_000, 4)])
+def test_more_actions_than_fit_in_memory_are_refused(actions: int, rows: int) -> None:
+    """Of 20 tokens: with 6 bytes for each pair of tokens in a row 894 GiB, or in 4 rows 322, less what they share."""
+    ids = torch.randint(50, (actions, 20), generator=torch.Generator().manual_seed(0)).numpy()
+    query = TokenisedQuery(ids[0], tuple(ids))
+    message = (
+        rf"{actions:,} actions are packed to [\d,]+ tokens .* masks of {rows} in one pass alone take [\d.]+ GiB of"
+    )
+    with pytest.raises(ModelError, match=message):
+        tiny_lm("llama").pack([query] * rows)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")

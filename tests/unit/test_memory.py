@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from sacglam.tools.memory import free_bytes, peak_bytes, resident_bytes, total_bytes
+from sacglam.memory import free_bytes, peak_bytes, resident_bytes, total_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on a CPU Linux alone tells")
 MIB = 2**20
