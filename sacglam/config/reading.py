@@ -23,6 +23,7 @@ _LATER_KEYS = {
     "env.repeats",
     "prompt",
     "env.workers",
+    "replay.balanced",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 _MOST_QUOTED = 200

@@ -312,6 +312,8 @@ class ReplayConfig(Section):
     further back: a fixed share of the steps drawn gets a goal that its episode achieved later."""
     hindsight_ratio: Fraction = 0.5
     """Share of relabelled rows in a batch with `sampling: ratio` or `future`."""
+    balanced: bool = False
+    """With `sampling: future`, relabel as often with each type of goal, however rarely it is achieved."""
 
 
 class EvalConfig(Section):

@@ -58,6 +58,7 @@ class ReplayBuffer:
         self._ring: list[Entry] = []
         self._next = 0
         self._hindsight = np.zeros(config.capacity, dtype=bool)
+        self._achieved = np.zeros((config.capacity if self._relabels else 0, len(self._types)), dtype=bool)
         self._type = np.zeros(config.capacity, dtype=np.int16)
         self._version = np.zeros(config.capacity, dtype=np.int64)
 
@@ -87,8 +88,11 @@ class ReplayBuffer:
             self._ring.append(entry)
         else:
             self._ring[self._next] = entry
-        achieves = self._relabels and bool(hindsight_goals(entry.episode, entry.start))
-        self._hindsight[self._next] = achieves or entry.goal != entry.episode.goal
+        achieved = hindsight_goals(entry.episode, entry.start) if self._relabels else ()
+        self._hindsight[self._next] = bool(achieved) or entry.goal != entry.episode.goal
+        if self._relabels:
+            self._achieved[self._next] = False
+            self._achieved[self._next, [self._types[self._goal_type(goal)] for goal in achieved]] = True
         self._type[self._next] = self._types[self._goal_type(entry.goal)]
         self._version[self._next] = entry.episode.decisions[entry.start].version
         self._next = (self._next + 1) % self._config.capacity
@@ -139,17 +143,27 @@ class ReplayBuffer:
         achieving = np.flatnonzero(self._hindsight[: len(self)])
         # Rounded at random: a batch of windows is drawn in parts, the last of which are small.
         wanted = int(self._config.hindsight_ratio * size + rng.random()) if len(achieving) else 0
+        if self._config.balanced:
+            return [self._relabel(rng, *self._balanced(rng)) for _ in range(wanted)] + [
+                self._ring[i] for i in self._uniform(rng, size - wanted)
+            ]
         chosen = rng.choice(achieving, wanted) if wanted else ()
         own = self._uniform(rng, size - wanted)
         return [self._relabel(rng, self._ring[i]) for i in chosen] + [self._ring[i] for i in own]
 
-    def _relabel(self, rng: np.random.Generator, entry: Entry) -> Entry:
-        """A step on the way to a goal that the step of `entry` achieved.
+    def _balanced(self, rng: np.random.Generator) -> tuple[Entry, str]:
+        """A goal type of those that were achieved, and a step that achieved a goal of it."""
+        achieved = self._achieved[: len(self)]
+        kind = rng.choice(np.flatnonzero(achieved.any(axis=0)))
+        return self._ring[rng.choice(np.flatnonzero(achieved[:, kind]))], list(self._types)[kind]
+
+    def _relabel(self, rng: np.random.Generator, entry: Entry, goal_type: str | None = None) -> Entry:
+        """A step on the way to a goal, of this type if one is given, that the step of `entry` achieved.
 
         One step can achieve dozens of goals, most of them alike: so a type is drawn first, then a goal of it.
         """
         goals = hindsight_goals(entry.episode, entry.start)
-        goal_type = _draw(rng, sorted({self._goal_type(goal) for goal in goals}))
+        goal_type = goal_type or _draw(rng, sorted({self._goal_type(goal) for goal in goals}))
         goal = _draw(rng, [goal for goal in goals if self._goal_type(goal) == goal_type])
         return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
 

@@ -333,6 +333,19 @@ def test_achievements_are_drawn_first_then_types_then_goals_and_steps_on_the_way
         assert drawn[entry] == pytest.approx(count, abs=130), entry
 
 
+def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
+    config = ReplayConfig(capacity=4, sampling="future", hindsight_ratio=1.0, balanced=True)
+    buffer = ReplayBuffer(config, _goal_type, PRIOR)
+    buffer.add(LONG)
+    buffer.add(LONG)  # in place of the first
+    drawn = Counter(entry.goal for entry in buffer.sample(np.random.default_rng(0), 6_000))
+    # Half of the draws are `grow`; of the others half are of the fourth step, half of the second, which achieved three.
+    expected = {"grow bush": 3_000, "grasp tea": 1_500, "grasp cow": 500, "grasp dog": 500, "grasp cat": 500}
+    assert drawn.keys() == expected.keys()
+    for goal, count in expected.items():
+        assert drawn[goal] == pytest.approx(count, abs=120), goal
+
+
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_a_fixed_share_of_what_is_drawn_gets_another_goal(ratio: float, size: int) -> None:
