@@ -317,7 +317,7 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`. The same seed gives every
     rank the same weights, and the same as in one process.
     """
-    intervals = -(-config.steps // config.algo.update_interval)
+    intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
     updates = intervals * config.algo.updates_per_interval
     algorithm, backend = _algorithm(model, config, clock), _backend(model, config)
     return Learner(model, algorithm, _scorer(model), backend, config.algo, updates, critic_settings(config), clock)

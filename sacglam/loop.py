@@ -42,10 +42,11 @@ class Loop:
         while progress.env_steps < self._config.steps:
             with self.training_time():
                 self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
+                rollout.at_random = progress.env_steps < self._config.random_steps
                 batch = rollout.collect(interval)  # environment -> scorer -> policy -> environment
                 with parts.clock.phase("replay"):
                     experience.add(batch)  # SAC: the episodes that ended; PPO: the interval's steps
-                    batches = experience.batches()
+                    batches = () if rollout.at_random else experience.batches()
                 if batches:
                     probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
                     self._pending_updates.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))

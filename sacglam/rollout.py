@@ -15,7 +15,7 @@ from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContract
 from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
 from sacglam.replay.hindsight import window
-from sacglam.scoring.base import Scorer
+from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Decision, Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 
 _ROUNDING = 1e-2  # of probabilities that add up to 1, in bfloat16 too
@@ -100,6 +100,7 @@ class Rollout:
     clock: PhaseClock
     prompt: Prompt = query
     repeats: bool = True  # else open episodes cannot be replayed
+    at_random: bool = field(default=False, init=False)  # plays the random policy, and asks no scorer
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
     def step(self) -> list[Episode]:
@@ -154,7 +155,8 @@ class Rollout:
 
     def _policies(self, opened: Sequence[_Open]) -> list[LogPolicy]:
         """The policy in each open episode, whoever computed it."""
-        found = self.scorer.log_policy([o.query(self.prompt) for o in opened])
+        scorer = UniformScorer() if self.at_random else self.scorer
+        found = scorer.log_policy([o.query(self.prompt) for o in opened])
         for each, log_pi in zip(opened, found, strict=True):
             total = np.exp(log_pi.astype(np.float64)).sum()
             if len(log_pi) != len(each.observation.actions) or not abs(total - 1) < _ROUNDING:

@@ -37,6 +37,11 @@ class Config(Section):
     runtime: sections.RuntimeConfig = sections.RuntimeConfig()
     tracking: sections.TrackingConfig = sections.TrackingConfig()
 
+    @property
+    def random_steps(self) -> int:
+        """`replay.random_steps`; PPO, which learns from its own steps alone, has none."""
+        return self.replay.random_steps if self.algo.type == "sac" else 0
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.algo.update_interval % self.env.copies:

@@ -24,6 +24,7 @@ _LATER_KEYS = {
     "prompt",
     "env.workers",
     "replay.balanced",
+    "replay.random_steps",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 _MOST_QUOTED = 200

@@ -304,6 +304,8 @@ class ReplayConfig(Section):
     """Steps kept, relabelled copies included; the oldest are overwritten."""
     min_size: Positive = 256
     """Steps needed before the first update."""
+    random_steps: NonNegative = 0
+    """Steps played at random before the first update, for which the model is not asked."""
     hindsight: bool = True
     """Also learn episodes towards the goals that they achieved on the way."""
     sampling: Literal["uniform", "ratio", "prior", "future"] = "ratio"

@@ -228,7 +228,10 @@ def test_a_signal_during_the_first_evaluation_ends_cleanly(tiny_run: Path, tmp_p
     assert_same_end(run, tiny_run)
 
 
-@pytest.mark.parametrize("settings", [["threads=2"], ["model.lora.layers=1", "model.cache_mib=1"]], ids=["two", "lean"])
+LEAN = ["model.lora.layers=1", "model.cache_mib=1", "replay.random_steps=128", "replay.balanced=true"]
+
+
+@pytest.mark.parametrize("settings", [["threads=2"], LEAN], ids=["two", "lean"])
 def test_two_threads_and_kept_hidden_states_give_the_same_run_and_resume_exactly(
     settings: list[str], tmp_path: Path
 ) -> None:

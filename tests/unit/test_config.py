@@ -433,7 +433,7 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
 
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
-    later = ("td_lambda", "soft_target", "self_imitation", "layers", "cache_mib", "balanced")
+    later = ("td_lambda", "soft_target", "self_imitation", "layers", "cache_mib", "balanced", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
     assert len(kept) == len(lines) - len(later)

@@ -202,6 +202,18 @@ def test_without_starts_the_scorer_is_not_asked() -> None:
     assert scorer.calls == 0
 
 
+def test_at_random_the_scorer_is_not_asked_either() -> None:
+    scorer = Scripted()
+    rollout = _rollout([Steady()], iter(_starts("2", "2")), scorer)
+    rollout.at_random = True
+    [first] = rollout.collect(2).episodes
+    assert [decision.log_prob for decision in first.decisions] == pytest.approx([-np.log(2)] * 2)
+    assert scorer.calls == 0
+    rollout.at_random = False
+    rollout.collect(2)
+    assert scorer.calls == 2
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5), st.lists(st.sampled_from("1234"), max_size=12))
 def test_drain_plays_every_start_exactly_once(copies: int, goals: list[str]) -> None:
