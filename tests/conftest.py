@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,13 +104,13 @@ def _small(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished tiny run. Tests read it and leave it as it is."""
-    return _finished(tmp_path_factory.mktemp("runs") / "tiny")
+    return _finished(tmp_path_factory, "tiny")
 
 
 @pytest.fixture(scope="session")
 def tiny_t5_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with an encoder-decoder."""
-    return _finished(tmp_path_factory.mktemp("runs") / "tiny-t5", T5)
+    return _finished(tmp_path_factory, "tiny-t5", T5)
 
 
 @pytest.fixture(params=["decoder-only", "encoder-decoder"])
@@ -119,7 +121,14 @@ def either_run(request: pytest.FixtureRequest) -> Path:
     return run
 
 
-def _finished(out: Path, *overrides: str) -> Path:
-    done = call(tiny_train(out, *overrides))
-    assert done.returncode == 0, done.stderr
-    return out
+def _finished(factory: pytest.TempPathFactory, name: str, *overrides: str) -> Path:
+    """A run that the first of several workers to need it makes; each has a copy, whose folder it may lock."""
+    own = factory.mktemp("runs") / name
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    made = own if alone else factory.getbasetemp().parent / name
+    with made.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "adapter").exists():  # which a run writes last
+            done = call(tiny_train(made, *overrides))
+            assert done.returncode == 0, done.stderr
+    return made if alone else shutil.copytree(made, own)
