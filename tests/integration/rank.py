@@ -27,7 +27,7 @@ from sacglam.runtime.devices import resolve
 from sacglam.types import Observation, Window
 
 STAGES = (0, 1, 2, 3)
-UPDATES, HALF = 12, 6
+UPDATES, HALF = 8, 5  # the actor learns from the fifth on
 TIMEOUT_S = 61.0
 # 7 rows are 4 and 3 on two ranks, in two and in one micro-batch of 3: the second rank's other one is a filler.
 SETTINGS = [
