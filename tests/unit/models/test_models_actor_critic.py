@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -221,9 +222,10 @@ def test_the_base_model_never_changes_and_is_not_copied(lm_name: str, backbone: 
     assert saved == len(names) * adapter + 2 * sum(p.numel() for p in heads.parameters())
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("target_backbone", TARGETS)
-@pytest.mark.parametrize("lm_name", BOTH)
+@pytest.mark.parametrize(
+    ("lm_name", "target_backbone", "backbone"),
+    [*itertools.product(["llama"], TARGETS, BACKBONES), ("flan", "adapter", "separate")],
+)
 def test_state_round_trip(lm_name: str, backbone: Backbone, target_backbone: TargetBackbone) -> None:
     names = adapters_of(backbone, target_backbone)
     source_lm = tiny_lm(lm_name, names)
