@@ -54,6 +54,16 @@ class Config(Section):
                 f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
                 "no update would ever run"
             )
+        if self.random_steps >= self.steps:
+            raise ValueError(
+                f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "
+                "raise steps or lower replay.random_steps"
+            )
+        if self.replay.balanced and self.replay.sampling != "future":
+            raise ValueError(
+                f"replay.balanced is for replay.sampling: future, got {self.replay.sampling}; "
+                "set replay.balanced to false"
+            )
         if self.model.quantize != "none" and (self.engines.type == "vllm" or self.engines.tensor_parallel > 1):
             raise ValueError(
                 f"model.quantize {self.model.quantize} needs engines with the learner's own 4-bit weights, and vLLM "

@@ -432,6 +432,19 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
             parse_complete(text[:end])
 
 
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("replay.random_steps=2880", "leaves none of the 2880 steps to learn in"),
+        ("replay.sampling=ratio", "replay.balanced is for replay.sampling: future, got ratio"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
+    load(None, ["steps=2880", "replay.balanced=true", "replay.random_steps=2879"])
+    with pytest.raises(ConfigError, match=expected):
+        load(None, ["steps=2880", "replay.balanced=true", setting])
+
+
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     later = ("td_lambda", "soft_target", "self_imitation", "layers", "cache_mib", "balanced", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
