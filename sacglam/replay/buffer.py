@@ -144,9 +144,8 @@ class ReplayBuffer:
         # Rounded at random: a batch of windows is drawn in parts, the last of which are small.
         wanted = int(self._config.hindsight_ratio * size + rng.random()) if len(achieving) else 0
         if self._config.balanced:
-            return [self._relabel(rng, *self._balanced(rng)) for _ in range(wanted)] + [
-                self._ring[i] for i in self._uniform(rng, size - wanted)
-            ]
+            relabelled = [self._relabel(rng, *self._balanced(rng)) for _ in range(wanted)]
+            return relabelled + [self._ring[i] for i in self._uniform(rng, size - wanted)]
         chosen = rng.choice(achieving, wanted) if wanted else ()
         own = self._uniform(rng, size - wanted)
         return [self._relabel(rng, self._ring[i]) for i in chosen] + [self._ring[i] for i in own]
