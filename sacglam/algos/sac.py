@@ -169,9 +169,9 @@ def sac_losses(
     """
     value_WT = torch.zeros_like(batch.reward_WT)
     if config.td_lambda is None:
-        values = model.evaluate(batch.packed)
+        values = model.evaluate(batch.packed, batch.action_B)
     else:
-        values, at_targets = model.evaluate_with_target(batch.packed)
+        values, at_targets = model.evaluate_with_target(batch.packed, batch.action_B)
         value_B = _target_value(at_targets, alpha, config)
         value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
     next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)

@@ -60,14 +60,15 @@ class ActorCritic(AgentModel):
                 parameter.requires_grad_(False)
 
     @override
-    def evaluate(self, packed: Any) -> PolicyValues:
+    def evaluate(self, packed: Any, taken_B: Tensor | None = None) -> PolicyValues:
+        """Policy and critic at packed states. With `taken_B` only Q of these actions is differentiated."""
         actor, critic = self._forward(packed)
-        return PolicyValues(self.policy(actor), self._heads(critic))
+        return PolicyValues(self.policy(actor), self._heads(critic, taken_B))
 
-    def evaluate_with_target(self, packed: Any) -> tuple[PolicyValues, PolicyValues]:
+    def evaluate_with_target(self, packed: Any, taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
         """`evaluate` and `bootstrap` at the same states; a target on the online adapter takes no pass of its own."""
         actor, critic = self._forward(packed)
-        values = PolicyValues(self.policy(actor), self._heads(critic))
+        values = PolicyValues(self.policy(actor), self._heads(critic, taken_B))
         with torch.no_grad():
             read = self.lm.forward(packed, self._target_adapter) if self._target_adapter else critic
             return values, PolicyValues(values.log_pi_BA.detach(), self._target_heads(read))

@@ -78,8 +78,10 @@ class QHeads(nn.Module):
         outputs = 1 if self._on_actions else config.max_actions
         self.critics = nn.ModuleList(mlp(hidden_size, config.hidden, outputs) for _ in range(config.num_critics))
 
-    def forward(self, output: LMOutput) -> Tensor:
-        """Q values (C, B, A), float32; 0 on padding.
+    def forward(self, output: LMOutput, taken_B: Tensor | None = None) -> Tensor:
+        """Q values (C, B, A), float32; 0 on padding. With `taken_B` only these actions' are to be differentiated.
+
+        The critic's loss reads no others, so MLPs on actions run backward for one of a state's |A|.
 
         Raises:
             ModelError: with `observation` input, a state with more actions than the head has outputs.
@@ -87,7 +89,12 @@ class QHeads(nn.Module):
         mask_BA = output.actions_BA
         if self._on_actions:
             hidden_BAH = output.action_hidden_BAH.float()
-            q_CBA = torch.stack([critic(hidden_BAH).squeeze(-1) for critic in self.critics])
+            with torch.set_grad_enabled(torch.is_grad_enabled() and taken_B is None):
+                q_CBA = self._on_each(hidden_BAH)
+            if taken_B is not None:
+                row_B1, taken_B1 = torch.arange(len(taken_B), device=taken_B.device)[:, None], taken_B[:, None]
+                q_CB1 = self._on_each(hidden_BAH[row_B1, taken_B1])
+                q_CBA = q_CBA.scatter(-1, taken_B1.expand_as(q_CB1), q_CB1)
         else:
             actions = mask_BA.shape[1]
             if actions > self._max_actions:
@@ -102,3 +109,6 @@ class QHeads(nn.Module):
             mean_B = output.log_probs_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
             q_CBA = q_CBA + self.score_weights[:, None, None] * (output.log_probs_BA - mean_B[:, None])
         return q_CBA.masked_fill(~mask_BA, 0.0)
+
+    def _on_each(self, hidden_BAH: Tensor) -> Tensor:
+        return torch.stack([critic(hidden_BAH).squeeze(-1) for critic in self.critics])

@@ -28,10 +28,10 @@ class Tables:
         self.target_q = torch.tensor([[[5.0, 1.0], [0.0, 4.0]], [[3.0, 9.0], [8.0, 4.0]]], requires_grad=True)
         self.bootstrapped: list[list[int]] = []
 
-    def evaluate(self, packed: list[int]) -> PolicyValues:
+    def evaluate(self, packed: list[int], taken_B: Tensor | None = None) -> PolicyValues:
         return self._values(packed, self.q)
 
-    def evaluate_with_target(self, packed: list[int]) -> tuple[PolicyValues, PolicyValues]:
+    def evaluate_with_target(self, packed: list[int], taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
         return self._values(packed, self.q), self._values(packed, self.target_q.detach())
 
     def bootstrap(self, packed: list[int]) -> PolicyValues:

@@ -46,6 +46,22 @@ def test_a_q_value_for_each_actions_last_token() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["observation_action", "observation"])
+def test_the_critics_loss_has_the_same_gradients_from_the_taken_actions_alone(kind: str) -> None:
+    heads = QHeads(2, critic_config([4], 2, kind, 3, 0.25))
+    taken_B = torch.tensor([2, 0])
+    outcomes = []
+    for only_B in (None, taken_B):
+        hidden = {n: getattr(_output(), n).requires_grad_() for n in ("action_hidden_BAH", "prompt_hidden_BH")}
+        heads.zero_grad()
+        q_CBA = heads(replace(_output(), **hidden), only_B)
+        q_CBA[:, [0, 1], taken_B].square().sum().backward()
+        gradients = [p.grad for p in (*heads.parameters(), *hidden.values())]
+        outcomes.append((q_CBA.detach(), *(gradient for gradient in gradients if gradient is not None)))
+    torch.testing.assert_close(*outcomes, rtol=1e-6, atol=1e-6)
+    assert sum(tensor.abs().sum() > 0 for tensor in outcomes[1]) == len(outcomes[1])
+
+
 def test_a_q_value_for_each_action_index_on_the_prompt() -> None:
     heads = QHeads(2, critic_config([1], 1, "observation", 4))
     _set(heads, [[[[1.0, 2.0]], [[1.0], [2.0], [3.0], [4.0]]]])
