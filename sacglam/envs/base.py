@@ -13,7 +13,8 @@ class TextEnv(Protocol):
 
     Contract: an episode is a function of `(goal, seed, actions)` and of nothing else, so that a checkpoint can store
     an open episode as its actions and replay it. Every state offers at least one action, and its actions have
-    distinct texts.
+    distinct texts. `CheckedEnv` holds an environment to this, and refuses steps outside of an episode and actions that
+    the state does not offer.
     """
 
     def goals(self, split: Split) -> Sequence[str]:

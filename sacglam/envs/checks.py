@@ -40,7 +40,7 @@ def check_actions(observation: Observation) -> None:
 
 
 class CheckedEnv(TextEnv):
-    """An environment whose every answer is checked against the contract of `TextEnv`.
+    """An environment whose every answer is checked against the contract of `TextEnv`, and every call against the state.
 
     Sequences of other types than the protocol's are converted where nothing is lost.
     """
@@ -60,6 +60,7 @@ class CheckedEnv(TextEnv):
         self._goal = ""
         self._achieved: set[str] = set()
         self._steps = 0
+        self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -84,16 +85,23 @@ class CheckedEnv(TextEnv):
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
-        self._goal, self._achieved, self._steps = goal, set(), 0
-        return self._observation(self._env.reset(goal, seed), "reset")
+        self._goal, self._achieved, self._steps, self._choices = goal, set(), 0, None
+        observation = self._observation(self._env.reset(goal, seed), "reset")
+        self._choices = len(observation.actions)
+        return observation
 
     @override
     def step(self, action: int) -> Step:
+        if not self._choices:
+            raise self._broken("a call of reset before this step: no episode is running")
+        if not 0 <= action < self._choices:
+            raise self._broken(f"an action from 0 to {self._choices - 1}, got {action}")
         step = self._env.step(action)
         if not isinstance(step, Step):
             raise self._broken(f"step to return a sacglam.types.Step, got a {type(step).__name__}")
         observation = self._observation(step.observation, "step")
         self._steps += 1
+        self._choices = 0 if step.terminated or step.truncated else len(observation.actions)
         achieved = tuple(step.achieved) if isinstance(step.achieved, Collection) else ()
         if isinstance(step.achieved, str) or not all(isinstance(goal, str) for goal in achieved):
             raise self._broken(f"achieved as a tuple of goals, got {step.achieved!r}")
@@ -117,6 +125,8 @@ class CheckedEnv(TextEnv):
 
     @override
     def optimal_length(self) -> int | None:
+        if self._choices is None:
+            raise self._broken("a call of reset before optimal_length: no episode was started")
         return self._planner()
 
     def tasks(self) -> Sequence[str]:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from sacglam.envs.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import Thing
-from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 if TYPE_CHECKING:
@@ -59,11 +59,10 @@ class BabyAI(TextEnv):
         self._family = family(tuple(task for task in TASKS if task in tasks))
         self._scene = (room_size, num_distractors, max_steps)
         self._levels: dict[bool, Level] = {}
-        self._level: Level | None = None
+        self._level: Level
         self._goal: Goal
         self._picked: dict[Thing, None] = {}  # in order
         self._achieved: set[str] = set()
-        self._over = False
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -85,25 +84,15 @@ class BabyAI(TextEnv):
         if doors not in self._levels:
             self._levels[doors] = _make_level(doors, *self._scene)
         self._level = self._levels[doors]
-        self._picked, self._achieved, self._over = {}, set(), False
+        self._picked, self._achieved = {}, set()
         # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
         return Observation(self._level.start(self._goal, Random(f"{seed} {goal}").getrandbits(32)), ACTIONS)
 
     @override
     def step(self, action: int) -> Step:
-        """Take the action with this index.
-
-        Raises:
-            EnvironmentContractError: no episode is running, or there is no such action.
-        """
-        if self._level is None or self._over:
-            raise EnvironmentContractError("babyai: no episode is running; call reset before step")
-        if not 0 <= action < len(ACTIONS):
-            raise EnvironmentContractError(f"babyai: expected an action from 0 to {len(ACTIONS) - 1}, got {action}")
         seen, events, late = self._level.act(action)
         achieved = self._describe(events)
         terminated = self._goal.text in achieved
-        self._over = terminated or late
         return Step(Observation(seen, ACTIONS), float(terminated), achieved, terminated, late and not terminated)
 
     @override
@@ -111,12 +100,7 @@ class BabyAI(TextEnv):
         """Steps of the library's bot from here to the goal, an upper bound of the fewest; 0 once it is achieved.
 
         None if the bot does not get there.
-
-        Raises:
-            EnvironmentContractError: no episode was started.
         """
-        if self._level is None:
-            raise EnvironmentContractError("babyai: no episode was started; call reset first")
         return 0 if self._goal.text in self._achieved else self._level.bot_steps()
 
     def _describe(self, events: Iterable[Event]) -> tuple[str, ...]:

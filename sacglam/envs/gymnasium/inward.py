@@ -66,7 +66,7 @@ class GymnasiumWorld(TextEnv):
         self._env, self._describer = _open(id, settings)
         self._tasks = _tasks(id, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
-        self._goal, self._over, self._steps = "", True, 0
+        self._goal, self._over, self._steps = "", False, 0
         self._rewarded = True  # in every step of the episode
         self._actions: Mapping[str, Any] = {}
         self._achieved: set[str] = set()
@@ -118,15 +118,6 @@ class GymnasiumWorld(TextEnv):
 
     @override
     def step(self, action: int) -> Step:
-        """Take the action with this index.
-
-        Raises:
-            EnvironmentContractError: no episode is running, or there is no such action.
-        """
-        if self._over:
-            raise EnvironmentContractError(f"{self._name}: no episode is running; call reset before step")
-        if not 0 <= action < len(self._actions):
-            raise EnvironmentContractError(f"{self._name}: expected one of {len(self._actions)} actions, got {action}")
         answer = self._env.step(list(self._actions.values())[action])
         obs, reward, terminated, truncated, info = answer if len(answer) == 5 else _five(*answer)
         self._steps += 1

@@ -14,7 +14,7 @@ from sacglam.envs.playground.partner import SocialPartner
 from sacglam.envs.playground.text import Narrator
 from sacglam.envs.playground.vocabulary import KINDS, Thing
 from sacglam.envs.playground.world import Kind, State, legal_actions, shortest, transition
-from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Size = Literal["simple", "full"]
@@ -38,7 +38,6 @@ class _Playing:
     partner: SocialPartner
     state: State = field(default_factory=State)
     steps: int = 0
-    over: bool = False
 
 
 class Playground(TextEnv):
@@ -77,7 +76,7 @@ class Playground(TextEnv):
             )
         if self._max_steps < 1:
             raise ConfigError(f"playground: expected max_steps of at least 1, got {self._max_steps}")
-        self._playing: _Playing | None = None
+        self._playing: _Playing
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -108,26 +107,14 @@ class Playground(TextEnv):
 
     @override
     def step(self, action: int) -> Step:
-        """Take the action with this index. `achieved` is the social partner's description, and decides the reward.
-
-        Raises:
-            EnvironmentContractError: no episode is running, or there is no such action.
-        """
-        playing = self._episode()
-        if playing.over:
-            raise EnvironmentContractError("playground: the episode is over; call reset before the next step")
-        actions = legal_actions(len(playing.kinds), playing.state)
-        if not 0 <= action < len(actions):
-            raise EnvironmentContractError(
-                f"playground: expected an action from 0 to {len(actions) - 1}, an index into the observation's "
-                f"actions, got {action}"
-            )
-        playing.state, event = transition(playing.kinds, playing.state, actions[action])
+        """Take the action with this index. `achieved` is the social partner's description, and decides the reward."""
+        playing = self._playing
+        chosen = legal_actions(len(playing.kinds), playing.state)[action]
+        playing.state, event = transition(playing.kinds, playing.state, chosen)
         playing.steps += 1
         achieved = () if event is None else playing.partner.describe(event.verb, playing.things[event.slot])
         terminated = playing.goal.text in achieved
         truncated = not terminated and playing.steps >= self._max_steps
-        playing.over = terminated or truncated
         observation = playing.narrator.observe(playing.state)
         return Step(observation, float(terminated), achieved, terminated, truncated)
 
@@ -136,18 +123,10 @@ class Playground(TextEnv):
         """Fewest steps from here to the episode's goal, by exact search; 0 once it is achieved.
 
         It ignores the step limit, and is never None: each scene makes its goal possible, and no state is a dead end.
-
-        Raises:
-            EnvironmentContractError: no episode was started.
         """
-        playing = self._episode()
+        playing = self._playing
         stages = scene.stages(playing.goal, playing.things)
         return shortest(playing.kinds, playing.state, stages[len(stages) - playing.partner.remaining() :])
-
-    def _episode(self) -> _Playing:
-        if self._playing is None:
-            raise EnvironmentContractError("playground: no episode was started; call reset first")
-        return self._playing
 
     def _parse(self, text: str) -> Goal:
         goal = goals.parse(text)

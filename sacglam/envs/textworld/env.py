@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -12,7 +13,7 @@ from typing_extensions import override
 
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import MOST_STEPS
-from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ class TextWorld(TextEnv):
         self._games = [(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]
         self._max_steps = max_steps
         self._places: dict[str, list[Game]] = {}
-        self._engine: Engine | None = None
-        self._goal, self._steps, self._over = "", 0, True
+        self._goal, self._steps = "", 0
         self._scene: Scene
         self._achieved: set[str] = set()
 
@@ -77,28 +77,16 @@ class TextWorld(TextEnv):
             ConfigError: `goal` is not in the goal space, or its game cannot be compiled.
         """
         places = self._all_goals()[self._check(goal)]
-        if self._engine is None:
-            from sacglam.envs.textworld.games import Engine
-
-            self._engine = Engine()
         # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
         self._scene = self._engine.start(Random(f"{seed} {goal}").choice(places))
-        self._goal, self._steps, self._over, self._achieved = goal, 0, False, set()
+        self._goal, self._steps, self._achieved = goal, 0, set()
         return Observation(self._scene.text, self._scene.commands)
 
     @override
     def step(self, action: int) -> Step:
-        """Enter the command with this index. `achieved` has the goals that were no facts before, and now are.
-
-        Raises:
-            EnvironmentContractError: no episode is running, or there is no such command.
-        """
-        if self._engine is None or self._over:
-            raise EnvironmentContractError("textworld: no episode is running; call reset before step")
-        commands, before = self._scene.commands, self._scene.facts
-        if not 0 <= action < len(commands):
-            raise EnvironmentContractError(f"textworld: expected an action from 0 to {len(commands) - 1}, got {action}")
-        self._scene = self._engine.act(commands[action])
+        """Enter the command with this index. `achieved` has the goals that were no facts before, and now are."""
+        before = self._scene.facts
+        self._scene = self._engine.act(self._scene.commands[action])
         self._steps += 1
         known = self._all_goals()
         achieved = tuple(
@@ -109,7 +97,6 @@ class TextWorld(TextEnv):
         self._achieved.update(achieved)
         terminated = self._goal in achieved
         truncated = not terminated and self._steps >= self._max_steps
-        self._over = terminated or truncated
         return Step(
             Observation(self._scene.text, self._scene.commands), float(terminated), achieved, terminated, truncated
         )
@@ -117,6 +104,12 @@ class TextWorld(TextEnv):
     @override
     def optimal_length(self) -> int | None:
         return None  # a search would take longer than the episode
+
+    @cached_property
+    def _engine(self) -> Engine:
+        from sacglam.envs.textworld.games import Engine
+
+        return Engine()
 
     def _all_goals(self) -> dict[str, list[Game]]:
         """The games in which each goal is possible; drawn on first use, since that imports TextWorld."""

@@ -56,7 +56,6 @@ def test_harmless_forms_are_converted() -> None:
     assert step.achieved == ("win",)
     assert step.observation.actions == ("Go",)
     assert CheckedEnv(World(train=(goal for goal in ("a", "b"))), "world").goals("train") == ["a", "b"]
-    assert CheckedEnv(World(), "world").optimal_length() is None
 
 
 @pytest.mark.parametrize(
@@ -85,6 +84,22 @@ def test_harmless_forms_are_converted() -> None:
 def test_what_breaks_the_contract_is_named(world: World, said: str) -> None:
     with pytest.raises(EnvironmentContractError, match=said):
         play(world)
+
+
+def test_misuse_is_refused() -> None:
+    env = CheckedEnv(World(), "world")
+    with pytest.raises(EnvironmentContractError, match="no episode is running"):
+        env.step(0)
+    with pytest.raises(EnvironmentContractError, match="no episode was started"):
+        env.optimal_length()
+    env.reset("win", 0)
+    for action in (-1, 2):
+        with pytest.raises(EnvironmentContractError, match=f"an action from 0 to 1, got {action}"):
+            env.step(action)
+    assert [env.step(action) for action in (1, 0)] == [NOTHING, WON]
+    assert env.optimal_length() is None
+    with pytest.raises(EnvironmentContractError, match="no episode is running"):
+        env.step(0)
 
 
 @pytest.mark.parametrize("name", ["builtins:dict", "builtins:list", "collections:OrderedDict"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sacglam.envs import TextEnv, make
 from sacglam.envs.playground import Playground
-from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
@@ -225,25 +225,6 @@ def test_what_cannot_be_played_is_refused() -> None:
         SIMPLE.reset("Paint red cat", 0)
     with pytest.raises(ConfigError, match="sequential=False"):
         SIMPLE.reset("Grow any cat then grasp red dog", 0)
-    with pytest.raises(EnvironmentContractError, match="call reset first"):
-        Playground().step(0)
-    with pytest.raises(EnvironmentContractError, match="call reset first"):
-        Playground().optimal_length()
-
-
-@pytest.mark.parametrize("action", [-1, 4])
-def test_an_action_out_of_range_is_refused(action: int) -> None:
-    SIMPLE.reset("Grasp red cat", 0)
-    with pytest.raises(EnvironmentContractError, match="from 0 to 3"):
-        SIMPLE.step(action)
-
-
-def test_a_step_after_the_end_is_refused() -> None:
-    env = Playground(max_steps=1)
-    env.reset("Grasp red cat", 0)
-    env.step(0)
-    with pytest.raises(EnvironmentContractError, match="over"):
-        env.step(0)
 
 
 @pytest.mark.parametrize(
