@@ -6,10 +6,9 @@ import sys
 
 import typer
 
-from sacglam.cli import agents, tools, train
+from sacglam.cli import agents, experiments, tools, train
 from sacglam.cli.display import errors, print_plain
 from sacglam.errors import SacglamError, TrackingError
-from sacglam.tools.experiments import commands as experiments
 
 app = typer.Typer(
     name="sacglam",

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from sacglam import cpu
+from sacglam.cli.display import console, print_plain
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import explained
 from sacglam.runs.stopping import Stopped
-from sacglam.tools.experiments import ablations, plan, results
+from sacglam.tools.experiments import ablations, plan, results, runner
 from sacglam.tools.experiments.plan import Experiment, Run
-
-console = Console(emoji=False)
 
 SeedsOption = Annotated[int, typer.Option(help="Seeds per configuration (0 to N-1).", min=1, metavar="N")]
 JobsOption = Annotated[
@@ -96,7 +94,7 @@ def ablate(
     if name is None or list_:
         _list_ablations()
     elif name == ablations.GOALS:
-        _say("written: " + ", ".join(map(str, ablations.report_goals(out))))
+        print_plain(console, "written: " + ", ".join(map(str, ablations.report_goals(out))))
     else:
         _run_and_report(ablations.load(name), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
@@ -129,8 +127,6 @@ def _run_and_report(
     report_only: bool,
 ) -> None:
     """Run what is not finished, and write the report; exits with 1 if a run failed or is not finished."""
-    from sacglam.tools.experiments import runner  # not on Windows
-
     settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
     runs = plan.runs(experiment, seeds, settings, out)
     succeeded = True
@@ -140,7 +136,7 @@ def _run_and_report(
             with runner.sole_user(out) as lock, runner.RunsDisplay(console, runs) as display:
                 succeeded = runner.run_all(runs, jobs, lock, display)
         except Stopped:
-            _say("stopped; the same command resumes, and --report-only reports on what is finished")
+            print_plain(console, "stopped; the same command resumes, and --report-only reports on what is finished")
             raise typer.Exit(1) from None
     if not _write_report(experiment, runs, out, threshold) or not succeeded:
         raise typer.Exit(1)
@@ -156,7 +152,7 @@ def _settings(experiment: Experiment, overrides: list[str], threads: int, report
     if grid is None:
         return settings
     if not report_only:
-        _say(f"all runs are evaluated every {grid:,} environment steps (evaluation.every_steps)")
+        print_plain(console, f"all runs are evaluated every {grid:,} environment steps (evaluation.every_steps)")
     return [*settings, f"evaluation.every_steps={grid}"]
 
 
@@ -167,17 +163,14 @@ def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, thresh
     from sacglam.tools.experiments.report import report
 
     values = report(experiment, runs, threshold, shlex.join(["sacglam", *sys.argv[1:]]))
-    if not values["runs"]["finished"]:
-        _say(f"no run under {out} is finished, so there is nothing to report on")
+    count = values["runs"]
+    if not count["finished"]:
+        print_plain(console, f"no run under {out} is finished, so there is nothing to report on")
         return False
     figure, text, data = out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
     with explained(out):
         draw_report(values, figure)
         text.write_text(markdown(values, figure.name))
         data.write_text(json.dumps(values, indent=2, default=asdict) + "\n")
-    _say(f"report of {values['runs']['finished']} of {values['runs']['planned']} runs: {text}, {figure}, {data}")
+    print_plain(console, f"report of {count['finished']} of {count['planned']} runs: {text}, {figure}, {data}")
     return True
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
