@@ -11,9 +11,8 @@ from typing_extensions import override
 Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
 NonNegative = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Size = Annotated[int, Field(gt=0, le=16_384)]
-_MOST_FLOAT = (
-    1e30  # torch refuses numbers beyond float32's, such as the step of Adam, which is up to ten times the rate
-)
+# torch refuses numbers beyond float32's, such as the step of Adam, which is up to ten times the rate.
+_MOST_FLOAT = 1e30
 PositiveFloat = Annotated[float, Field(gt=0, le=_MOST_FLOAT)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST_FLOAT)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

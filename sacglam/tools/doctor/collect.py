@@ -146,10 +146,8 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1].strip()
 
 
-def _memory_gib() -> float | None:
+def _memory_gib() -> float:
     """Memory that this process may use, in GiB: the machine's, or less if a control group limits it."""
-    if sys.platform == "win32":
-        return None
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
     return min(limits) / _GIB
@@ -157,14 +155,12 @@ def _memory_gib() -> float | None:
 
 def _open_files() -> int | None:
     """The limit on open files of this process; None if unlimited or unknown."""
-    limit = -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX")
+    limit = os.sysconf("SC_OPEN_MAX")
     return limit if limit > 0 else None
 
 
 def writable(*folders: Path) -> tuple[str, ...]:
     """Those of `folders` that every user of this machine may write to."""
-    if sys.platform == "win32":
-        return ()
     found = [each.resolve() for each in folders if os.path.isdir(each)]
     return tuple(dict.fromkeys(str(each) for each in found if each.stat().st_mode & stat.S_IWOTH))
 
