@@ -18,8 +18,8 @@ def test_help_and_configuration_load_no_torch() -> None:
     code = (
         "import sys, sacglam, sacglam.config, sacglam.cli; sacglam.load_config();"
         "from typer.testing import CliRunner;"
-        "assert CliRunner().invoke(sacglam.cli.app, ['train', '--help']).exit_code == 0;"
-        "assert CliRunner().invoke(sacglam.cli.app, ['envs', '--json']).exit_code == 0;"
+        "commands = [['train', '--help'], ['profile', '--help'], ['envs', '--json']];"
+        "assert all(CliRunner().invoke(sacglam.cli.app, each).exit_code == 0 for each in commands);"
         "sys.exit(sum(name in sys.modules for name in ('torch', 'transformers', 'peft', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -42,12 +42,6 @@ def test_it_resumes_from_restored_seconds() -> None:
     assert saved == {"scoring": 5.0}, "the caller's dictionary was changed"
 
 
-def test_seconds_are_a_copy() -> None:
-    clock = PhaseClock()
-    clock.seconds["scoring"] = 1.0
-    assert clock.seconds == {}
-
-
 @dataclass
 class SlowDevice(Watcher):
     """Takes a moment to finish at each boundary, and keeps all spans."""

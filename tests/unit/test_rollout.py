@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.clock import PhaseClock
-from sacglam.envs import CheckedEnv, Split, TextEnv
+from sacglam.envs import Split, TextEnv
 from sacglam.envs.playground import Playground
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import SamplingPolicy, greedy
@@ -398,22 +398,6 @@ def test_a_state_of_before_the_first_step_replaces_one_that_a_damaged_checkpoint
     resumed.restore(begun.state())
     resumed.restore([])
     assert resumed.state() == []
-
-
-@pytest.mark.parametrize(
-    ("env", "fault"),
-    [
-        (Steady(start_actions=()), "at least one action"),
-        (Steady(start_actions=("a", "b", "a")), r"\['a'\] more than once"),
-        (Steady(actions=()), "at least one action"),
-        (Steady(actions=("b", "b")), r"\['b'\] more than once"),
-    ],
-    ids=["none-at-start", "twice-at-start", "none-later", "twice-later"],
-)
-def test_actions_that_no_policy_can_be_defined_on_are_refused(env: Steady, fault: str) -> None:
-    rollout = _rollout([CheckedEnv(env, "steady")], iter(_starts("3")))
-    with pytest.raises(EnvironmentContractError, match=fault):
-        rollout.collect(2)
 
 
 @dataclass

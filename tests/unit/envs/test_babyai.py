@@ -67,7 +67,6 @@ def scene(goal: str, *things: tuple[int, int, Any], at: tuple[int, int] = (2, 3)
     env = BabyAI(room_size=7, num_distractors=0)
     env.reset(goal, 0)
     level = env._level
-    assert level is not None
     for x, y in product(range(1, 6), repeat=2):
         level.grid.set(x, y, None)
     for x, y, thing in things:
@@ -156,7 +155,6 @@ def test_a_scene_makes_its_goal_possible_and_the_bot_achieves_it(tasks: str) -> 
     for goal in rng.sample([*env.goals("train"), *env.goals("heldout")], 5):
         env.reset(goal, rng.randrange(1000))
         level, steps = deepcopy(env._level), env.optimal_length()
-        assert level is not None
         assert steps is not None
         assert 0 < steps < level.max_steps
         objects = Counter((cell.type, cell.color) for cell in level.grid.grid if cell and cell.type != "wall")
@@ -191,7 +189,6 @@ def test_the_bot_is_never_better_than_the_shortest_way() -> None:
         goal = Random(seed).choice(env.goals("train"))
         env.reset(goal, seed)
         level = env._level
-        assert level is not None
         colour, type_ = goal.split()[-2:]
         fewest = min(
             shortest(level, x, y)

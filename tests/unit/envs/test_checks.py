@@ -73,7 +73,8 @@ def test_harmless_forms_are_converted() -> None:
         (World((replace(NOTHING, observation="here"),)), "step to give a sacglam.types.Observation, got a str"),  # type: ignore[arg-type]
         (World(first="here"), "reset to give a sacglam.types.Observation, got a str"),
         (World(first=Observation("here", ())), "at least one action"),
-        (World(first=Observation("here", ("Go", "Go"))), "distinct actions"),
+        (World(first=Observation("here", ("Go", "Stay", "Go"))), r"\['Go'\] more than once"),
+        (World((replace(NOTHING, observation=Observation("there", ())),)), "at least one action"),
         (World(train={"a", "b"}), "in a fixed order"),
         (World(train=()), "at least one goal"),
         (World(train=("a", "a")), "each goal once"),

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sacglam.envs import check_actions, describe, make, register, registry
+from sacglam.envs import describe, make, register, registry
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.playground import Playground
-from sacglam.errors import ConfigError, EnvironmentContractError
-from sacglam.types import Observation
+from sacglam.errors import ConfigError
 
 DOCS = Path(__file__).parents[3] / "docs" / "environments.md"
 
@@ -82,14 +81,6 @@ def test_an_unknown_option_is_refused_and_the_nearest_named() -> None:
 def test_a_factory_may_take_any_option(house: None) -> None:
     register("passing", lambda **options: make("bitflip", **options))
     assert len(make("passing", bits=3).goals("train")) == 8
-
-
-def test_action_lists_that_no_policy_can_use_are_refused() -> None:
-    check_actions(Observation("fine", ("Go", "Stay")))
-    with pytest.raises(EnvironmentContractError, match="at least one action"):
-        check_actions(Observation("none", ()))
-    with pytest.raises(EnvironmentContractError, match=r"\['Go'\] more than once"):
-        check_actions(Observation("twice", ("Go", "Stay", "Go")))
 
 
 def test_importing_is_free() -> None:

@@ -208,13 +208,6 @@ def test_an_open_episode_survives_pickling() -> None:
     assert pickle.loads(pickle.dumps(SIMPLE)).step(0) == SIMPLE.step(0)
 
 
-def test_goal_types() -> None:
-    assert FULL.goal_type("Grasp red cat") == "grasp"
-    assert FULL.goal_type("Grow any animal") == "grow"
-    assert FULL.goal_type("Grow any animal then grasp red cat") == "grow_then_grasp"
-    assert FULL.goal_type("Grow any animal then grow red cat") == "grow_then_grow"
-
-
 def test_a_random_policy_succeeds_as_often_as_expected(random_success: Callable[[TextEnv, int], float]) -> None:
     assert 0.30 < random_success(Playground(size="simple"), 3_000) < 0.38
     assert 0.04 < random_success(Playground(size="full"), 3_000) < 0.08

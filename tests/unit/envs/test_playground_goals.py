@@ -52,11 +52,6 @@ def test_names_of_an_object_by_hand(thing: Thing, expected: str) -> None:
     assert {name.text for name in names(CATEGORIES) if name.fits(thing)} == set(expected.split("|"))
 
 
-def test_goals_that_growing_a_red_cat_achieves_by_hand() -> None:
-    expected = ["Grow red cat", "Grow red animal", "Grow any cat", "Grow any animal", "Grow any red thing"]
-    assert list(texts(Verb.GROW, Thing("red", "cat"), None)) == expected
-
-
 def test_sequential_goals_of_growing_a_cactus_then_grasping_water_by_hand() -> None:
     # Of a cactus only `Grow any green thing` is trained on.
     grasp = ["green water", "green supply", "any water", "any supply"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sacglam.envs.playground import scene
 from sacglam.envs.playground.goals import goals, parse
-from sacglam.envs.playground.text import Narrator, describe
+from sacglam.envs.playground.text import Narrator
 from sacglam.envs.playground.vocabulary import ANYTHING, KINDS, LIVING, Thing
 from sacglam.envs.playground.world import NOTHING, Kind, State, Verb, shortest, works
 
@@ -81,19 +81,6 @@ def test_food_alone_is_never_all_there_is_for_a_plant() -> None:
     goal = parse("Grow any tea then grasp any food")
     for seed in range(50):
         assert {thing.type for thing in scene.sample(goal, 3, Random(seed))} == {"tea", "food", "water"}
-
-
-@pytest.mark.parametrize(
-    ("thing", "young", "grown"),
-    [
-        (Thing("red", "cat"), "baby red cat", "red cat"),
-        (Thing("green", "cactus"), "green cactus seed", "green cactus"),
-        (Thing("blue", "water"), "blue water", "blue water"),
-        (Thing("red", "door"), "red door", "red door"),
-    ],
-)
-def test_objects_in_words(thing: Thing, young: str, grown: str) -> None:
-    assert (describe(thing, False), describe(thing, True)) == (young, grown)
 
 
 SCENE = (Thing("red", "cat"), Thing("blue", "water"), Thing("green", "cactus"))

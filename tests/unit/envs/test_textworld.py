@@ -121,7 +121,6 @@ def check_against_the_library(episodes: int, games: list[dict[str, int]], first_
         goals = [*env.goals("train"), *env.goals("heldout")]
         goal = rng.choice(goals)
         observation = env.reset(goal, seed)
-        assert env._engine is not None
         file = env._engine._game.compiled()
         if file not in library:
             library[file] = textworld.start(str(file), textworld.EnvInfos(**REQUEST))

@@ -95,14 +95,6 @@ def test_a_folder_has_one_process_at_a_time_and_is_free_when_it_ends(tmp_path: P
         pass
 
 
-def test_of_two_that_claim_a_folder_one_succeeds(tmp_path: Path) -> None:
-    config = load()
-    RunDirectory(tmp_path).claim(config)
-    with pytest.raises(RunDirectoryError, match="holds a run already"):
-        RunDirectory(tmp_path).claim(config)
-    assert RunDirectory.open(tmp_path).config() == config
-
-
 @pytest.mark.parametrize("name", ["os:system", "subprocess:run", "numpy:zeros", "no_such_module:Env"])
 def test_a_run_may_not_name_code_from_elsewhere(name: str, tmp_path: Path) -> None:
     RunDirectory(tmp_path).claim(load(None, [f"env.name={name}"]))

@@ -15,6 +15,7 @@ from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
 from sacglam.scoring.base import Engine
 from sacglam.types import Adapter, LogPolicy, Query
+from tests.unit.runtime.test_group import Failing
 
 
 class ByText(Engine):
@@ -25,16 +26,6 @@ class ByText(Engine):
 
     def load(self, adapter: Adapter) -> None:
         self.version = adapter.version
-
-
-class Lost:
-    """A result that never comes."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        raise self.error
 
 
 class Slow:
@@ -62,7 +53,7 @@ class Mortal(Worker):
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
         self.dead = self.dead or (self.faults.pop(0) if self.faults else None)
-        return Lost(self.dead) if self.dead else Done(getattr(self.engine, method)(*args))
+        return Failing(self.dead) if self.dead else Done(getattr(self.engine, method)(*args))
 
     def kill(self) -> None:
         self.killed = True

@@ -10,7 +10,7 @@ from sacglam.config import EnginesConfig
 from sacglam.errors import ParityError
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
-from sacglam.runtime.handoff import EngineHandoff, Handoff, total_variation
+from sacglam.runtime.handoff import EngineHandoff, total_variation
 from sacglam.scoring.base import Engine, UniformScorer
 from sacglam.types import Adapter, LogPolicy, Published, Query
 
@@ -67,9 +67,3 @@ def test_a_gap_beyond_the_tolerance_stops_with_both_tables() -> None:
 def test_a_policy_that_is_no_number_never_passes() -> None:
     with pytest.raises(ParityError):
         handoff(tolerance=1.0).deliver(Published(Adapter(1, {}), [np.array([np.nan, 0.0], dtype=np.float32)]))
-
-
-def test_shared_weights_need_no_hand_over() -> None:
-    assert not Handoff().publishes
-    assert list(Handoff().probe(0)) == []
-    assert Handoff().deliver(None) == {}

@@ -11,16 +11,7 @@ from sacglam.runs.stopping import Stopped
 from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.types import Learned
-
-
-class Failed:
-    """A result that is an error."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        raise self.error
+from tests.unit.runtime.test_group import Failing
 
 
 class Rank(Worker):
@@ -32,7 +23,7 @@ class Rank(Worker):
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
         if self.error:
-            return Failed(self.error)
+            return Failing(self.error)
         return Done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
 
     def check(self) -> None:
