@@ -68,7 +68,7 @@ def _set(*overrides: str) -> list[str]:
 
 
 def call(command: list[str], fresh: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output is text. A `fresh` one has Python started anew, as a user has."""
+    """Run a command to its end; its output is text. A `fresh` one starts a new Python, as a user does."""
     if fresh:
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return launcher.run(command)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one moment; `started` tells it from a later one with the same number."""
+    """A process at one moment; `started` distinguishes it from a later one with the same number."""
 
     pid: int
     parent: int

@@ -199,7 +199,7 @@ def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) ->
 
 
 @pytest.mark.slow
-def test_a_training_shows_itself_while_it_goes_on_and_an_import_adds_nothing(tmp_path: Path) -> None:
+def test_a_run_is_in_aim_while_it_trains_and_an_import_adds_nothing(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "live"
     done = call(tiny_train(run, *LIVE))
     assert done.returncode == 0, done.stderr
@@ -254,7 +254,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_never_stops_a_training(small_disk: Path, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_full_disk_never_stops_a_run(small_disk: Path, tiny_run: Path, tmp_path: Path) -> None:
     known = Path(
         shutil.copytree(tiny_run, small_disk / "known", ignore=shutil.ignore_patterns("checkpoints", "adapter"))
     )
@@ -280,7 +280,7 @@ def fill_up(disk: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["broken", "locked"])
-def test_a_broken_or_locked_repository_never_stops_a_training(fault: str, tmp_path: Path) -> None:
+def test_a_broken_or_locked_repository_never_stops_a_run(fault: str, tmp_path: Path) -> None:
     run = tmp_path / "runs" / fault
     repo = run.parent / ".aim"
     if fault == "broken":
@@ -298,7 +298,7 @@ def test_a_broken_or_locked_repository_never_stops_a_training(fault: str, tmp_pa
 
 
 def assert_trained_without_aim(done: subprocess.CompletedProcess[str], run: Path) -> None:
-    """It came to its end with all its lines, and said once what to do about Aim."""
+    """It finished with all its lines, and said once what to do about Aim."""
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(HINT) == 1, done.stdout
     assert json.loads((run / "summary.json").read_text())["finished"]

@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
             assert time.monotonic() < deadline
             time.sleep(0.05)
         family = below(process.pid)
-        second = call(started)  # beside the first
+        second = call(started)  # next to the first
         assert second.returncode == 1
         assert "is at work in" in second.stderr
         process.send_signal(signal.SIGINT)

@@ -43,7 +43,7 @@ def test_a_run_counts_its_updates_and_reports_its_losses(run: Path) -> None:
     assert {name.split(".")[2] for name in tensors if name.startswith("model.lora.")} == {"default"}  # and no target
 
 
-def test_a_killed_run_goes_on_to_the_same_end(run: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_end(run: Path, tmp_path: Path) -> None:
     again = tmp_path / "killed"
     assert interrupt(tiny_ppo(again), again, 7, signal.SIGKILL) == -signal.SIGKILL
     assert interrupt(command("train", resume=str(again)), again, 13, signal.SIGTERM) == 0

@@ -113,7 +113,7 @@ def test_files_are_a_chart_and_a_trace(side_by_side: tuple[Path, dict[str, Any]]
         assert scoring == pytest.approx(1e6 * profile["seconds"]["scoring"])
 
 
-def test_a_run_goes_on_from_its_checkpoint_and_stays_as_it_is(tiny_run: Path, tmp_path: Path) -> None:
+def test_a_run_continues_from_its_checkpoint_and_is_left_unchanged(tiny_run: Path, tmp_path: Path) -> None:
     def content() -> dict[str, str]:
         files = sorted(file for file in tiny_run.rglob("*") if file.is_file())
         return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

@@ -89,14 +89,14 @@ def test_same_seed_same_run(tiny_run: Path, tmp_path: Path) -> None:
     assert_same_end(tmp_path / "again", tiny_run)
 
 
-def test_an_encoder_decoder_is_killed_and_goes_on(tiny_t5_run: Path, tmp_path: Path) -> None:
+def test_an_encoder_decoder_is_killed_and_resumes(tiny_t5_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "killed"
     assert interrupt(tiny_train(run, T5), run, 9, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, tiny_t5_run)
 
 
-def test_a_run_with_history_in_its_prompts_is_killed_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "killed"
     assert call(tiny_train(whole, "prompt.history=3")).returncode == 0
     assert interrupt(tiny_train(run, "prompt.history=3"), run, 9, signal.SIGKILL) == -signal.SIGKILL
@@ -265,7 +265,7 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
 
 
-def test_a_full_disk_stops_the_run_with_a_message_and_it_goes_on_once_there_is_room(
+def test_a_full_disk_stops_the_run_with_a_message_and_it_resumes_once_there_is_room(
     tiny_run: Path, tmp_path: Path
 ) -> None:
     """A file size limit stands in for the disk, since mounting a small one takes privileges: the same failing write."""

@@ -317,7 +317,7 @@ def test_every_setting_explains_itself() -> None:
     assert missing == []
 
 
-def test_algorithms_are_told_apart_by_their_type() -> None:
+def test_the_type_selects_the_algorithm() -> None:
     assert isinstance(parse({}).algo, SacConfig)
     assert isinstance(parse({"algo": {"gamma": 0.5}}).algo, SacConfig)
     ppo = parse({"algo": {"type": "ppo", "gamma": 0.5}}).algo

@@ -24,7 +24,7 @@ LAUNCH = ROOT / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 NODES = ("node1", "node2", "node3")
 
-# Stand-ins write each call to one log. `ray start --block` stays until it is told to end, as the real one does.
+# Stand-ins write each call to one log. `ray start --block` stays until it is asked to end, as the real one does.
 STAND_INS = {
     "scontrol": '[ "$1" = requeue ] && echo "scontrol $*" >>"$LOG" || printf "%s\\n" $NODES',
     "hostname": "echo 10.0.0.1 192.168.0.1",
@@ -115,7 +115,7 @@ def test_a_job_starts_the_head_then_the_workers_then_the_training(job: dict[str,
     assert set(Path(job["LOG"] + ".cpus").read_text().split()) == {job["SLURM_CPUS_PER_TASK"]}
 
 
-def test_the_trainings_exit_code_is_the_jobs(job: dict[str, str]) -> None:
+def test_the_runs_exit_code_is_the_jobs(job: dict[str, str]) -> None:
     code, _, lines = finished(job | {"CODE": "3"})
     assert code == 3
     assert not any("requeue" in line for line in lines)
@@ -139,7 +139,7 @@ def test_term_is_passed_on_and_the_job_queued_again_to_resume(job: dict[str, str
     ]
 
 
-def test_a_told_training_that_fails_is_not_queued_again(job: dict[str, str]) -> None:
+def test_a_run_that_fails_when_asked_to_end_is_not_queued_again(job: dict[str, str]) -> None:
     process = start(job | {"WAITS": "1", "TOLD_CODE": "5"})
     until(job, "sacglam train")
     time.sleep(0.3)
@@ -203,7 +203,7 @@ def test_the_cluster_file_is_one_that_ray_takes() -> None:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every `sacglam ...` in launch/, the README and docs/, each with the file it stands in."""
+    """Every `sacglam ...` in launch/, the README and docs/, each with its file."""
     found = []
     for path in [*sorted(LAUNCH.iterdir()), ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = path.read_text().replace("\\\n", " ")
@@ -239,7 +239,7 @@ def _words(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stage", range(4))
-def test_the_zero_configurations_are_what_deepspeed_is_told(stage: int) -> None:
+def test_the_zero_configurations_are_what_deepspeed_is_given(stage: int) -> None:
     assert json.loads((ROOT / "launch" / f"zero{stage}.json").read_text()) == engine_config(stage, 2, None)
 
 

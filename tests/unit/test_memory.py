@@ -1,4 +1,4 @@
-"""Memory as the system tells it: a tensor of known size shows, and again when its memory was freed before."""
+"""Memory as the system reports it: a tensor of known size shows, also where memory was freed before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from sacglam.memory import free_bytes, peak_bytes, resident_bytes, total_bytes
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on a CPU Linux alone tells")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on a CPU only Linux reports it")
 MIB = 2**20
 
 

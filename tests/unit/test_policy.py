@@ -23,7 +23,7 @@ def _log_policy(*probabilities: float) -> LogPolicy:
 
 
 class Drawn:
-    """Stands for a generator that draws one known number."""
+    """A generator that draws one known number."""
 
     def __init__(self, number: float) -> None:
         self.number = number

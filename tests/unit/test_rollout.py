@@ -1,4 +1,4 @@
-"""The rollout: lockstep, order, versions, and open episodes that go on as if nothing had happened."""
+"""The rollout: lockstep, order, versions, and open episodes that continue as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_random_starts_draw_goals_uniformly_and_new_seeds() -> None:
 
 @dataclass
 class Run:
-    """A rollout over Playground with all of its random state, as a training has it."""
+    """A rollout over Playground with all of its random state, as a run has it."""
 
     rollout: Rollout
     starts: RandomStarts
@@ -298,7 +298,7 @@ def test_playground_episodes_obey_their_environment() -> None:
 @pytest.mark.parametrize("make_scorer", [UniformScorer, Scripted])
 @settings(deadline=None, max_examples=25)
 @given(before=st.integers(0, 30), after=st.integers(1, 15), seed=st.integers(0, 1000))
-def test_it_goes_on_after_restore_as_without(
+def test_it_continues_after_restore_as_without(
     make_scorer: type[UniformScorer | Scripted], before: int, after: int, seed: int
 ) -> None:
     original = _run(make_scorer(), seed)
@@ -313,7 +313,7 @@ def test_it_goes_on_after_restore_as_without(
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 4), st.lists(st.sampled_from("1234"), max_size=8), st.integers(0, 12))
-def test_a_drain_goes_on_after_restore_even_when_some_environments_rest(
+def test_a_drain_continues_after_restore_even_when_some_environments_rest(
     copies: int, goals: list[str], moment: int
 ) -> None:
     whole = [list(ended) for ended in _rollout([Steady() for _ in range(copies)], iter(_starts(*goals))).drain()]
@@ -327,7 +327,7 @@ def test_a_drain_goes_on_after_restore_even_when_some_environments_rest(
     assert [ended for ended in resumed.drain() if ended] == [ended for ended in whole[moment:] if ended]
 
 
-def test_more_environments_than_before_begin_anew() -> None:
+def test_more_environments_than_before_begin_new_episodes() -> None:
     state = _opened(Steady()).state()
     resumed = _rollout([Steady(), Steady()], iter(_starts("1")))
     resumed.restore(state)

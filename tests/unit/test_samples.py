@@ -1,4 +1,4 @@
-"""Sample episodes: what stands in them is what the policy and the critic said of their states."""
+"""Sample episodes: they hold what the policy and the critic said of their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes make their goal possible, and texts tell them exactly."""
+"""Scenes make their goal possible, and texts show them exactly."""
 
 from __future__ import annotations
 

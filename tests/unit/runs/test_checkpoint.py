@@ -258,7 +258,7 @@ def test_where_there_is_none_it_says_so(tmp_path: Path) -> None:
             restore_newest(root, _mark, lambda warning: None)
 
 
-def test_going_on_before_damaged_checkpoints_keeps_the_new_ones(tmp_path: Path) -> None:
+def test_resuming_before_damaged_checkpoints_keeps_the_new_ones(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         folder = save(tmp_path, step, _small(step), keep=3)
         if step > 10:

@@ -89,7 +89,7 @@ def test_what_is_played(algo: str) -> None:
     assert played.replay_bytes > 64 * 200
 
 
-def test_a_full_buffer_is_what_is_reckoned_with() -> None:
+def test_memory_is_that_of_a_full_buffer() -> None:
     small, large = (
         play(configuration.load(None, [*SHORT, f"replay.capacity={capacity}"])).replay_bytes
         for capacity in (10_000, 100_000)

@@ -146,7 +146,7 @@ def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
     assert values["setting"]["other_settings"] == []
     assert values["setting"]["environments"] == ["playground_simple"]
     assert values["setting"]["cores"] == [cpu.cores()]
-    assert values["setting"]["runs_without_a_note_of_the_machine"] == 5  # nor of the runs beside them
+    assert values["setting"]["runs_without_a_note_of_the_machine"] == 5  # nor of the runs next to them
     # 3 runs of 400 s and 2 of 800 s
     assert values["setting"]["training_minutes"] == round(2800 / 60, 1)
 

@@ -30,7 +30,7 @@ def test_new_begun_finished(tmp_path: Path, finish: Finish) -> None:
         assert (one.begun, one.finished) == (True, False)
 
 
-def test_the_same_settings_pass_wherever_auto_came_to(tmp_path: Path, finish: Finish) -> None:
+def test_the_same_settings_pass_whatever_auto_chose(tmp_path: Path, finish: Finish) -> None:
     one = run(tmp_path)
     finish(one, [0.5])
     check_same([one])

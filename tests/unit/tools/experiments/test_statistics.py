@@ -76,14 +76,14 @@ def test_ratio_turned_round_is_its_inverse(pairs: list[tuple[float, float]]) -> 
     assert there.mean * back.mean == pytest.approx(1)
 
 
-def test_crossing_of_runs_that_all_came_there() -> None:
+def test_crossing_of_runs_that_all_reached_it() -> None:
     found = crossing([300.0, 100.0, 200.0])
     assert (found.reached, found.median) == (3, 200)
     assert found.estimate is not None
     assert found.estimate.mean == 200
 
 
-def test_a_run_that_never_came_there_counts_as_the_longest() -> None:
+def test_a_run_that_never_reached_it_counts_as_the_longest() -> None:
     found = crossing([300.0, None, 100.0])
     assert (found.reached, found.median, found.estimate) == (2, 300, None)
 
