@@ -39,12 +39,11 @@ def draw_curves(directory: RunDirectory) -> None:
     for axes, (title, names) in zip(figure.subplots(2, 3).flat, panels, strict=True):
         for name in names:
             _plot(axes, lines, name, _LABELS.get(name, name))
-        axes.set_title(title)
-        axes.set_xlabel("environment steps")
+        axes.set(title=title, xlabel="environment steps")
         axes.grid(alpha=0.3)
         if title == "success":
             _mark_evaluations(axes, summary)
-        if axes.get_legend_handles_labels()[0] and (len(names) > 1):
+        if len(names) > 1 and axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small")
     with explained(directory.curves):
         figure.savefig(directory.curves, dpi=110)

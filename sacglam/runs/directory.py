@@ -91,10 +91,10 @@ class RunDirectory:
             except FileExistsError:
                 if self.claimed:
                     raise self._occupied() from None
-        _replace(self.config_file, config.to_yaml())
+        self.settle(config)
 
     def settle(self, config: Config) -> None:
-        """Write the run's configuration again, with what was decided since `claim`."""
+        """Write the run's configuration, again where something was decided since `claim`."""
         _replace(self.config_file, config.to_yaml())
 
     @contextmanager

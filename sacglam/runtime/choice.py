@@ -1,7 +1,7 @@
 """`engines.type: auto`: the faster kind of engine for a run, by a short measurement at its start."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -100,9 +100,6 @@ def choose_engine(
     if kind == "packed":
         engines.restart(start(kind))
         engines.wait_ready(tick)
-    note(f"engines: {kind}; an interval's hand-off and scoring take {_listed(seconds)}")
+    measured = ", ".join(f"{each} {taken:.3g} s" for each, taken in seconds.items())
+    note(f"engines: {kind}; an interval's hand-off and scoring take {measured}")
     return EngineChoice(kind, seconds)
-
-
-def _listed(seconds: Mapping[EngineKind, float]) -> str:
-    return ", ".join(f"{kind} {each:.3g} s" for kind, each in seconds.items())

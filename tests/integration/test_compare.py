@@ -221,10 +221,8 @@ def test_the_proportion_of_goals_needs_no_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["ablate", "critc"], "did you mean 'critic'"),
         (["compare", "no_such.yaml"], "no_such.yaml"),
         (["ablate", "critic", "--set", "threads=2"], "--threads"),
-        (["ablate", "critic", "--set", "algo.gama=2"], "did you mean 'algo.gamma'"),
         (["ablate", "critic", "--report-only"], "no run under"),
     ],
 )

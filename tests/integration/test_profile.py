@@ -140,7 +140,6 @@ def test_the_table_says_what_is_shown(tmp_path: Path) -> None:
     [
         (["no_such_file.yaml"], "no_such_file.yaml"),
         (["."], "expected a run directory with a config.yaml"),
-        (["--set", "algo.gama=0.9"], "did you mean 'algo.gamma'"),
         (["--set", "device=cuda:7"], "cannot be used here"),
     ],
 )

@@ -124,6 +124,7 @@ def test_every_fault_gets_a_line() -> None:
         ("checkpoint.keep", 1),
         ("critic.backbone", "none"),
         ("model.dtype", "float16"),
+        ("device", "gpu"),
         ("algo.type", "dqn"),
     ],
 )

@@ -68,7 +68,7 @@ class Playground(TextEnv):
         self._sequential = default_sequential if sequential is None else sequential
         self._num_objects = default_objects if num_objects is None else num_objects
         self._max_steps = default_steps if max_steps is None else max_steps
-        fewest = scene.slots_needed(self._sequential)
+        fewest = 3 if self._sequential else 2  # one for each part of a goal, and a supply that grows what must grow
         if not fewest <= self._num_objects <= _MOST_OBJECTS:
             raise ConfigError(
                 f"playground: expected num_objects from {fewest}, which the goals need, to {_MOST_OBJECTS}, "

@@ -13,11 +13,6 @@ def draw(rng: Random, name: Name = ANYTHING) -> Thing:
     return Thing(rng.choice(name.colours), type_)
 
 
-def slots_needed(sequential: bool) -> int:
-    """The most objects that a goal needs: one for each part, and a supply that grows what must grow."""
-    return 3 if sequential else 2
-
-
 def sample(goal: Goal, num_objects: int, rng: Random) -> tuple[Thing, ...]:
     """Draw `num_objects` objects, no two alike in colour and type, with which `goal` is possible, in random order.
 

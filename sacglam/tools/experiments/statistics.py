@@ -150,7 +150,7 @@ def crossing(values: Sequence[float | None]) -> Crossing:
     return Crossing(
         values=tuple(values),
         reached=len(known),
-        median=None if middle == inf else middle,
+        median=_finite(middle),
         estimate=estimate(known) if len(known) == len(values) else None,
     )
 
