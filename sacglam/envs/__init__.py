@@ -8,12 +8,11 @@ from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.checks import CheckedEnv, check_actions, check_env
 from sacglam.envs.playground import Playground
-from sacglam.envs.registry import Description, check_trusted, describe, make, register
+from sacglam.envs.registry import check_trusted, describe, make, register
 from sacglam.envs.textworld import TextWorld
 
 __all__ = [
     "CheckedEnv",
-    "Description",
     "Split",
     "TextEnv",
     "check_actions",
