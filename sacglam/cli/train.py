@@ -1,4 +1,4 @@
-"""Commands that train: an agent, the built-in model, and for a moment, to see where the time goes."""
+"""Commands that train: an agent, a tiny language model, or a few intervals to profile."""
 
 import json
 from dataclasses import replace

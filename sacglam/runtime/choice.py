@@ -47,7 +47,7 @@ class Workload:
     intervals: int
 
     def interval_seconds(self, engines: EngineGroup, measured: int = PASSES - 1) -> float:
-        """Seconds of an interval: medians of so many loads and passes after one to warm up.
+        """Seconds of an interval, from the medians of `measured` loads and passes after one to warm up.
 
         Each pass follows a load, so that an engine's prefix cache is as empty as it is after a hand-off.
         """

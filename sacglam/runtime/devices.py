@@ -31,7 +31,7 @@ def absolute(model: ModelConfig) -> ModelConfig:
 
 
 def resolve_device(config: Config) -> str:
-    """The device that `auto` stands for on this machine, or the one named."""
+    """The device that is named, or what `auto` means on this machine."""
     if config.device != "auto":
         return config.device
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -204,7 +204,7 @@ def _reset(env: Any, seed: int) -> tuple[Any, Any]:
 
 
 def _five(obs: Any, reward: float, done: bool, info: Mapping[str, Any]) -> tuple[Any, float, bool, bool, Any]:
-    """The results of a step in the form of today, from those that environments of gym had."""
+    """Gymnasium's five results of a step, from the four of older gym environments."""
     truncated = bool(info.get("TimeLimit.truncated", False))
     return obs, reward, done and not truncated, truncated, info
 

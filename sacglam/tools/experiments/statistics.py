@@ -106,8 +106,8 @@ def bootstrap(statistic: Callable[..., FloatArray], *strata: FloatArray) -> tupl
 def break_even(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> BreakEven:
     """From which latency on `ones` are faster than `others`: the (waits, seconds) of their runs, inf if not reached.
 
-    With steps that take l seconds longer, a run that waits for so many of them takes seconds + l waits. The medians of
-    waits and of seconds stand for the runs.
+    If a step takes l seconds longer, a run that waits for so many steps takes seconds + l waits. The sides are compared
+    by their median waits and seconds.
     """
 
     def latency(ones_RN2: FloatArray, others_RN2: FloatArray) -> FloatArray:
