@@ -37,13 +37,6 @@ def test_the_prompt_by_hand() -> None:
     )
 
 
-def test_the_goal_changes_the_prompt_and_not_the_actions() -> None:
-    observation = Observation("text", ("a", "b"))
-    one, other = query("x", observation), query("y", observation)
-    assert one.prompt != other.prompt
-    assert one.actions == other.actions
-
-
 def test_settings_by_hand() -> None:
     """A past as long as the settings ask for, a longer and a shorter one; braces in texts are texts."""
     prompt, observation = Prompt(LISTED), Observation("here", ("x", "y {z}"))

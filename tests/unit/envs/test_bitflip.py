@@ -107,11 +107,6 @@ def test_the_goals_are_all_bit_strings_in_order_of_their_numbers() -> None:
     assert [letter.isupper() for letter in goals[number].split()] == [bool(number >> bit & 1) for bit in range(16)]
 
 
-def test_no_goal_is_held_out_and_there_is_one_type() -> None:
-    assert len(ENV.goals("heldout")) == 0
-    assert ENV.goal_type("a B c D") == "bitflip"
-
-
 @pytest.mark.parametrize("bits", [0, 17])
 def test_a_number_of_bits_out_of_range_is_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="expected 1 to 16 bits"):
