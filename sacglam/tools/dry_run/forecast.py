@@ -94,7 +94,7 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     state_s = calibration.scoring.seconds["scoring"] / calibration.scoring.size / engines
     steps = _intervals(config) * config.algo.update_interval
     found = {
-        "environment": steps * played.environment_s,
+        "environment": (config.random_steps + steps) * played.environment_s,
         "scoring": steps * state_s,
         "replay": _intervals(config) * played.replay_s,
     }
@@ -138,4 +138,5 @@ def _rows(config: Config, phase: str) -> int:
 
 
 def _intervals(config: Config) -> int:
-    return math.ceil(config.steps / config.algo.update_interval)
+    """Those in which the policy plays: before them, in random steps, nothing is scored or learnt."""
+    return math.ceil((config.steps - config.random_steps) / config.algo.update_interval)
