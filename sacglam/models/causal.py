@@ -10,7 +10,7 @@ from typing_extensions import override
 from sacglam.errors import ModelError
 from sacglam.models.frozen_layers import FrozenLayers
 from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of
-from sacglam.models.packing import PackedCausal, additive, attention_mask, pack
+from sacglam.models.packing import PackedCausal, additive, attention_mask, distinct, pack
 from sacglam.models.tokens import TokenisedQuery
 
 
@@ -51,6 +51,7 @@ class CausalLM(LoraLM[PackedCausal]):
         packed = super().pack(queries)
         if self.frozen is None:
             return packed
+        queries, _ = distinct(queries)
         outputs = self.frozen.outputs(queries, self._run_alone)
         frozen_BSH = outputs[0].new_zeros(*packed.ids_BS.shape, outputs[0].shape[-1])
         width = max(len(query.prompt) for query in queries)

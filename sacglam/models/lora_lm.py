@@ -25,7 +25,7 @@ from sacglam.memory import free_bytes
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.lora_linear import LoraLinear
-from sacglam.models.packing import Packed
+from sacglam.models.packing import Packed, distinct
 from sacglam.models.tokens import TokenisedQuery
 
 P = TypeVar("P", bound=Packed)
@@ -157,9 +157,10 @@ class LoraLM(PackedLM, Generic[P]):
 
     @override
     def pack(self, queries: Sequence[TokenisedQuery]) -> P:
-        packed = self.packed(self._model, queries, self._bucket)
+        states, row_B = distinct(queries)  # an action that changes nothing leads to the same state, with one goal
+        packed = self.packed(self._model, states, self._bucket)
         _check_memory(packed, self._model.dtype, self.device)
-        return packed.to(self.device)
+        return packed.read_for(row_B).to(self.device)
 
     def _hidden(self, packed: P, adapter: str) -> Tensor:
         return self.hidden(self._model, packed, partial(self._run, adapter))

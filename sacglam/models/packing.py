@@ -11,7 +11,7 @@ N action tokens, those shared counted once, X actions of all rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +32,8 @@ class Packed:
     continues it, padding's by itself alone. `scored_rows` lists the positions whose next-token distribution is needed,
     once each (one serves the first token of all a state's actions), as ascending indices into the flattened (B * S)
     positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is `token_id[n]`. Tokens are
-    in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`.
+    in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`. After `read_for`, B states
+    share fewer rows: what has no S or R is by state.
     """
 
     ids_BS: Tensor
@@ -52,6 +53,18 @@ class Packed:
         moved: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         moved |= {name: sent(value, device) for name, value in moved.items() if isinstance(value, Tensor)}
         return type(self)(**moved)
+
+    def read_for(self, row_B: Tensor) -> Self:
+        """The same rows, read for B states, of which several may be in one row."""
+        names = ("token_index_BAT", "last_row_BA", "prompt_row_B", "actions_BA", "lengths_BA")
+        return replace(self, **{name: getattr(self, name)[row_B] for name in names})
+
+
+def distinct(queries: Sequence[TokenisedQuery]) -> tuple[list[TokenisedQuery], Tensor]:
+    """The queries without repetition, and the place of each (B,) among them."""
+    places: dict[TokenisedQuery, int] = {}
+    place_B = [places.setdefault(query, len(places)) for query in queries]
+    return list(places), torch.tensor(place_B)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

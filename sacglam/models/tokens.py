@@ -3,7 +3,7 @@
 This is the only place where they become tokens, for the learner, all engines and agents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +20,9 @@ _CACHED_TEXTS = 200_000
 _EXAMPLE = Observation("You see: red cat", ("Go to red cat", "Grasp", "Open door 2"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TokenisedQuery:
-    """A query as token ids: `prompt` (P,) and one array (L_a,) for each action."""
+    """A query as token ids: `prompt` (P,) and one array (L_a,) for each action. The same query is the same object."""
 
     prompt: Ids
     actions: tuple[Ids, ...]
@@ -64,16 +64,19 @@ class QueryTokenizer:
         self._cache: dict[str, Ids] = {}
 
     def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
-        """Token ids of each query.
+        """Token ids of each query; one object for those that are the same.
 
         Raises:
             ModelError: a text without tokens, or prompt + action longer than the model allows.
         """
-        if self._dropped:
-            queries = [Query(q.prompt, tuple(a.removeprefix(self._dropped) for a in q.actions)) for q in queries]
-        queries = [self._in_chat(query) for query in queries]
-        self._fill_cache(queries)
-        return [self._tokenise(query) for query in queries]
+        shown = {query: self._shown(query) for query in queries}
+        self._fill_cache(shown.values())
+        found = {query: self._tokenise(as_shown) for query, as_shown in shown.items()}
+        return [found[query] for query in queries]
+
+    def _shown(self, query: Query) -> Query:
+        """The texts that the model reads."""
+        return self._in_chat(Query(query.prompt, tuple(action.removeprefix(self._dropped) for action in query.actions)))
 
     def _in_chat(self, query: Query) -> Query:
         """With the prompt as a user's message, where the settings say so."""
@@ -88,7 +91,7 @@ class QueryTokenizer:
             ) from error
         return Query(chat, query.actions)
 
-    def _fill_cache(self, queries: Sequence[Query]) -> None:
+    def _fill_cache(self, queries: Collection[Query]) -> None:
         texts = {text for q in queries for text in (q.prompt, *q.actions)}
         missing = texts - self._cache.keys()
         if not missing:

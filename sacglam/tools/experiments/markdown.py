@@ -201,7 +201,8 @@ _HOW_TO_READ = """## How to read it
   run that never reached it counts as longer than all others in the median, and there is no mean.
 - Seconds are those of training, without evaluations, sample episodes and checkpoints, and CPU seconds are those of
   all processes meanwhile; -: not all runs have recorded them. A mean over seconds ends with its fastest seed.
-- Forward passes are the least that the settings allow: one at a state to act, two for forward and backward.
+- Forward passes are the least that the settings allow if no state occurs twice: one at a state to act, two for forward
+  and backward.
 - Added latency is paid once for each step, since copies step one after another; with `env.workers`, once for as many
   steps as there are workers. With `runtime.lag` a slow environment hides updates, and the time is shorter. Intervals of
   the latency come from resampling the seeds of both."""

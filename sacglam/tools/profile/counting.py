@@ -66,10 +66,11 @@ class PassCounter:
     def _pass(self, packed: Packed) -> Pass:
         prompt, actions, computed = 0, len(packed.token_id_N), packed.ids_BS.numel()
         if isinstance(packed, PackedCausal):
-            prompt = int((packed.positions_BS.flatten()[packed.prompt_row_B] + 1).sum())
+            prompt = _once(packed, packed.positions_BS.flatten()[packed.prompt_row_B] + 1)
         elif isinstance(packed, PackedSeq2Seq):
             prompt = int(packed.prompt_mask_BP.sum())
-            actions, computed = actions + int(packed.actions_BA.sum()), computed + packed.prompt_ids_BP.numel()
+            actions += _once(packed, packed.actions_BA.sum(dim=1))
+            computed += packed.prompt_ids_BP.numel()
         return Pass(
             phase=self._recorder.phase,
             states=len(packed.ids_BS),
@@ -98,6 +99,11 @@ class PassCounter:
                 sum(each.tokens for each in passes), computed, computed * flop[phase] // positions[phase]
             )
         return found
+
+
+def _once(packed: Packed, number_B: torch.Tensor) -> int:
+    """The sum over states, of which those that share a row count once."""
+    return sum(dict(zip(packed.prompt_row_B.tolist(), number_B.tolist(), strict=True)).values())
 
 
 def _more_kernels(model: ModelConfig) -> dict[Any, Callable[..., int]]:

@@ -22,6 +22,7 @@ from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
 from sacglam.models.loading import _checkpoint_layers, lora_config
 from sacglam.models.lora_lm import decoder_of
+from sacglam.models.packing import distinct
 from sacglam.models.packing_check import check_frozen
 from tests.unit.models.reference import (
     CONFIGS,
@@ -168,9 +169,10 @@ STATES = [query for seed in range(4) for query in ragged(seed)]
 
 def kept_of(lm: CausalLM, batch: Sequence[int]) -> list[Tensor]:
     """The frozen layers' output at each state's tokens, as a packed batch has it."""
-    packed = lm.pack([STATES[i] for i in batch])
+    queries = [STATES[i] for i in batch]
+    packed, (_, row_B) = lm.pack(queries), distinct(queries)
     assert packed.frozen_BSH is not None
-    return [row_SH[row_SH.any(dim=-1)] for row_SH in packed.frozen_BSH]  # padding is zero
+    return [row_SH[row_SH.any(dim=-1)] for row_SH in packed.frozen_BSH[row_B]]  # padding is zero
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +202,7 @@ def test_the_state_used_least_recently_is_dropped_first() -> None:
     lm = keeping()
     sizes = [tensor.nbytes + 8 * len(tensor) for tensor in kept_of(lm, [0, 1, 2])]  # the key has 8 bytes a token
     lm.keep_frozen(sum(sizes) - 1)
-    before = kept_of(lm, [0, 1, 0, 2])
+    before = [*kept_of(lm, [0, 1]), *kept_of(lm, [0, 2])]
     with torch.no_grad():
         layers_of(lm)[0].mlp.down_proj.weight.zero_()
     after = kept_of(lm, [0, 2, 1])

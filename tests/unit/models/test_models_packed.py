@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 from torch import Tensor
@@ -52,16 +54,34 @@ def test_an_output_says_what_is_padding(name: str) -> None:
         assert output.lengths_BA[row, :count].tolist() == [len(action) for action in query.actions]
 
 
+@pytest.mark.parametrize("name", BOTH)
+def test_a_state_that_is_there_more_than_once_is_computed_once(name: str) -> None:
+    lm, queries = tiny_lm(name), ragged()
+    place_B = [1, 0, 1, 2, 0, 1]
+    packed = lm.pack([queries[i] for i in place_B])
+    assert len(packed.ids_BS) == 3
+    output, weight_B = lm.forward(packed), torch.arange(1.0, 7.0)[:, None]
+    apart = lm.forward(lm.pack([queries[i] for i in (1, 0, 2)]))
+    for field in fields(output):
+        assert torch.equal(getattr(output, field.name), getattr(apart, field.name)[[0, 1, 0, 2, 1, 0]])
+    (weight_B * output.log_probs_BA).sum().backward()
+    got = gradients(lm)
+    lm.module.zero_grad()
+    for i, weight in zip(place_B, weight_B, strict=True):
+        (weight * lm.forward(lm.pack([queries[i]])).log_probs_BA).sum().backward()
+    assert_same_gradients(got, gradients(lm))
+
+
 @pytest.mark.parametrize(("actions", "rows"), [(20_000, 1), (6_000, 4)])
 def test_more_actions_than_fit_in_memory_are_refused(actions: int, rows: int) -> None:
     """Of 20 tokens: with 6 bytes for each pair of tokens in a row 894 GiB, or in 4 rows 322, less what they share."""
     ids = torch.randint(50, (actions, 20), generator=torch.Generator().manual_seed(0)).numpy()
-    query = TokenisedQuery(ids[0], tuple(ids))
+    queries = [TokenisedQuery(ids[row], tuple(ids)) for row in range(rows)]
     message = (
         rf"{actions:,} actions are packed to [\d,]+ tokens .* masks of {rows} in one pass alone take [\d.]+ GiB of"
     )
     with pytest.raises(ModelError, match=message):
-        tiny_lm("llama").pack([query] * rows)
+        tiny_lm("llama").pack(queries)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")

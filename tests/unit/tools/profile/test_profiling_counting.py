@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,14 @@ LAYER = 2 * 64 * HEADS + 2 * 64 * 48 + 3 * 64 * 160
 ADAPTER = RANK * (2 * (64 + HEADS) + 2 * (64 + 48) + 3 * (64 + 160))
 
 
-def states(prompt: int, *actions: int) -> TokenisedQuery:
-    return TokenisedQuery(np.arange(1, prompt + 1), tuple(np.arange(1, n + 1) + 10 * i for i, n in enumerate(actions)))
+def states(prompt: int, *actions: int, first: int = 1) -> TokenisedQuery:
+    """A prompt that begins with the token `first`, and actions of so many tokens."""
+    ids = tuple(np.arange(1, n + 1) + 10 * i for i, n in enumerate(actions))
+    return TokenisedQuery(np.append(first, np.arange(2, prompt + 1)), ids)
 
 
-ALIKE = [states(20, 3, 2, 5, 4)] * 6
-"""34 positions, of which 1 + 2 + 1 + 4 + 3 are scored."""
+ALIKE = [states(20, 3, 2, 5, 4, first=first) for first in range(1, 7)]
+"""34 positions each, of which 1 + 2 + 1 + 4 + 3 are scored."""
 RAGGED = [states(5, 3, 1, 2), states(9, 4)]
 
 
@@ -182,6 +185,16 @@ def test_tokens_of_an_encoder_decoder_include_each_actions_start() -> None:
     counted.score(RAGGED)
     assert counted.counter.work(1, 2)["scoring"].tokens == (5 + 6 + 3) + (9 + 4 + 1)
     assert counted.counter.work(1, 2)["scoring"].tokens_computed == 2 * 9 + 2 * 9
+
+
+@pytest.mark.parametrize("model", [llama, t5])
+def test_a_state_that_is_there_twice_in_a_pass_counts_once(model: Callable[[], PackedLM]) -> None:
+    counted = Counted(model())
+    with counted.counter.flop:
+        counted.score(RAGGED)
+        counted.score([*RAGGED, RAGGED[0]])
+    once, twice = counted.counter.passes
+    assert (twice.states, twice.tokens, twice.computed) == (once.states, once.tokens, once.computed)
 
 
 def test_counting_changes_no_output() -> None:
