@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
 import torch
@@ -49,7 +49,9 @@ class Loop:
                     batches = () if rollout.at_random else experience.batches()
                 if batches:
                     probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
-                    self._pending_updates.append(parts.learners.learn(batches, updates, parts.handoff.publishes, probe))
+                    with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
+                        pending = parts.learners.learn(batches, updates, parts.handoff.publishes, probe)
+                    self._pending_updates.append(pending)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
                 self.window.add_episodes(batch.episodes, self._goal_type)
                 progress.env_steps += interval

@@ -70,11 +70,13 @@ def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, 
 def test_tokens_are_those_that_went_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
     sac, ppo = (profile["work"] for profile in side_by_side[1]["profiles"])
     assert sac.keys() == ppo.keys() == {"scoring", "target", "forward"}
-    # Of the states a SAC update looks at for its targets, twice each, those are left out that end an episode.
-    assert 1.0 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
+    # Of the states a SAC update looks at for its targets, twice each, those are left out that end an episode. In either
+    # pass a state that is there more than once is computed once.
+    assert 0.5 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
     # PPO looks at each state that was scored once more before the first epoch, and at the one after the last step.
-    assert ppo["forward"]["tokens"] == pytest.approx(4 * ppo["scoring"]["tokens"], rel=0.02)
-    assert 1.0 < ppo["target"]["tokens"] / ppo["scoring"]["tokens"] < 1.2
+    # A minibatch has more states than a pass of the rollout, so more of them are the same, and are computed once.
+    assert 0.7 < ppo["forward"]["tokens"] / (4 * ppo["scoring"]["tokens"]) < 1.0
+    assert 0.5 < ppo["target"]["tokens"] / ppo["scoring"]["tokens"] < 1.2
     for part in [*sac.values(), *ppo.values()]:
         assert 0 < part["tokens"] <= part["tokens_computed"]
 
@@ -164,8 +166,8 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"]["forwards"] == pytest.approx(17.8)
-    assert profile["updates"] == 12
+    assert profile["floor"]["forwards"] == pytest.approx(26.2)
+    assert profile["updates"] == 18
 
 
 @pytest.mark.slow
@@ -176,6 +178,6 @@ def test_an_engine_and_a_rank(tmp_path: Path) -> None:
     assert_adds_up(profile)
     assert profile["floor"] is None
     assert profile["work"] == {}
-    assert "handoff" in profile["seconds"]
+    assert {"submit", "handoff"} <= profile["seconds"].keys()
     assert "optimizer" in profile["rank_seconds_per_update"]
     assert "optimizer" not in profile["seconds"], "ranks learn on clocks of their own"

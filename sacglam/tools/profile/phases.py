@@ -65,6 +65,7 @@ PHASES: Mapping[str, Look] = {
     "environment": Look("environment", "#4e9a51"),
     "scoring": Look("scoring", "#a6d287"),
     "replay": Look("replay", "#e6c229"),
+    "submit": Look("batches: to the ranks", "#d9c27e"),
     "batch": Look("batch making", "#f2e29b"),
     "target": Look("target", "#9ecae1"),
     "forward": Look("forward", "#4292c6"),
