@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium.envs.toy_text import CliffWalkingEnv, FrozenLakeEnv, TaxiEnv
 from typing_extensions import override
 
@@ -14,14 +15,22 @@ def cell(row: int, column: int) -> str:
     return f"row {row + 1}, column {column + 1}"
 
 
+_TILES = {b"S": "ice", b"F": "ice", b"H": "a hole", b"G": "the present", b"E": "the edge"}
+
+
 class FrozenLake(Describer):
-    """Goals are the cells of ice; the task is the cell with the present, and a hole ends the episode."""
+    """Goals are the cells of ice; the task is the cell with the present, and a hole ends the episode.
+
+    The text names the tiles around, too: where ice is slippery, the best move is often the one away from a hole.
+    """
 
     names = ("Go left", "Go down", "Go right", "Go up")
 
     @override
     def text(self, obs: Any, info: Mapping[str, Any]) -> str:
-        return f"You are at {self.cell(obs)}"
+        (y, x), tiles = divmod(int(obs), self.env.ncol), np.pad(self.env.desc, 1, constant_values="E")
+        near = [_TILES[tiles[y + dy, x + dx]] for dy, dx in ((1, 0), (2, 1), (1, 2), (0, 1))]
+        return "You see {} left, {} down, {} right, {} up\nYou are at {}".format(*near, self.cell(obs))
 
     @override
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
@@ -44,6 +53,10 @@ class CliffWalking(FrozenLake):
     """Goals are the cells off the cliff; the task is the last one. A fall leads back to the start."""
 
     names = ("Go up", "Go right", "Go down", "Go left")
+
+    @override
+    def text(self, obs: Any, info: Mapping[str, Any]) -> str:
+        return f"You are at {self.cell(obs)}"
 
     @override
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
