@@ -164,7 +164,10 @@ def pretrain(
         Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
     ] = "llama",
     steps: Annotated[
-        int | None, typer.Option(help="Updates (default: 1000 with --env, else 2500); fewer for a trial.", min=1)
+        int | None,
+        typer.Option(
+            help="Updates (default: 1000 with --env, else 2500 or, with t5, 10000); fewer for a trial.", min=1
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[
@@ -205,7 +208,7 @@ def pretrain(
             display.stage("random play", corpus.PLAYED_STEPS)
             draw = corpus.world_documents(world, source.prompt, Random(seed), display.advance)
         else:
-            draw = corpus.builtin_documents(Random(seed))
+            draw = corpus.builtin_documents(Random(seed), architecture)
         display.stage("pre-training", settings.steps)
         loss = train.pretrain(folder, replace(recipe, settings=settings), draw, display.advance)
     print_plain(console, f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")

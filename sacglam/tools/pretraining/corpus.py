@@ -39,20 +39,25 @@ NAMES: tuple[Name, ...] = names(CATEGORIES)
 PLAYED_STEPS, LONGEST_EPISODE = 10_000, 50
 """Steps of random play that a world's corpus is drawn from, and those played of an episode."""
 SHOWN_STEPS = 3
+QUESTION = "Which:"
+QUESTIONS = {"llama": {QUESTION: 1.0}, "t5": {QUESTION: 0.5, "Goal: Grasp": 0.25, "Goal: Grow": 0.25}}
+"""How *reading* asks, with shares. A decoder finds the objects of a name under a goal, too, if it finds them here; an
+encoder, whose reading of a scene depends on all of the prompt, does not unless it has seen such a prompt."""
 MATCHED_ACTIONS = 8
 SEPARATORS = re.compile(r"[\n,.;:]+ *")
 
 
-def builtin_documents(rng: Random) -> Documents:
-    """The corpus of the models that come with sacglam, played as it is drawn."""
+def builtin_documents(rng: Random, architecture: str = "llama") -> Documents:
+    """The corpus of the model of this architecture that comes with sacglam, played as it is drawn."""
+    questions = QUESTIONS[architecture]
     draws = [
         partial(transcript, make("playground_simple"), rng),
         partial(transcript, make("playground"), rng),
         partial(transcript, make("bitflip", bits=10), rng),
         partial(words, rng),
-        partial(reading, rng),
+        *(partial(reading, rng, question) for question in questions),
     ]
-    weights = [0.3, 0.1, 0.05, 0.1, 0.45]
+    weights = [0.3, 0.1, 0.05, 0.1, *(0.45 * share for share in questions.values())]
     return lambda: rng.choices(draws, weights)[0]()
 
 
@@ -128,7 +133,7 @@ def matching(observation: Observation, rng: Random) -> Document:
     word = rng.choice(rng.choice(parts).split())
     found = [part for part in parts if word in part.split()]
     rng.shuffle(found)
-    return f"Which: {word}\n{observation.text}\n{', '.join(actions)}\nAnswer:", f" {', '.join(found)}"
+    return f"{QUESTION} {word}\n{observation.text}\n{', '.join(actions)}\nAnswer:", f" {', '.join(found)}"
 
 
 def words(rng: Random) -> Document:
@@ -142,7 +147,7 @@ def words(rng: Random) -> Document:
     return asked + colon, answers
 
 
-def reading(rng: Random) -> Document:
+def reading(rng: Random, question: str = QUESTION) -> Document:
     """The question which objects fit a name, a scene, and the answer."""
     things = [draw(rng) for _ in range(rng.choice((3, 3, 3, 6)))]
     grown = [rng.random() < 0.5 for _ in things]
@@ -152,7 +157,7 @@ def reading(rng: Random) -> Document:
     scene = Observation(f"You see: {', '.join(texts)}\nYou are on: {on}\nInventory: {held}", ())
     found = [text for text, thing in zip(texts, things, strict=True) if name.fits(thing)]
     rng.shuffle(found)
-    return f"Which: {name.text}\n{scene.text}\nAnswer:", f" {', '.join(found)}"
+    return f"{question} {name.text}\n{scene.text}\nAnswer:", f" {', '.join(found)}"
 
 
 def _fitting(thing: Thing, rng: Random) -> Name:

@@ -150,7 +150,7 @@ def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
 
 BUILTIN = {
     "llama": Recipe(PretrainSettings(), build_llama, llama_loss),
-    "t5": Recipe(PretrainSettings(batch_size=64), build_t5, t5_loss),
+    "t5": Recipe(PretrainSettings(steps=10_000, batch_size=64), build_t5, t5_loss),
 }
 """The recipes of the models that come with sacglam."""
 _SMALL = {"steps": 1000, "batch_size": 16, "vocabulary": 4096}
