@@ -58,14 +58,18 @@ RATES = {"actor_lr": 1.6e-3, "critic_lr": 1.6e-3}
 TWICE_THE_UPDATES = {"updates_per_interval": 8, "tau": 0.02, "warmup_updates": 40, **RATES}
 
 
-def test_the_bases_are_configurations_evaluated_on_the_way() -> None:
+def test_the_bases_are_the_simple_game_as_in_the_paper_evaluated_on_the_way() -> None:
     simple, base, plain_ppo, ppo = (
         yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
         for name in ("simple/sac_her", "ablations/base", "simple/ppo", "ablations/ppo")
     )
-    assert ppo == plain_ppo | EVALUATED
-    del simple["critic"]["target_backbone"]
-    assert base == simple | {"algo": simple["algo"] | TWICE_THE_UPDATES} | EVALUATED
+    del simple["critic"]["target_backbone"], simple["replay"], plain_ppo["algo"]["lr_decay"]
+    for beyond_the_paper in ("td_lambda", "soft_target", "self_imitation"):
+        del simple["algo"][beyond_the_paper]
+    algo = simple["algo"] | TWICE_THE_UPDATES | {"n_step": 5}
+    assert base == simple | {"steps": 3200, "algo": algo} | EVALUATED
+    tried_first = {"gamma": 0.9, "update_interval": 512, "batch_size": 128, "actor_lr": 8e-4, "critic_lr": 8e-4}
+    assert ppo == plain_ppo | {"steps": 12288, "algo": plain_ppo["algo"] | tried_first} | EVALUATED
 
 
 def test_variants_that_families_share_are_evaluated_at_the_same_steps() -> None:
