@@ -211,7 +211,7 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
             wait_for(lambda number=number: log.read_text().count("restarting it") == number + 1, process)
             # Once another interval is done, the new engine has answered and has seconds for the next, not minutes.
             wait_for_lines(run, max(lines(run) + 1, 1 + number * 17 // len(faults)), process, log)
-            time.sleep(random.random())  # a truly random moment: any must do
+            time.sleep(random.random() / 2)  # a truly random moment: any must do
             (engine,) = titled(process.pid, "ray::Engine")
             os.kill(engine.pid, fault)
         assert process.wait(timeout=300) == 0, log.read_text()
