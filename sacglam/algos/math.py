@@ -61,8 +61,18 @@ def actor_loss(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
 
 
 def imitation_loss(log_prob_B: Tensor, advantage_B: Tensor) -> Tensor:
-    """-mean_B log pi(a|s) max(R - V(s), 0), a scalar (Oh et al., 2018, Eq. 2)."""
+    """-mean_B log pi(a|s) max(A, 0), a scalar; with A = R - V(s) it is that of Oh et al. (2018), Eq. 2."""
     return -(log_prob_B * advantage_B.clamp(min=0)).mean()
+
+
+def relative_advantage(return_B: Tensor, value_B: Tensor) -> Tensor:
+    """1 - V(s) / R, at most 1, shape (B,); 0 where nothing was returned.
+
+    With R = gamma^d and V = gamma^D it is 1 - gamma^(D - d): it depends on how many steps sooner than expected the goal
+    was reached, and not on how far away it is, as R - V does.
+    """
+    found_B = return_B > 0
+    return torch.where(found_B, 1 - value_B / return_B.masked_fill(~found_B, 1.0), 0.0).clamp(max=1.0)
 
 
 def alpha_loss(log_alpha: Tensor, entropy_mean: float, target_entropy: float) -> Tensor:

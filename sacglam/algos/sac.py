@@ -196,7 +196,9 @@ def sac_losses(
         following_WT = torch.zeros_like(value_WT)
         following_WT[:, -1] = batch.return_after_W
         return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
-        advantage_B = return_WT.flatten()[batch.place_B] - equations.soft_value(log_pi_BA, q_CBA, 0.0)
+        return_B, value_B = return_WT.flatten()[batch.place_B], equations.soft_value(log_pi_BA, q_CBA, 0.0)
+        relative = config.relative_imitation
+        advantage_B = equations.relative_advantage(return_B, value_B) if relative else return_B - value_B
         log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
         imitation = equations.imitation_loss(log_prob_B, advantage_B)
         loss = loss + config.self_imitation * imitation

@@ -17,6 +17,7 @@ _LATER_KEYS = {
     "algo.td_lambda",
     "algo.soft_target",
     "algo.self_imitation",
+    "algo.relative_imitation",
     "model.lora.layers",
     "model.cache_mib",
     "model.compile",

@@ -238,6 +238,8 @@ class SacConfig(UpdateConfig):
     """Values in the critic's target include the policy's entropy (Eq. 3). False: without it, and kept within [0, 1]."""
     self_imitation: NonNegativeFloat = 0.0
     """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
+    relative_imitation: bool = False
+    """Imitate by 1 - V / R in place of R - V: far from the goal, where both are small, as much as near it."""
     update_interval: Positive = 32
     """Environment steps, over all copies together, between updates."""
     updates_per_interval: Positive = 2
@@ -251,6 +253,15 @@ class SacConfig(UpdateConfig):
     warmup_updates: NonNegative = 20
     """Initial updates in which only the critic learns."""
     alpha: AlphaConfig = AlphaConfig()
+
+    @model_validator(mode="after")
+    def _imitates(self) -> Self:
+        if self.relative_imitation and not self.self_imitation:
+            raise ValueError(
+                "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0; set that to 2, say, or "
+                "algo.relative_imitation to false"
+            )
+        return self
 
     @property
     @override

@@ -408,16 +408,19 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     [
         ("replay.random_steps=2880", "leaves none of the 2880 steps to learn in"),
         ("replay.sampling=ratio", "replay.balanced is for replay.sampling: future, got ratio"),
+        ("algo.self_imitation=0", "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
-    load(None, ["steps=2880", "replay.balanced=true", "replay.random_steps=2879"])
+    useful = ["steps=2880", "replay.balanced=true", "algo.relative_imitation=true"]
+    load(None, [*useful, "replay.random_steps=2879"])
     with pytest.raises(ConfigError, match=expected):
-        load(None, ["steps=2880", "replay.balanced=true", setting])
+        load(None, [*useful, setting])
 
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
-    later = ("td_lambda", "soft_target", "self_imitation", "layers", "cache_mib", "balanced", "random_steps")
+    imitation = ("self_imitation", "relative_imitation")
+    later = ("td_lambda", "soft_target", *imitation, "layers", "cache_mib", "balanced", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
     assert len(kept) == len(lines) - len(later)
@@ -426,7 +429,8 @@ def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     assert isinstance(found, SacConfig)
     assert (model.lora.layers, model.cache_mib) == (None, 0)
     assert config.prompt == PromptConfig()
-    assert (found.td_lambda, found.soft_target, found.self_imitation) == (None, True, 0.0)
+    assert (found.td_lambda, found.soft_target) == (None, True)
+    assert (found.self_imitation, found.relative_imitation) == (0.0, False)
     assert found.n_step == load(None).algo.n_step
     with pytest.raises(ConfigError, match=r"it lacks algo\.gamma"):
         parse_complete("".join(line for line in kept if not line.startswith("  gamma:")))

@@ -19,6 +19,7 @@ from sacglam.algos.math import (
     finite,
     imitation_loss,
     lambda_returns,
+    relative_advantage,
     soft_value,
     taken,
 )
@@ -86,6 +87,15 @@ def test_with_lambda_one_values_inside_do_not_count(value: float) -> None:
 def test_imitation_loss_by_hand() -> None:
     # -(ln(1/2) * 2 + ln(1/4) * 0) / 2 = ln 2: what returned less than its state's value does not count.
     assert imitation_loss(torch.tensor([-LN2, -2 * LN2]), torch.tensor([2.0, -3.0])).item() == pytest.approx(LN2)
+
+
+def test_relative_advantage_by_hand() -> None:
+    # 1 - 1/2 / 1 = 1/2; 1 - 1/8 / 1/4 = 1/2: the same, one step sooner than expected at gamma = 1/2; 1 - 1 / 1/4 = -3;
+    # 1 - (-1) / 1/4 = 5, cut off at 1; and two that returned nothing.
+    found = relative_advantage(
+        torch.tensor([1.0, 0.25, 0.25, 0.25, 0.0, 0.0]), torch.tensor([0.5, 0.125, 1.0, -1.0, 0.5, -0.5])
+    )
+    assert found.tolist() == [0.5, 0.5, -3.0, 1.0, 0.0, 0.0]
 
 
 def test_taken_picks_each_row_s_action_from_every_critic() -> None:

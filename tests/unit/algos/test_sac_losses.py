@@ -170,3 +170,10 @@ def test_imitation_follows_what_returned_more_than_its_state_is_worth() -> None:
     without, _ = _losses(Tables(), ALL_STEPS, td_lambda=0.8)
     assert loss.item() == pytest.approx(without.item() + 3 * metrics["imitation_loss"], rel=1e-5)
     assert "imitation_loss" not in _losses(Tables(), ALL_STEPS, td_lambda=0.8, self_imitation=3.0, train_actor=False)[1]
+
+
+def test_relative_imitation_by_hand() -> None:
+    # As above: returns 0, 1, 1.5 and 3 where V is 1.5, 1, 1.5 and 1, so that 1 - V / R is 0, 0, 0 and 2/3.
+    settings = {"td_lambda": 0.8, "self_imitation": 3.0, "relative_imitation": True}
+    _, metrics = _losses(Tables(), ALL_STEPS, **settings)
+    assert metrics["imitation_loss"] == pytest.approx(-2 / 3 * math.log(0.75) / 4, rel=1e-5)
