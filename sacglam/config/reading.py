@@ -25,6 +25,7 @@ _LATER_KEYS = {
     "prompt",
     "env.workers",
     "replay.balanced",
+    "replay.last_steps",
     "replay.random_steps",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""

@@ -326,6 +326,8 @@ class ReplayConfig(Section):
     """Share of relabelled rows in a batch with `sampling: ratio` or `future`."""
     balanced: bool = False
     """With `sampling: future`, relabel as often with each type of goal, however rarely it is achieved."""
+    last_steps: Positive | None = None
+    """With `sampling: future`, relabel only so many steps up to the achievement; None: all on the way to it."""
 
 
 class EvalConfig(Section):

@@ -164,7 +164,9 @@ class ReplayBuffer:
         goals = hindsight_goals(entry.episode, entry.start)
         goal_type = goal_type or _draw(rng, sorted({self._goal_type(goal) for goal in goals}))
         goal = _draw(rng, [goal for goal in goals if self._goal_type(goal) == goal_type])
-        return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
+        end = last_step(entry.episode, goal)
+        first = max(0, end + 1 - (self._config.last_steps or end + 1))
+        return Entry(entry.episode, goal, int(rng.integers(first, end + 1)))
 
     def state(self) -> tuple[Columns, dict[str, Any]]:
         """The buffer as number columns (for npz) and JSON values; each episode and each text is stored once."""

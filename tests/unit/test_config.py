@@ -408,19 +408,20 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     [
         ("replay.random_steps=2880", "leaves none of the 2880 steps to learn in"),
         ("replay.sampling=ratio", "replay.balanced is for replay.sampling: future, got ratio"),
+        ("replay.balanced=false replay.sampling=prior", "replay.last_steps is for replay.sampling: future, got prior"),
         ("algo.self_imitation=0", "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
-    useful = ["steps=2880", "replay.balanced=true", "algo.relative_imitation=true"]
+    useful = ["steps=2880", "replay.balanced=true", "replay.last_steps=8", "algo.relative_imitation=true"]
     load(None, [*useful, "replay.random_steps=2879"])
     with pytest.raises(ConfigError, match=expected):
-        load(None, [*useful, setting])
+        load(None, [*useful, *setting.split()])
 
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     imitation = ("self_imitation", "relative_imitation")
-    later = ("td_lambda", "soft_target", *imitation, "layers", "cache_mib", "balanced", "random_steps")
+    later = ("td_lambda", "soft_target", *imitation, "layers", "cache_mib", "balanced", "last_steps", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
     assert len(kept) == len(lines) - len(later)

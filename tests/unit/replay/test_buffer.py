@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -344,6 +344,25 @@ def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
     assert drawn.keys() == expected.keys()
     for goal, count in expected.items():
         assert drawn[goal] == pytest.approx(count, abs=120), goal
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
+    settings = {"sampling": "future", "balanced": balanced}
+    buffer = ReplayBuffer(ReplayConfig(hindsight_ratio=1.0, last_steps=3, **settings), _goal_type, PRIOR)
+    buffer.add(LONG)
+    starts = defaultdict(Counter)
+    for entry in buffer.sample(np.random.default_rng(0), 6_000):
+        starts["tea" if entry.goal == "grasp tea" else "other"][entry.start] += 1
+    # Of the four steps to the tea the last three, equally often; of the two to the others both.
+    assert sorted(starts["tea"]) == [1, 2, 3]
+    assert sorted(starts["other"]) == [0, 1]
+    for counts in starts.values():
+        even = counts.total() / len(counts)
+        assert list(counts.values()) == pytest.approx([even] * len(counts), rel=0.15)
+    own = ReplayBuffer(ReplayConfig(hindsight_ratio=0.0, last_steps=1, **settings), _goal_type, PRIOR)
+    own.add(LONG)
+    assert {entry.start for entry in own.sample(np.random.default_rng(0), 100)} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
