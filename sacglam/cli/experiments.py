@@ -19,7 +19,12 @@ from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import ablations, plan, results, runner
 from sacglam.tools.experiments.plan import Experiment, Run
 
-SeedsOption = Annotated[int, typer.Option(help="Seeds per configuration (0 to N-1).", min=1, metavar="N")]
+SeedsOption = Annotated[
+    str,
+    typer.Option(
+        help="Seeds per configuration: N for 0 to N-1, or the first and the last, as 10-13.", metavar="N|FIRST-LAST"
+    ),
+]
 JobsOption = Annotated[
     int, typer.Option(help="Runs at a time. They share the machine, so with more than 1 seconds compare less.", min=1)
 ]
@@ -38,7 +43,7 @@ ReportOnlyOption = Annotated[bool, typer.Option("--report-only", help="Report on
 
 def compare(
     configs: Annotated[list[Path], typer.Argument(help="YAML files, labelled by their names.", metavar="CONFIG...")],
-    seeds: SeedsOption = 3,
+    seeds: SeedsOption = "3",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/compare"),
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
@@ -54,9 +59,11 @@ def compare(
 
       sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine --report-only
 
-    Seeds alternate between the configurations, all with the same threads and evaluated at the same steps. Ctrl-C writes
-    checkpoints; the same command resumes: it skips finished runs, resumes unfinished ones, and refuses runs that were
-    made with other settings.
+      sacglam compare configs/quickstart.yaml mine.yaml --seeds 10-13 --out runs/fresh
+
+    Report on other seeds than those that settings were chosen on. Seeds alternate between the configurations, all with
+    the same threads and evaluated at the same steps. Ctrl-C writes checkpoints; the same command resumes: it skips
+    finished runs, resumes unfinished ones, and refuses runs that were made with other settings.
 
     Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if a run failed or is not finished.
     """
@@ -68,7 +75,7 @@ def ablate(
         str | None,
         typer.Argument(help="An ablation, or a YAML file of one; none: list them.", metavar="NAME", show_default=False),
     ] = None,
-    seeds: SeedsOption = 2,
+    seeds: SeedsOption = "2",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the reports.")] = Path("runs/ablations"),
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
@@ -119,7 +126,7 @@ def _list_ablations() -> None:
 def _run_and_report(
     experiment: Experiment,
     out: Path,
-    seeds: int,
+    seeds: str,
     jobs: int,
     threads: int | None,
     overrides: list[str],
@@ -128,7 +135,7 @@ def _run_and_report(
 ) -> None:
     """Run what is not finished, and write the report; exits with 1 if a run failed or is not finished."""
     settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
-    runs = plan.runs(experiment, seeds, settings, out)
+    runs = plan.runs(experiment, plan.seeds(seeds), settings, out)
     succeeded = True
     if not report_only:
         results.check_same(runs)

@@ -1,5 +1,6 @@
 """What an experiment runs: configurations with overrides, seeds, and the order of the runs."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,7 +114,23 @@ class Run:
         return [*train, str(self.variant.file), f"--seed={self.seed}", f"--out={self.directory.root}", *settings]
 
 
-def runs(experiment: Experiment, seeds: int, overrides: Sequence[str], root: Path) -> list[Run]:
+def seeds(text: str) -> range:
+    """The seeds that `text` names: "4" for 0 to 3, "10-13" for 10 to 13.
+
+    Raises:
+        ConfigError: it is neither, or names no seed.
+    """
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d+)", text):
+        first, last = match.groups()
+        named = range(int(last)) if first is None else range(int(first), int(last) + 1)
+        if named:
+            return named
+    raise ConfigError(
+        f"--seeds: expected a number of seeds such as 4, or the first and the last as in 10-13; got {text!r}"
+    )
+
+
+def runs(experiment: Experiment, seeds: Sequence[int], overrides: Sequence[str], root: Path) -> list[Run]:
     """All runs in alternating order: seed 0 of every variant, then seed 1 from the second variant on, and so forth.
 
     So no variant has the quiet hours of the machine to itself, or always runs after the same other one.
@@ -121,7 +138,7 @@ def runs(experiment: Experiment, seeds: int, overrides: Sequence[str], root: Pat
     variants = experiment.variants
     return [
         Run(variants[(seed + i) % len(variants)], seed, tuple(overrides), root)
-        for seed in range(seeds)
+        for seed in seeds
         for i in range(len(variants))
     ]
 

@@ -21,14 +21,25 @@ def files(folder: Path, *names: str) -> list[Path]:
 
 def test_seeds_alternate_and_the_first_place_goes_round(tmp_path: Path) -> None:
     experiment = plan.comparison(files(tmp_path, "a", "b", "c"))
-    order = [(run.variant.name, run.seed) for run in plan.runs(experiment, 4, [], tmp_path)]
+    order = [(run.variant.name, run.seed) for run in plan.runs(experiment, range(4), [], tmp_path)]
     assert "".join(name for name, _ in order) == "abc" + "bca" + "cab" + "abc"
     assert [seed for _, seed in order] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
 
 
+@pytest.mark.parametrize(("text", "named"), [("1", [0]), ("3", [0, 1, 2]), ("10-12", [10, 11, 12]), ("7-7", [7])])
+def test_seeds_are_a_number_or_the_first_and_the_last(text: str, named: list[int]) -> None:
+    assert list(plan.seeds(text)) == named
+
+
+@pytest.mark.parametrize("text", ["0", "13-10", "-3", "a", "1,2", ""])
+def test_no_seeds_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--seeds: expected a number of seeds such as 4.* got {text!r}"):
+        plan.seeds(text)
+
+
 def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
-    run = plan.runs(experiment, 2, ["steps=640", "threads=2"], tmp_path / "out")[1]
+    run = plan.runs(experiment, range(2), ["steps=640", "threads=2"], tmp_path / "out")[1]
     folder = tmp_path / "out/runs/a/seed1"
     assert run.directory.root == folder
     expected = ["train", str(tmp_path / "a.yaml"), "--seed=1", f"--out={folder}"]

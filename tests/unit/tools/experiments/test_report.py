@@ -24,7 +24,7 @@ OVERRIDES = ("steps=400", "evaluation.every_steps=100", "threads=1")
 def values(tmp_path: Path, finish: Finish) -> dict[str, Any]:
     """`fast` with three seeds; `slow` with one that reaches 0.8, one that does not, and one unfinished."""
     experiment = plan.comparison(files(tmp_path, "fast", "slow"))
-    runs = {(run.variant.name, run.seed): run for run in plan.runs(experiment, 3, OVERRIDES, tmp_path)}
+    runs = {(run.variant.name, run.seed): run for run in plan.runs(experiment, range(3), OVERRIDES, tmp_path)}
     finish(runs["fast", 0], [0.5, 0.8, 0.9, 0.9], heldout=0.6)
     finish(runs["fast", 1], [0.9, 0.9, 0.9, 1.0], heldout=0.8)
     finish(runs["fast", 2], [0.5, 0.8, 0.9, 0.8], heldout=0.7)
@@ -68,7 +68,7 @@ def test_ratio_is_by_seeds_that_both_have(values: dict[str, Any]) -> None:
 def crossed(tmp_path: Path, finish: Finish) -> dict[str, Any]:
     """`few` reaches 0.8 with 200 steps in 800 s, `cheap` with 400 steps in 400 s."""
     experiment = plan.comparison(files(tmp_path, "cheap", "few"))
-    cheap, few = plan.runs(experiment, 1, OVERRIDES, tmp_path)
+    cheap, few = plan.runs(experiment, range(1), OVERRIDES, tmp_path)
     finish(few, [0.5, 0.8, 0.9, 0.9], seconds=4.0)
     finish(cheap, [0.5, 0.6, 0.7, 0.8])
     return report(experiment, [cheap, few], 0.8, "")
@@ -87,7 +87,7 @@ def test_with_a_slower_environment_the_one_with_fewer_steps_becomes_the_faster(c
 
 def test_worker_processes_share_the_latency(tmp_path: Path, finish: Finish) -> None:
     experiment = plan.comparison(files(tmp_path, "cheap", "few"))
-    cheap, few = plan.runs(experiment, 1, [*OVERRIDES, "env.copies=8", "env.workers=3"], tmp_path)
+    cheap, few = plan.runs(experiment, range(1), [*OVERRIDES, "env.copies=8", "env.workers=3"], tmp_path)
     finish(few, [0.5, 0.8, 0.9, 0.9], seconds=4.0)
     finish(cheap, [0.5, 0.6, 0.7, 0.8])
     values = report(experiment, [cheap, few], 0.8, "")
@@ -113,7 +113,7 @@ def test_forward_passes_are_those_of_steps_and_updates(values: dict[str, Any]) -
 
 def test_runs_made_before_cpu_seconds_and_sampled_success_were_recorded(tmp_path: Path, finish: Finish) -> None:
     experiment = plan.comparison(files(tmp_path, "a", "b"))
-    runs = plan.runs(experiment, 1, OVERRIDES, tmp_path)
+    runs = plan.runs(experiment, range(1), OVERRIDES, tmp_path)
     older, _ = (finish(run, [0.5, 0.8]) for run in runs)
     summary = json.loads((older / "summary.json").read_text())
     for key in ("train_cpu_seconds", "success_sampled"):
@@ -153,8 +153,8 @@ def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
 
 def test_a_run_of_other_settings_is_reported(tmp_path: Path, finish: Finish) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
-    finish(plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.5"], tmp_path)[0], [0.5])
-    values = report(experiment, plan.runs(experiment, 1, [*OVERRIDES, "algo.gamma=0.9"], tmp_path), 0.8, "")
+    finish(plan.runs(experiment, range(1), [*OVERRIDES, "algo.gamma=0.5"], tmp_path)[0], [0.5])
+    values = report(experiment, plan.runs(experiment, range(1), [*OVERRIDES, "algo.gamma=0.9"], tmp_path), 0.8, "")
     assert values["setting"]["other_settings"] == ["a seed 0: algo.gamma: 0.5 there, 0.9 now"]
     assert "not the settings of this command**: a seed 0: algo.gamma" in markdown(values, "x.png")
 
@@ -197,7 +197,7 @@ def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Fin
     members = plan.comparison(files(tmp_path, "a")).groups[0].members
     group = plan.Group("relabelled", members, metric="buffer_hindsight_share")
     experiment = plan.Experiment("sampling", "Sampling", "", (group,), "sampling", "sampling.png")
-    runs = plan.runs(experiment, 2, OVERRIDES, tmp_path)
+    runs = plan.runs(experiment, range(2), OVERRIDES, tmp_path)
     for run in runs:
         finish(run, [0.1, 0.2, 0.3, 0.4])
     values = report(experiment, runs, 0.8, "")
@@ -208,7 +208,7 @@ def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Fin
 
 def test_runs_made_before_summaries_had_heldout_goals_and_the_machine(tmp_path: Path, finish: Finish) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
-    runs = plan.runs(experiment, 1, OVERRIDES, tmp_path)
+    runs = plan.runs(experiment, range(1), OVERRIDES, tmp_path)
     folder = finish(runs[0], [0.5])
     summary = json.loads((folder / "summary.json").read_text())
     for key in ("success_heldout", "machine"):

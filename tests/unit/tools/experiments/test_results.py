@@ -15,7 +15,7 @@ from tests.unit.tools.experiments.conftest import Finish
 
 def run(tmp_path: Path, *overrides: str) -> plan.Run:
     experiment = plan.comparison([configuration.quickstart_path()])
-    return plan.runs(experiment, 1, overrides, tmp_path)[0]
+    return plan.runs(experiment, range(1), overrides, tmp_path)[0]
 
 
 def test_new_begun_finished(tmp_path: Path, finish: Finish) -> None:
