@@ -66,19 +66,19 @@ class FrozenLayers:
             inputs.append(hidden_states)
             return hidden_states
 
-        with _replaced(self._above, skip):
+        with replaced(self._above, skip):
             run()
         return inputs[0][0]
 
     @contextmanager
     def skipped(self, output_BSH: Tensor) -> Iterator[None]:
         """A context in which a pass through the decoder computes none of the frozen layers, but takes this output."""
-        with _replaced(self._below, lambda hidden_states, *args, **kwargs: output_BSH):
+        with replaced(self._below, lambda hidden_states, *args, **kwargs: output_BSH):
             yield
 
 
 @contextmanager
-def _replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
+def replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
     """A context in which `forward` takes the place of the layers' own."""
     own = [(layer, layer.forward) for layer in layers]
     for layer, _ in own:
@@ -86,8 +86,8 @@ def _replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> It
     try:
         yield
     finally:
-        for layer, replaced in own:
-            layer.forward = replaced
+        for layer, before in own:
+            layer.forward = before
 
 
 def _size(key: tuple[bytes, ...], state: Tensor) -> int:

@@ -44,6 +44,7 @@ class Packed:
     token_index_BAT: Tensor  # into N; N itself (one past the end) on padding
     last_row_BA: Tensor  # flat index of each action's last token; 0 on padding
     prompt_row_B: Tensor  # flat index of the position that has read the prompt and no action
+    read_rows_K: Tensor  # all of these positions, once each, ascending
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
     row_starts: Ints  # (R + 1,), for the host
@@ -74,7 +75,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class PackedCausal(Packed):
-    """For a decoder-only model. Prompts are padded on the left, so that all rows' actions start in the same column.
+    """For a decoder-only model: rows of `[prompt | actions | padding]`.
 
     `frozen_BSH` is what the frozen layers below the first adapted one make of the tokens, where that is kept.
     """
@@ -165,6 +166,7 @@ class _Tokens:
         last_row[row_X, place_X] = flat_N[self.index_XT[np.arange(len(row_X)), self.length_X - 1]]
         lengths = np.ones(shape, dtype=np.int64)
         lengths[row_X, place_X] = self.length_X
+        read_rows_K = np.unique(np.concatenate([scored_rows_R, last_row[row_X, place_X], prompt_row_B]))
         found = {
             "scored_rows_R": scored_rows_R,
             "token_row_N": token_row_N[order_N],
@@ -172,6 +174,7 @@ class _Tokens:
             "token_index_BAT": token_index,
             "last_row_BA": last_row,
             "prompt_row_B": prompt_row_B,
+            "read_rows_K": read_rows_K,
             "actions_BA": np.arange(shape[1]) < self.count_B[:, None],
             "lengths_BA": lengths,
         }
@@ -186,20 +189,19 @@ def pack(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True)
     """
     tokens = _Tokens.of(queries, share)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
-    width = int(prompt_len_B.max())
-    length = _rounded(width + int(tokens.by_row_B.max()), bucket)
+    used_B = prompt_len_B + tokens.by_row_B
+    length = _rounded(int(used_B.max()), bucket)
     shape = (len(queries), length)
 
     row_M, column_M = _positions(prompt_len_B)
-    column_M += width - prompt_len_B[row_M]
     ids, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     end = np.tile(np.arange(1, length + 1), (len(queries), 1))
     ids[row_M, column_M] = np.concatenate([q.prompt for q in queries])
-    positions[row_M, column_M] = column_M - (width - prompt_len_B[row_M])
-    end[row_M, column_M] = width + tokens.by_row_B[row_M]
+    positions[row_M, column_M] = column_M
+    end[row_M, column_M] = used_B[row_M]
 
     row_N = tokens.row_N
-    shift_N = width - (np.cumsum(tokens.by_row_B) - tokens.by_row_B)[row_N]
+    shift_N = (used_B - np.cumsum(tokens.by_row_B))[row_N]
     column_N = np.arange(len(row_N)) + shift_N
     ids[row_N, column_N] = tokens.id_N
     positions[row_N, column_N] = prompt_len_B[row_N] + tokens.depth_N
@@ -208,7 +210,7 @@ def pack(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True)
         ids_BS=torch.from_numpy(ids),
         end_BS=torch.from_numpy(end),
         positions_BS=torch.from_numpy(positions),
-        **tokens.readout(row_N * length + column_N, np.arange(len(queries)) * length + width - 1),
+        **tokens.readout(row_N * length + column_N, np.arange(len(queries)) * length + prompt_len_B - 1),
     )
 
 

@@ -17,6 +17,7 @@ from sacglam.models.heads import QHeads
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
     BOTH,
+    DECODERS,
     PACKED,
     SEQ2SEQ,
     Reference,
@@ -70,6 +71,19 @@ def test_a_state_that_is_there_more_than_once_is_computed_once(name: str) -> Non
     for i, weight in zip(place_B, weight_B, strict=True):
         (weight * lm.forward(lm.pack([queries[i]])).log_probs_BA).sum().backward()
     assert_same_gradients(got, gradients(lm))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_last_mlp_leaves_out_what_nothing_reads(name: str) -> None:
+    lm = tiny_lm(name, bucket=16)
+    packed = lm.pack(ragged())
+    seen: list[tuple[int, ...]] = []
+    for path, module in lm.module.named_modules():
+        if path.endswith("mlp.up_proj"):
+            module.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[:-1]))
+    lm.forward(packed)
+    # All tokens of actions, and of each of the three prompts the last.
+    assert seen == [packed.ids_BS.shape, (1, len(packed.token_id_N) + 3)]
 
 
 @pytest.mark.parametrize(("actions", "rows"), [(20_000, 1), (6_000, 4)])

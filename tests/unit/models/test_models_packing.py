@@ -19,18 +19,19 @@ QUERIES = [
 
 def test_the_layout_of_two_ragged_rows() -> None:
     packed = pack(QUERIES)
-    assert packed.ids_BS.tolist() == [[11, 12, 13, 1, 2, 3], [0, 0, 21, 4, 5, 6]]
-    assert packed.positions_BS.tolist() == [[0, 1, 2, 3, 4, 3], [0, 0, 0, 1, 2, 3]]
-    assert packed.end_BS.tolist() == [[6, 6, 6, 5, 5, 6], [1, 2, 6, 6, 6, 6]]
+    assert packed.ids_BS.tolist() == [[11, 12, 13, 1, 2, 3], [21, 4, 5, 6, 0, 0]]
+    assert packed.positions_BS.tolist() == [[0, 1, 2, 3, 4, 3], [0, 1, 2, 3, 0, 0]]
+    assert packed.end_BS.tolist() == [[6, 6, 6, 5, 5, 6], [4, 4, 4, 4, 5, 6]]
     # Rows that predict a token: in row 0 the prompt's last (for 1 and for 3) and the one at 1 (for 2); in row 1 the
     # prompt's last and those at 4 and 5.
-    assert packed.scored_rows_R.tolist() == [2, 3, 8, 9, 10]
+    assert packed.scored_rows_R.tolist() == [2, 3, 6, 7, 8]
     assert packed.token_row_N.tolist() == [0, 0, 1, 2, 3, 4]
     assert packed.row_starts.tolist() == [0, 2, 3, 4, 5, 6]
     assert packed.token_id_N.tolist() == [1, 3, 2, 4, 5, 6]
     assert packed.token_index_BAT.tolist() == [[[0, 2, 6], [1, 6, 6]], [[3, 4, 5], [6, 6, 6]]]
-    assert packed.last_row_BA.tolist() == [[4, 5], [11, 0]]
-    assert packed.prompt_row_B.tolist() == [2, 8]
+    assert packed.last_row_BA.tolist() == [[4, 5], [9, 0]]
+    assert packed.prompt_row_B.tolist() == [2, 6]
+    assert packed.read_rows_K.tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
     assert packed.actions_BA.tolist() == [[True, True], [True, False]]
     assert packed.lengths_BA.tolist() == [[2, 1], [3, 1]]
 
@@ -38,15 +39,15 @@ def test_the_layout_of_two_ragged_rows() -> None:
 def test_actions_share_the_tokens_with_which_they_begin() -> None:
     actions = ([7, 8, 6], [5], [7, 9], [7])  # in the row: 5 | 7 | 8 6 | 9
     packed = pack([TokenisedQuery(np.array([11, 12]), tuple(map(np.array, actions))), QUERIES[1]])
-    assert packed.ids_BS.tolist() == [[11, 12, 5, 7, 8, 6, 9], [0, 21, 4, 5, 6, 0, 0]]
-    assert packed.positions_BS.tolist() == [[0, 1, 2, 2, 3, 4, 3], [0, 0, 1, 2, 3, 0, 0]]
-    assert packed.end_BS.tolist() == [[7, 7, 3, 7, 6, 6, 7], [1, 5, 5, 5, 5, 6, 7]]
+    assert packed.ids_BS.tolist() == [[11, 12, 5, 7, 8, 6, 9], [21, 4, 5, 6, 0, 0, 0]]
+    assert packed.positions_BS.tolist() == [[0, 1, 2, 2, 3, 4, 3], [0, 1, 2, 3, 0, 0, 0]]
+    assert packed.end_BS.tolist() == [[7, 7, 3, 7, 6, 6, 7], [4, 4, 4, 4, 5, 6, 7]]
     # The prompt's last position predicts 5 and 7, the one at 3 predicts 8 and 9, the one at 4 predicts 6.
-    assert packed.scored_rows_R.tolist() == [1, 3, 4, 8, 9, 10]
+    assert packed.scored_rows_R.tolist() == [1, 3, 4, 7, 8, 9]
     assert packed.token_row_N.tolist() == [0, 0, 1, 1, 2, 3, 4, 5]
     assert packed.token_id_N.tolist() == [5, 7, 8, 9, 6, 4, 5, 6]
     assert packed.token_index_BAT[0].tolist() == [[1, 2, 4], [0, 8, 8], [1, 3, 8], [1, 8, 8]]
-    assert packed.last_row_BA.tolist() == [[5, 2, 6, 3], [11, 0, 0, 0]]
+    assert packed.last_row_BA.tolist() == [[5, 2, 6, 3], [10, 0, 0, 0]]
     assert packed.lengths_BA.tolist() == [[3, 1, 2, 1], [3, 1, 1, 1]]
     rows = [["".join("x" if seen else "." for seen in row) for row in attention_mask(packed.end_BS)[0, 0].tolist()]]
     assert rows == [["x......", "xx.....", "xxx....", "xx.x...", "xx.xx..", "xx.xxx.", "xx.x..x"]]
@@ -81,7 +82,7 @@ def test_the_bucket_pads_on_the_right() -> None:
     assert bucketed.ids_BS.shape == (2, 8)
     assert bucketed.ids_BS[:, :6].tolist() == plain.ids_BS.tolist()
     assert bucketed.end_BS[:, 6:].tolist() == [[7, 8], [7, 8]]
-    assert bucketed.prompt_row_B.tolist() == [2, 10]
+    assert bucketed.prompt_row_B.tolist() == [2, 8]
     assert pack(QUERIES, bucket=6).ids_BS.shape == (2, 6)  # a full bucket gets no other
 
 
@@ -99,12 +100,12 @@ def test_who_sees_whom() -> None:
         "xxx..x",  # the second: the prompt and itself, not its sibling
     ]
     assert rows[1] == [
-        "x.....",  # padding: only itself
-        ".x....",
-        "..x...",
-        "..xx..",
-        "..xxx.",
-        "..xxxx",
+        "x.....",
+        "xx....",
+        "xxx...",
+        "xxxx..",
+        "....x.",  # padding: only itself
+        ".....x",
     ]
 
 
