@@ -406,15 +406,15 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("replay.random_steps=2880", "leaves none of the 2880 steps to learn in"),
+        ("replay.random_steps=2560", "leaves none of the 2560 steps to learn in"),
         ("replay.sampling=ratio", "replay.balanced is for replay.sampling: future, got ratio"),
         ("replay.balanced=false replay.sampling=prior", "replay.last_steps is for replay.sampling: future, got prior"),
         ("algo.self_imitation=0", "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
-    useful = ["steps=2880", "replay.balanced=true", "replay.last_steps=8", "algo.relative_imitation=true"]
-    load(None, [*useful, "replay.random_steps=2879"])
+    useful = ["steps=2560", "replay.balanced=true", "replay.last_steps=8", "algo.relative_imitation=true"]
+    load(None, [*useful, "replay.random_steps=2559"])
     with pytest.raises(ConfigError, match=expected):
         load(None, [*useful, *setting.split()])
 
