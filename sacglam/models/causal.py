@@ -52,7 +52,7 @@ class CausalLM(LoraLM[PackedCausal]):
     @cached_property
     def _layers(self) -> list[nn.Module]:
         """The decoder's layers in order; empty where it has no one list of all."""
-        number = self._model.config.get_text_config().num_hidden_layers
+        number = getattr(self._model.config.get_text_config(), "num_hidden_layers", None)
         lists = [m for m in decoder_of(self._model).children() if isinstance(m, nn.ModuleList) and len(m) == number]
         return list(lists[0]) if len(lists) == 1 else []
 
