@@ -1,18 +1,16 @@
 """Decoder-only language models behind the packed forward."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from inspect import signature
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from sacglam.errors import ModelError
-from sacglam.models.frozen_layers import FrozenLayers, replaced
+from sacglam.models.layers import FrozenLayers, last_mlp_of, layers_of, only_at
 from sacglam.models.lora_lm import LoraLM, RunStack, decoder_of
 from sacglam.models.packing import PackedCausal, additive, attention_mask, distinct, pack
 from sacglam.models.tokens import TokenisedQuery
@@ -44,17 +42,10 @@ class CausalLM(LoraLM[PackedCausal]):
         Raises:
             ModelError: there are no such layers. Whether they can be left out, `packing_check.check_frozen` tries.
         """
-        layers = self._layers
+        layers = layers_of(self._model)
         if not layers:
             raise ModelError("model.cache_mib needs a decoder with one list of all its layers; set it to 0")
         self.frozen = FrozenLayers(layers, limit_bytes)
-
-    @cached_property
-    def _layers(self) -> list[nn.Module]:
-        """The decoder's layers in order; empty where it has no one list of all."""
-        number = getattr(self._model.config.get_text_config(), "num_hidden_layers", None)
-        lists = [m for m in decoder_of(self._model).children() if isinstance(m, nn.ModuleList) and len(m) == number]
-        return list(lists[0]) if len(lists) == 1 else []
 
     @override
     def pack(self, queries: Sequence[TokenisedQuery]) -> PackedCausal:
@@ -79,37 +70,14 @@ class CausalLM(LoraLM[PackedCausal]):
 
     @cached_property
     def _last_mlp(self) -> nn.Module | None:
-        """The last layer's MLP, if it takes positions one by one: linear layers are all that it has."""
-        mlp = getattr(self._layers[-1], "mlp", None) if self._layers else None
-        if not isinstance(mlp, nn.Module) or self._model.is_gradient_checkpointing:  # whose second run is not ours
-            return None
-        owners = [m for m in mlp.modules() if next(m.parameters(recurse=False), None) is not None]
-        plain = all(isinstance(m, nn.Linear) for m in owners) and len(signature(mlp.forward).parameters) == 1
-        return mlp if plain else None
-
-    @contextmanager
-    def _only_read(self, read_rows_K: Tensor) -> Iterator[None]:
-        """A context in which the last MLP leaves out the positions that nothing reads, as no layer comes after it.
-
-        They are the prompt's, but for its last, and padding: more than half.
-        """
-        if self._last_mlp is None:
-            yield
-            return
-        mlp = self._last_mlp.forward
-
-        def forward(hidden_BSH: Tensor) -> Tensor:
-            hidden_XH = hidden_BSH.flatten(0, 1)
-            read_1KH = mlp(hidden_XH[read_rows_K][None])
-            return torch.zeros_like(hidden_XH).index_copy(0, read_rows_K, read_1KH[0]).view_as(hidden_BSH)
-
-        with replaced([self._last_mlp], forward):
-            yield
+        """The MLP that leaves out positions, which a checkpointed layer's second run could not know."""
+        return None if self._model.is_gradient_checkpointing else last_mlp_of(self._model)
 
     @override
     def _hidden(self, packed: PackedCausal, adapter: str) -> Tensor:
-        with self._only_read(packed.read_rows_K):
-            if self.frozen is None or packed.frozen_BSH is None:
-                return super()._hidden(packed, adapter)
-            with self.frozen.skipped(packed.frozen_BSH):
-                return super()._hidden(packed, adapter)
+        with ExitStack() as stack:
+            if self._last_mlp is not None:
+                stack.enter_context(only_at(self._last_mlp, packed.read_rows_K))
+            if self.frozen is not None and packed.frozen_BSH is not None:
+                stack.enter_context(self.frozen.skipped(packed.frozen_BSH))
+            return super()._hidden(packed, adapter)

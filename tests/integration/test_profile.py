@@ -86,9 +86,8 @@ def test_flop_and_the_floor_beneath_it(side_by_side: tuple[Path, dict[str, Any]]
         floor, work = profile["floor"], profile["work"]
         total = sum(part["flop"] for part in work.values())
         assert profile["flop_per_second"] == pytest.approx(total / profile["wall_seconds"])
-        # Padding, and the product that merges the adapters, come on top of the base model's pass. The last MLP, 147
-        # kFLOP a position, leaves out all of a prompt's some 20 tokens but the last: 0.2 F.
-        assert 0.85 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.2
+        # Padding, and the product that merges the adapters, come on top of the base model's pass.
+        assert 1.05 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.4
         # The backward pass of a merged matrix makes its gradient, too: two products for the forward pass's one.
         assert work["forward"]["flop"] / work["forward"]["tokens_computed"] == pytest.approx(
             2.85 * work["scoring"]["flop"] / work["scoring"]["tokens_computed"], rel=0.1

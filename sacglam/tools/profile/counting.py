@@ -4,6 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
@@ -17,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.config import Config, ModelConfig
 from sacglam.models.base import ACTOR, LMOutput, PackedLM
+from sacglam.models.layers import last_mlp_of, only_at
 from sacglam.models.loading import architecture_of, load_shape
 from sacglam.models.lora_lm import decoder_of, output_layer_of
 from sacglam.models.packing import Packed, PackedCausal, PackedSeq2Seq
@@ -145,7 +147,10 @@ def weightless(shape: PreTrainedConfig) -> PreTrainedModel:
 
 
 def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) -> float:
-    """FLOP of one forward pass of a `weightless` model at a state of so many positions, `scored` of them scored."""
+    """FLOP of one forward pass of a `weightless` model at a state of so many positions, `scored` of them scored.
+
+    A decoder's last MLP runs at the prompt's last position and at the actions' alone, as in `CausalLM`.
+    """
     output: Tensor = output_layer_of(base).weight
     assert isinstance(output, FakeTensor)
     with FlopCounterMode(display=False) as counter, output.fake_mode:
@@ -153,7 +158,9 @@ def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) 
             encoded = encoder_of(base)(torch.zeros(1, prompt, dtype=torch.long)).last_hidden_state
             decoder_of(base)(torch.zeros(1, actions, dtype=torch.long), encoder_hidden_states=encoded, use_cache=False)
         else:
-            decoder_of(base)(torch.zeros(1, prompt + actions, dtype=torch.long), use_cache=False)
+            mlp, length = last_mlp_of(base), prompt + actions
+            with only_at(mlp, torch.arange(prompt - 1, length)) if mlp is not None else nullcontext():
+                decoder_of(base)(torch.zeros(1, length, dtype=torch.long), use_cache=False)
     return float(counter.get_total_flops() + 2 * output.numel() * scored)
 
 

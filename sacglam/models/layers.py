@@ -1,17 +1,54 @@
-"""The layers below the first adapted one: they never change, so what they compute is kept from visit to visit."""
+"""Layers of a decoder that need not run: frozen ones at states already seen, the last MLP where nothing is read."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sacglam.errors import ModelError
+from sacglam.models.lora_lm import decoder_of
 from sacglam.models.tokens import TokenisedQuery
+
+
+def layers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """The decoder's layers in order; empty where it has no one list of all."""
+    number = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    lists = [m for m in decoder_of(model).children() if isinstance(m, nn.ModuleList) and len(m) == number]
+    return list(lists[0]) if len(lists) == 1 else []
+
+
+def last_mlp_of(model: PreTrainedModel) -> nn.Module | None:
+    """The last layer's MLP, if it takes positions one by one: linear layers are all that it has."""
+    mlp = getattr(next(reversed(layers_of(model)), None), "mlp", None)
+    if not isinstance(mlp, nn.Module):
+        return None
+    owners = [m for m in mlp.modules() if next(m.parameters(recurse=False), None) is not None]
+    plain = all(isinstance(m, nn.Linear) for m in owners) and len(signature(mlp.forward).parameters) == 1
+    return mlp if plain else None
+
+
+@contextmanager
+def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
+    """A context in which `mlp` computes these of its input's (B * S) positions, and gives 0 at all others.
+
+    Of the last one nothing but the prompt's last position and the actions is read, which is less than half.
+    """
+    whole = mlp.forward
+
+    def forward(hidden_BSH: Tensor) -> Tensor:
+        hidden_XH = hidden_BSH.flatten(0, 1)
+        output_1KH = whole(hidden_XH[rows_K][None])
+        return torch.zeros_like(hidden_XH).index_copy(0, rows_K, output_1KH[0]).view_as(hidden_BSH)
+
+    with _replaced([mlp], forward):
+        yield
 
 
 class FrozenLayers:
@@ -66,19 +103,19 @@ class FrozenLayers:
             inputs.append(hidden_states)
             return hidden_states
 
-        with replaced(self._above, skip):
+        with _replaced(self._above, skip):
             run()
         return inputs[0][0]
 
     @contextmanager
     def skipped(self, output_BSH: Tensor) -> Iterator[None]:
         """A context in which a pass through the decoder computes none of the frozen layers, but takes this output."""
-        with replaced(self._below, lambda hidden_states, *args, **kwargs: output_BSH):
+        with _replaced(self._below, lambda hidden_states, *args, **kwargs: output_BSH):
             yield
 
 
 @contextmanager
-def replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
+def _replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
     """A context in which `forward` takes the place of the layers' own."""
     own = [(layer, layer.forward) for layer in layers]
     for layer, _ in own:
