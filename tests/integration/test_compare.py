@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -118,7 +119,7 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) -> None:
     her, _ = configs(tmp_path)
     out = tmp_path / "out"
-    longer = [*BITFLIP, "steps=1600"]
+    longer = [*BITFLIP, "steps=640"]
     started = command("compare", her, out=out, overrides=longer)
     run = out / "runs/her/seed0"
     log = tmp_path / "log"
@@ -131,7 +132,11 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
             assert time.monotonic() < deadline
             time.sleep(0.05)
         family = below(process.pid)
+        for each in family:
+            os.kill(each.pid, signal.SIGSTOP)  # so that the run does not end meanwhile
         second = call(started)  # next to the first
+        for each in family:
+            os.kill(each.pid, signal.SIGCONT)
         assert second.returncode == 1
         assert "is at work in" in second.stderr
         process.send_signal(signal.SIGINT)
@@ -141,13 +146,13 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
     assert "the same command resumes" in log.read_text()
     assert left_after(family, 5) == []
     summary = json.loads((run / "summary.json").read_text())
-    assert 0 < summary["env_steps"] < 1600
+    assert 0 < summary["env_steps"] < 640
     assert (run / "checkpoints" / f"step-{summary['env_steps']:010d}").is_dir()
     assert not (out / "report.md").exists()
 
     done = call(started)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((run / "summary.json").read_text())["env_steps"] == 1600
+    assert json.loads((run / "summary.json").read_text())["env_steps"] == 640
     assert len(json.loads((run / "sessions.json").read_text())) == 2
     whole = tmp_path / "whole"
     assert call(sacglam("train", run / "config.yaml", "--out", whole)).returncode == 0
