@@ -57,15 +57,20 @@ def evaluate(
     known = [e for e in efficiencies if e is not None]
     return Evaluation(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
-        spl=float(np.mean(known)) if len(known) == len(played) else None,
+        spl=float(np.mean(known)) if len(known) == len(played) and _optimal(env, played[0]) is not None else None,
         episodes=len(played),
     )
 
 
 def _efficiency(env: TextEnv, episode: Episode) -> float | None:
-    """optimal / taken length of a success, 0 of a failure; None without a planner."""
+    """optimal / taken length of a success, 0 of a failure; None of a success without a planner."""
     if not episode.success:
         return 0.0
-    env.reset(episode.goal, episode.seed)
-    optimal = env.optimal_length()
+    optimal = _optimal(env, episode)
     return None if optimal is None else optimal / max(optimal, len(episode.steps))
+
+
+def _optimal(env: TextEnv, episode: Episode) -> int | None:
+    """Fewest steps to the episode's goal from its start; None without a planner."""
+    env.reset(episode.goal, episode.seed)
+    return env.optimal_length()

@@ -171,9 +171,9 @@ class Loop:
             raise CheckpointError(f"expected the state of torch's generator: {error}") from error
         parts.learners.load_state(tensors, values["learner"])
         collector.experience.load_state(checkpoint.arrays, values["replay"])
-        collector.rollout.restore(values["rollout"])
-        for name, rng in collector.rngs.items():
+        for name, rng in collector.rngs.items():  # before further environments draw their first goals
             rng.bit_generator.state = values[name]
+        collector.rollout.restore(values["rollout"])
         parts.clock.restore(values["clock"])
         self.window.load_state(values["window"])
         self.progress = progress

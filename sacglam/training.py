@@ -72,9 +72,8 @@ def resume(
         SacglamError: no run there, no whole checkpoint among those it has, a device that this machine lacks, ...
     """
     directory = RunDirectory.open(root, trusted)
-    config = configuration.override(directory.config(), placement)
     # With another placement threads are settled again: they were for other processes.
-    config = resolve(config.model_copy(update={"threads": 0}) if placement else config)
+    config = resolve(configuration.override(directory.config(), ["threads=0", *placement] if placement else ()))
     # Bit for bit is only possible with the kind of engine that the run has had.
     begun = directory.summary() is not None or bool(checkpoint.steps(directory.checkpoints))
     config = settle_engine(config, measurable=not begun)
@@ -168,7 +167,8 @@ class Run:
 
     def _at_due_times(self) -> None:
         progress = self._loop.progress
-        if self._due(self._config.log_every_steps):
+        every = self._config.log_every_steps
+        if self._due(every) or (every and progress.env_steps >= self._config.steps):
             metrics = {**self._loop.window.flush(), **self._parts.collector.experience.metrics(progress.updates)}
             self._append(metrics)
             self._display.metrics(progress, metrics)

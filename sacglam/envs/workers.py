@@ -11,8 +11,10 @@ import subprocess
 import sys
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -25,7 +27,18 @@ from sacglam.types import Observation, Step
 
 Answer = Callable[[], Any]
 _DROP = "drop"
+_UNANSWERED = 1 << 15
+"""Bytes of unanswered calls to a worker: half of what a pipe holds, so that to write another never means to wait for a
+worker that waits for its answers to be read."""
 _POOLS: dict[str, "WorkerPool"] = {}
+
+
+@dataclass
+class _Call:
+    """A call that a worker was sent."""
+
+    size: int
+    answer: dict[str, Any] | None = None
 
 
 class WorkerPool:
@@ -37,6 +50,7 @@ class WorkerPool:
         self._name = name
         self._copies = 0
         self.processes = [_start(name, options) for _ in range(workers)]
+        self._calls = [deque[_Call]() for _ in self.processes]  # of each worker, those that are not answered
 
     def make(self) -> "WorkerEnv":
         """A new copy, in the next worker by turns."""
@@ -44,27 +58,46 @@ class WorkerPool:
         return WorkerEnv(self, self._copies - 1)
 
     def ask(self, copy: int, method: str, arguments: Sequence[Any]) -> Answer:
-        """Call a method of a copy; a worker's answers are taken in the order in which they were asked for.
+        """Call a method of a copy; calling the result waits for the answer.
 
         Raises:
             EnvironmentContractError: the worker has died.
         """
-        process = self.processes[copy % len(self.processes)]
+        worker, line = copy % len(self.processes), _line(copy, method, *arguments)
+        calls = self._calls[worker]
+        while calls and sum(each.size for each in calls) + len(line) > _UNANSWERED:
+            self._read(worker)
+        self._write(worker, line)
+        call = _Call(len(line))
+        calls.append(call)
+        return lambda: self._answer(worker, call)
+
+    def drop(self, copy: int) -> None:
+        """Let a worker forget a copy, without an answer: copies are forgotten in the middle of other calls."""
+        self._write(copy % len(self.processes), _line(copy, _DROP))
+
+    def _write(self, worker: int, line: str) -> None:
+        process = self.processes[worker]
         try:
-            process.stdin.write(json.dumps([copy, method, *arguments]) + "\n")  # type: ignore[union-attr]
+            process.stdin.write(line)  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
         except (OSError, ValueError):
             raise self._died(process) from None
-        return lambda: self._answer(process)
 
-    def _answer(self, process: subprocess.Popen[str]) -> Any:
+    def _read(self, worker: int) -> None:
+        """Take a worker's next answer."""
+        process = self.processes[worker]
         line = process.stdout.readline()  # type: ignore[union-attr]
         if not line.endswith("\n"):
             raise self._died(process)
-        found = json.loads(line)
-        if "error" in found:
-            raise getattr(errors, found["error"])(found["message"])
-        return found["value"]
+        self._calls[worker].popleft().answer = json.loads(line)
+
+    def _answer(self, worker: int, call: "_Call") -> Any:
+        while call.answer is None:
+            self._read(worker)
+        if "error" in call.answer:
+            raise getattr(errors, call.answer["error"])(call.answer["message"])
+        return call.answer["value"]
 
     def _died(self, process: subprocess.Popen[str]) -> EnvironmentContractError:
         code = process.wait()
@@ -165,7 +198,11 @@ def _later(env: TextEnv, method: str, given: Sequence[Any]) -> Answer:
 
 def _drop(pool: WorkerPool, number: int) -> None:
     with suppress(EnvironmentContractError):  # its worker has ended, and the copy with it
-        pool.ask(number, _DROP, ())
+        pool.drop(number)
+
+
+def _line(*values: Any) -> str:
+    return json.dumps(values) + "\n"
 
 
 def _start(name: str, options: Mapping[str, Any]) -> subprocess.Popen[str]:
@@ -178,7 +215,7 @@ def _start(name: str, options: Mapping[str, Any]) -> subprocess.Popen[str]:
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
     )
-    process.stdin.write(json.dumps([name, dict(options)]) + "\n")  # type: ignore[union-attr]
+    process.stdin.write(_line(name, dict(options)))  # type: ignore[union-attr]
     return process
 
 

@@ -6,6 +6,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -65,6 +66,7 @@ class LoraLM(PackedLM, Generic[P]):
                 "digits of W, and small updates lost; set model.lora.merged to false, or model.dtype to float32"
             )
         names = list(adapters)
+        lora = self._within_stacks(model, lora)
         self._model = model
         scale = self.scale(model)
         self._peft, self._tuner = add_adapters(model, lora, names)
@@ -205,19 +207,29 @@ class LoraLM(PackedLM, Generic[P]):
         marker = f".{adapter}."
         return {n.replace(marker, "."): p for n, p in self._peft.named_parameters() if "lora_" in n and marker in n}
 
+    @classmethod
+    def _within_stacks(cls, model: PreTrainedModel, lora: LoraConfig) -> LoraConfig:
+        """The same adapter without the layers that `hidden` does not run, as those of a part for images."""
+        run = {module for stack in cls.stacks(model) for module in stack.modules()} | {output_layer_of(model)}
+        others = [name for name, m in model.named_modules() if m not in run and len(list(m.parameters(recurse=False)))]
+        return replace(lora, exclude_modules=others) if others else lora
+
     def _check_targets(self, adapter: str) -> None:
-        """Refuse an adapter whose effect would be lost: on the output layer and, merged, on an embedding."""
+        """Refuse an adapter on the output layer or an embedding: its effect would be lost."""
         if isinstance(self._output, LoraLayer):
             raise ModelError(
                 "model.lora.targets names the output layer, whose adapter engines ignore in prompt log-probabilities; "
                 "use all-linear, which leaves it out, or name other layers"
             )
         layers = [layer for layers in self._lora_layers.values() for layer in layers.items()]
-        unmergeable = [name for name, layer in layers if adapter not in layer.lora_A]
+        others = [name for name, layer in layers if adapter not in layer.lora_A]
+        if others:
+            raise ModelError(f"adapters need linear layers, but model.lora.targets names {others}; remove them")
+        unmergeable = [name for name, layer in layers if not hasattr(layer.get_base_layer(), "weight")]
         if self._merged and unmergeable:
             raise ModelError(
-                f"model.lora.merged needs linear layers, but model.lora.targets names {unmergeable}; remove them, "
-                "or set model.lora.merged to false"
+                f"model.lora.merged needs linear layers, but {unmergeable} hold several matrices each; set "
+                "model.lora.merged to false"
             )
 
     @override

@@ -124,10 +124,12 @@ class ReplayBuffer:
     def _by_ratio(self, rng: np.random.Generator, size: int) -> Indices:
         marks = self._hindsight[: len(self)]
         hindsight, real = np.flatnonzero(marks), np.flatnonzero(~marks)
-        wanted = round(self._config.hindsight_ratio * size)
+        wanted = self._config.hindsight_ratio * size
+        if not wanted.is_integer():  # rounded at random, as in `_future`
+            wanted += rng.random()
         if not len(hindsight) or not len(real):
             return self._uniform(rng, size)
-        return np.concatenate([rng.choice(hindsight, wanted), rng.choice(real, size - wanted)])
+        return np.concatenate([rng.choice(hindsight, int(wanted)), rng.choice(real, size - int(wanted))])
 
     def _by_prior(self, rng: np.random.Generator, size: int) -> Indices:
         types = self._type[: len(self)]

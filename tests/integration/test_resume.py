@@ -18,8 +18,12 @@ import numpy as np
 import pytest
 import torch
 
+from sacglam import config as configuration
+from sacglam.build import build
+from sacglam.loop import Loop
+from sacglam.rollout import Rollout
 from sacglam.runs import checkpoint
-from tests.conftest import T5, call, sacglam, tiny_train
+from tests.conftest import T5, TINY, call, sacglam, tiny_train
 from tests.launcher import Launched, start
 
 pytestmark = pytest.mark.slow
@@ -247,6 +251,30 @@ def test_environments_in_workers_give_the_same_run(tiny_run: Path, tmp_path: Pat
     assert interrupt(tiny_train(run, "env.workers=2"), run, 9, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, tiny_run)
+
+
+def test_what_follows_the_last_multiple_of_log_every_steps_is_logged(tmp_path: Path) -> None:
+    assert call(tiny_train(tmp_path / "run", "steps=160", "log_every_steps=96")).returncode == 0
+    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    assert [line["env_steps"] for line in lines if "entropy" in line] == [96, 160]
+
+
+def test_further_copies_do_not_begin_as_the_run_did() -> None:
+    def parts(copies: int) -> tuple[Loop, Rollout]:
+        config = configuration.load(overrides=[*TINY, "steps=160", "device=cpu", f"env.copies={copies}"])
+        built = build(config)
+        return Loop(config, built), built.collector.rollout
+
+    def starts(rollout: Rollout) -> list[tuple[str, int]]:
+        return [(each["goal"], each["seed"]) for each in rollout.state()]
+
+    (whole, played), (_, first), (more, resumed) = parts(4), parts(4), parts(8)
+    first.step()
+    for _ in whole.intervals():
+        pass
+    more.restore(whole.checkpoint())
+    assert starts(resumed)[:4] == starts(played)
+    assert not set(starts(resumed)[4:]) & set(starts(first))
 
 
 def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:

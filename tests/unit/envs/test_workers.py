@@ -67,6 +67,16 @@ class Faulty(Meeting):
         return Step(Observation("", ("Wait",)), 0.5, (), False, False)
 
 
+class Long(Meeting):
+    """Its goal and its texts have a thousand characters for each copy."""
+
+    def goals(self, split: str) -> Sequence[str]:
+        return ("Meet" * 250 * self.copies,)
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        return Observation(goal, ("Wait",))
+
+
 def episodes(envs: list[TextEnv]) -> list[Episode]:
     starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
     rollout = Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(1)), starts, PhaseClock())
@@ -118,3 +128,11 @@ def test_a_fault_says_what_happened_and_the_next_call_gets_new_workers(fault: st
 def test_an_unknown_environment_is_refused_before_workers_start() -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         in_workers("nowhere", {}, 2)
+
+
+def test_calls_and_answers_that_no_pipe_holds() -> None:
+    """32 calls of 32 kB to one worker, with as long answers: while it waits for those to be read, it reads no call."""
+    copies = 32
+    envs = [in_workers(f"{HERE}:Long", {"folder": "", "copies": copies}, 1) for _ in range(copies)]
+    (goal,) = envs[0].goals("train")
+    assert call_all("reset", [(env, (goal, 0)) for env in envs]) == [Observation(goal, ("Wait",))] * copies

@@ -12,7 +12,14 @@ import torch
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3TextConfig,
+    MixtralConfig,
+    PreTrainedModel,
+    SiglipVisionConfig,
+)
 
 from sacglam.errors import ModelError
 from sacglam.models.agent_model import Backbone
@@ -169,10 +176,34 @@ def test_all_linear_leaves_the_output_layer_out(lm_name: str) -> None:
     assert not any("lm_head" in name for name in tiny_lm(lm_name).adapter_parameters(ACTOR))
 
 
-def test_merged_needs_linear_layers() -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_adapter_on_the_embedding_is_refused(merged: bool) -> None:
     config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], task_type="CAUSAL_LM")
-    with pytest.raises(ModelError, match=r"merged needs linear layers.*embed_tokens"):
-        CausalLM(tiny_model("mistral"), config, merged=True)
+    with pytest.raises(ModelError, match=r"adapters need linear layers.*embed_tokens"):
+        CausalLM(tiny_model("mistral"), config, merged=merged)
+
+
+def test_merged_needs_one_matrix_a_layer() -> None:
+    shape = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    mixture = MixtralConfig(vocab_size=32, num_key_value_heads=1, **shape)
+    config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    with pytest.raises(ModelError, match=r"merged needs linear layers.*experts.*several matrices"):
+        CausalLM(AutoModelForCausalLM.from_config(mixture), config, merged=True)
+
+
+def test_a_part_for_images_gets_no_adapter() -> None:
+    """It never runs, so its adapter would have no gradient, and its Adam no moments to resume with."""
+    shape = {"intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = Gemma3TextConfig(vocab_size=64, hidden_size=16, num_key_value_heads=1, head_dim=8, **shape)
+    images = SiglipVisionConfig(hidden_size=16, image_size=28, patch_size=14, **shape)
+    both = Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4)
+    config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    lm = CausalLM(AutoModelForCausalLM.from_config(both), config)
+    query = TokenisedQuery(np.arange(5), (np.arange(1, 3), np.arange(4)))
+    lm.forward(lm.pack([query])).log_probs_BA.sum().backward()
+    parameters = lm.adapter_parameters(ACTOR)
+    assert len(parameters) == 2 * 7
+    assert all(parameter.grad is not None for parameter in parameters.values())
 
 
 def test_targets_that_do_not_exist() -> None:

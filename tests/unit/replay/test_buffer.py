@@ -158,6 +158,13 @@ def test_ratio_sampling_counts_exactly(ratio: float, size: int, relabelled: int)
         assert sum(_relabelled(t) for t in batch) == relabelled
 
 
+def test_ratio_sampling_keeps_the_share_in_small_draws() -> None:
+    """Of one window each, as a batch of windows ends: not always the same kind."""
+    stored = [_entry(i, source="hindsight" if i < 2 else "real") for i in range(40)]
+    buffer, rng = _filled(stored, "ratio", 0.25), np.random.default_rng(0)
+    assert sum(_relabelled(buffer.sample(rng, 1)[0]) for _ in range(4_000)) == pytest.approx(1_000, abs=100)
+
+
 def test_ratio_sampling_is_uniform_within_each_half() -> None:
     stored = [_entry(i, source="hindsight" if i < 3 else "real") for i in range(6)]
     drawn = Counter(_version(t) for t in _filled(stored, "ratio").sample(np.random.default_rng(0), 6_000))
