@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -212,7 +213,8 @@ class LoraLM(PackedLM, Generic[P]):
         """The same adapter without the layers that `hidden` does not run, as those of a part for images."""
         run = {module for stack in cls.stacks(model) for module in stack.modules()} | {output_layer_of(model)}
         others = [name for name, m in model.named_modules() if m not in run and len(list(m.parameters(recurse=False)))]
-        return replace(lora, exclude_modules=others) if others else lora
+        # A pattern, since a list of names would also exclude layers whose paths end in one of them.
+        return replace(lora, exclude_modules="|".join(map(re.escape, others))) if others else lora
 
     def _check_targets(self, adapter: str) -> None:
         """Refuse an adapter on the output layer or an embedding: its effect would be lost."""
