@@ -35,6 +35,7 @@ _CHARTS = 3  # train, eval and held-out, or grasp, grow and overall
 def write_run(root: Path, seed: int, points: int, metrics: int) -> None:
     """The files of a run as a training leaves them, with made-up curves."""
     values = {"seed": seed, "env": {"name": "playground_simple"}, "replay": {"hindsight": seed % 2 == 0}}
+    root.mkdir(parents=True)
     run = RunDirectory(root)
     run.claim(override(parse(values), []))
     successes = ["success", "success/grasp", "success/grow", "eval_success/overall", "heldout_success/overall"]

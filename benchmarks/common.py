@@ -103,7 +103,10 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=1, help="CPU threads")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    options.add_argument("--bucket", type=int, default=32, help="packed lengths are multiples of this (model.bucket)")
+    bucket = ModelConfig().bucket
+    options.add_argument(
+        "--bucket", type=int, default=bucket, help="packed lengths are multiples of this (model.bucket)"
+    )
     options.add_argument(
         "--reference",
         choices=("plain", "lean"),
@@ -240,13 +243,13 @@ def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, i
     """Peak bytes of each variant, in a process of its own, so that one does not hide another."""
     found = {}
     for variant in variants(options):
-        given = {k: v for k, v in vars(options).items() if k not in ("actions", "memory", "peak_of") and v is not None}
-        arguments = [text for k, v in given.items() for text in (f"--{k.replace('_', '-')}", str(v))]
-        command = [sys.executable, "-m", module, *arguments, "--actions", str(actions), "--peak-of", variant]
-        told = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-        if told == "None":
-            raise OSError("this system does not tell how much memory a process takes; run with --no-memory")
-        found[variant] = int(told)
+        # The same command again: of an option that is given twice, argparse takes the last.
+        arguments = [*sys.argv[1:], "--actions", str(actions), "--peak-of", variant]
+        command = [sys.executable, "-m", module, *arguments]
+        peak = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        if peak == "None":
+            raise OSError("this system does not report a process's peak memory; run with --no-memory")
+        found[variant] = int(peak)
         log(f"  {variant} peak: {found[variant] / 2**20:.0f} MiB")
     return found
 

@@ -36,7 +36,8 @@ def random_rollout(config: Config) -> Rollout:
     """The environments in lockstep under the uniformly random policy."""
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
-    return Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(1)), starts, PhaseClock())
+    policy, windows = SamplingPolicy(np.random.default_rng(1)), config.algo.type == "ppo"
+    return Rollout(envs, UniformScorer(), policy, starts, PhaseClock(), windows=windows)
 
 
 def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
@@ -45,15 +46,22 @@ def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
     Worlds that remember what they have computed, such as TextWorld, become faster from repeat to repeat.
     """
     rollout = random_rollout(config)
-    rollout.collect(steps // 10)
+    interval = config.algo.update_interval
+    _play(rollout, steps // 10, interval)
     rates = []
     for repeat in range(repeats):
         start = time.perf_counter()
-        rollout.collect(steps)
+        _play(rollout, steps, interval)
         rates.append(steps / (time.perf_counter() - start))
         common.log(f"  environment {repeat + 1}: {rates[-1]:.0f} steps/s")
     each = [round(rate) for rate in rates]
     return {"name": "environment", "steps_per_s": round(median(rates)), "repeats": each, **_what(config)}
+
+
+def _play(rollout: Rollout, steps: int, interval: int) -> None:
+    """At least `steps` steps, collected by intervals, as a run does."""
+    for _ in range(-(-steps // interval)):
+        rollout.collect(interval)
 
 
 def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
@@ -101,7 +109,8 @@ def _interval(parts: Parts, config: Config) -> None:
 def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:
     """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
     sample = replay.buffer.sample(np.random.default_rng(0), 1000)
-    tokenised = build_model(config).tokenizer([query(t.goal, t.observation) for t in sample])
+    queries = [query(entry.goal, entry.episode.observation(entry.start)) for entry in sample]
+    tokenised = build_model(config).tokenizer(queries)
     return (
         round(fmean(len(q.prompt) for q in tokenised), 1),
         round(fmean(len(q.actions) for q in tokenised), 1),

@@ -2,7 +2,8 @@
 
 What must work comes first, then what is measured. Uses the standard library alone. Each part is a process of its own
 with a time-out, so a part that fails, hangs or runs out of memory costs itself only; the file says which, and the exit
-code is 1. Without a usable GPU nothing else is tried.
+code is 1. It is written after each part, so that ending the check early keeps what was measured. Versions other than
+the tested ones are recorded and never checked. Without a usable GPU nothing else is tried.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_S = 500.0  # all parts together: machines are lent for 10 minutes at a time
+DEADLINE_S = 500.0  # all parts together; with the last one's grace less than 9 minutes
 GRACE_S = 15.0  # from TERM to KILL
 TAIL = 2000  # characters of a failed part's output that are kept
 _TRAINS = ("ray", "deepspeed", "pydantic", "typer", "rich", "matplotlib")
 NEEDS = {
+    "one process float32": ("pydantic",),
+    "one process bfloat16": ("pydantic",),
     "ranks": ("deepspeed", "pydantic"),
     "memory": ("pydantic",),
     "engine": ("vllm", "pydantic"),
@@ -97,36 +101,39 @@ def benchmark(name: str, module: str, device: str, timeout_s: float, *options: s
 def parts(device: str, gpus: int, folder: Path) -> list[Part]:
     """Everything, with sizes for a GPU, or small ones that show on a CPU that everything runs."""
     if device == "cpu":
-        small = ["--model-shape", "tiny", "--prompt-tokens", "64", "--actions", "4", "--repeats", "1"]
-        world, qwen, seconds = 2, ["--model-shape", "tiny", "--rows", "2", "--repeats", "1"], 240
+        world, limit = 2, 240.0
+        engine = small = ["--model-shape", "tiny", "--prompt-tokens", "64", "--actions", "4", "--repeats", "1"]
+        qwen, many = ["--model-shape", "tiny"], ["--rows", "2"]
         measured = [
-            benchmark(f"{module} {dtype}", module, device, 120, "--dtype", dtype, *small, "--no-memory")
-            for module in ("scoring", "update")
+            benchmark(f"{module} {dtype}", module, device, limit, "--dtype", dtype, *small, "--no-memory")
             for dtype in ("float32", "bfloat16")
+            for module in ("scoring", "update")
         ]
-        engine = small
+        compiled = [*small, "--rows", "2"]
     else:
-        world, qwen, seconds = min(2, gpus), ["--model-shape", "qwen", "--dtype", "bfloat16"], 120
-        common = ["--rows", "4", "--repeats", "5"]
+        world, limit = min(2, gpus), 90.0
         engine = ["--rows", "8", "--repeats", "3", "--dtype", "bfloat16"]
+        qwen, many = ["--model-shape", "qwen"], ["--rows", "128"]
+        few = ["--rows", "4", "--repeats", "5", "--actions", "10"]
         measured = [
-            benchmark(f"{module}{shape} {dtype}", module, device, 120, "--actions", actions, "--dtype", dtype, *options)
-            for shape, dtype, options in (
-                (" qwen", "bfloat16", [*common, *qwen[:2]]),
-                ("", "bfloat16", common),
-                ("", "float32", common),
-            )
-            for module, actions in (("scoring", "10"), ("update", "10"))
+            benchmark(f"{module} {dtype}", module, device, limit, "--dtype", dtype, *qwen, *few)
+            for dtype in ("bfloat16", "float32")
+            for module in ("scoring", "update")
         ]
+        compiled = [*qwen, "--rows", "32", "--prompt-tokens", "45", "--actions", "7", "--dtype", "bfloat16"]
     return [
-        benchmark("ranks", "on_gpu", device, seconds, "ranks", "--world", str(world)),
+        benchmark("one process float32", "on_gpu", device, limit, "train", "--dtype", "float32"),
+        benchmark("one process bfloat16", "on_gpu", device, limit, "train", "--dtype", "bfloat16"),
+        benchmark("ranks", "on_gpu", device, limit, "ranks", "--world", str(world)),
         training("float32", device, gpus, folder),
         training("bfloat16", device, gpus, folder),
         benchmark("engine", "engine", device, 180, *engine),
-        benchmark("memory", "on_gpu", device, seconds, "memory", *qwen[:2]),
-        benchmark("kernels", "on_gpu", device, seconds, "kernels", *qwen),
-        Part("roofline", [sys.executable, "-m", "benchmarks.kernels", "--rows", "32"], 120),
+        benchmark("memory", "on_gpu", device, limit, "memory", *qwen),
+        benchmark("kernels", "on_gpu", device, limit, "kernels", *qwen),
+        benchmark("kernels of a large batch", "on_gpu", device, limit, "kernels", *qwen, *many),
         *measured,
+        benchmark("compile", "update", device, 120, "--compile", *compiled),
+        Part("roofline", [sys.executable, "-m", "benchmarks.kernels", "--models", qwen[1], "--rows", "32"], 120),
     ]
 
 
@@ -175,7 +182,7 @@ def run(part: Part, timeout_s: float) -> Result:
 
 def _rows(part: Part, output: str) -> list[dict[str, Any]]:
     if part.run is None:
-        rows: list[dict[str, Any]] = json.loads(_last_list(output))
+        rows: list[dict[str, Any]] = json.loads(last_list(output))
         return [{"part": part.name, **row} for row in rows]
     summary = json.loads(part.run.read_text())
     config = (part.run.parent / "config.yaml").read_text()
@@ -184,7 +191,7 @@ def _rows(part: Part, output: str) -> list[dict[str, Any]]:
     return [{"part": part.name, "name": "train", "parity_gap": gap, **summary, "config": config}]
 
 
-def _last_list(output: str) -> str:
+def last_list(output: str) -> str:
     """The JSON list at the end of what a benchmark printed; engines print to the same place before it."""
     lines = output.splitlines()
     first = max((index for index, line in enumerate(lines) if line.startswith("[")), default=len(lines))
@@ -202,20 +209,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def collect(parts: list[Part], deadline: float) -> list[Result]:
+def collect(parts: list[Part], deadline: float) -> Iterator[Result]:
     """All parts one after the other; what no time is left for fails with that reason."""
-    results = []
     for part in parts:
         left = deadline - time.monotonic()
         print(f"== {part.name}", file=sys.stderr, flush=True)
-        results.append(run(part, min(part.timeout_s, left)) if left > 5 else Result(part.name, 0.0, [], "no time left"))
-        if results[-1].failure:
-            print(f"-- {part.name} failed: {results[-1].failure}", file=sys.stderr, flush=True)
-    return results
+        result = run(part, min(part.timeout_s, left)) if left > 5 else Result(part.name, 0.0, [], "no time left")
+        if result.failure:
+            print(f"-- {part.name} failed: {result.failure}", file=sys.stderr, flush=True)
+        yield result
 
 
-def report(machine: Result, results: list[Result], skipped: list[Skip]) -> dict[str, Any]:
-    """What goes into the file."""
+def report(machine: Result, results: list[Result], skipped: list[Skip], to_run: list[Part]) -> dict[str, Any]:
+    """What goes into the file, while there are parts `to_run` or at the end."""
     return {
         **{"device": "unknown", "versions": {}, "commit": "unknown"},
         **{key: value for row in machine.rows for key, value in row.items() if key != "part"},
@@ -224,7 +230,15 @@ def report(machine: Result, results: list[Result], skipped: list[Skip]) -> dict[
         "rows": [row for result in results for row in result.rows],
         "skipped": skipped,
         "failed": [{"part": result.part, "reason": result.failure} for result in (machine, *results) if result.failure],
+        "not_run": [part.name for part in to_run],
     }
+
+
+def write(file: Path, found: dict[str, Any]) -> None:
+    """Replace the file as a whole, so that it is whole whenever the check ends."""
+    writing = file.with_name(f"{file.name}.writing")
+    writing.write_text(json.dumps(found, indent=2) + "\n")
+    writing.replace(file)
 
 
 def missing(names: tuple[str, ...]) -> list[str]:
@@ -262,12 +276,17 @@ def main() -> int:
         machine = run(Part("machine", [sys.executable, "-c", _MACHINE, given.device], 90), 90)
         gpus = machine.rows[0].get("gpus", 0) if machine.rows else 0
         chosen, skipped = choose(parts(given.device, gpus, Path(folder)), given.only)
+        for each in skipped:
+            print(f"-- {each['part']} skipped: {each['reason']}", file=sys.stderr, flush=True)
         if machine.failure:
             print(f"-- machine failed: {machine.failure}", file=sys.stderr, flush=True)
             skipped += [{"part": part.name, "reason": "the machine failed"} for part in chosen]
-        results = [] if machine.failure else collect(chosen, deadline)
-    found = report(machine, results, skipped)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+            chosen = []
+        results: list[Result] = []
+        write(given.out, found := report(machine, results, skipped, chosen))
+        for result in collect(chosen, deadline):
+            results.append(result)
+            write(given.out, found := report(machine, results, skipped, chosen[len(results) :]))
     print(json.dumps(found, indent=2))
     return 1 if found["failed"] else 0
 

@@ -1,5 +1,6 @@
-"""What only a GPU can confirm: ranks over NCCL, the memory forecast, and the kernels of an update.
+"""What only a GPU can confirm: training in one process, ranks over NCCL, the memory forecast, the kernels of an update.
 
+python -m benchmarks.on_gpu train --dtype float32
 python -m benchmarks.on_gpu ranks --device cpu --world 2
 python -m benchmarks.on_gpu memory --model-shape smollm
 python -m benchmarks.on_gpu kernels --model-shape qwen --rows 32
@@ -9,23 +10,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import common, random_model, update
 from sacglam import config
-from sacglam.build import build_learner, build_model
+from sacglam.build import build, build_learner, build_model, first_states
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.learner.learner import Learner
+from sacglam.loop import Loop
 from sacglam.memory import peak_bytes, resident_bytes
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import in_one_process, resolve
@@ -35,11 +40,49 @@ from sacglam.tools.dry_run.forecast import forecast, placed
 STAGES = (0, 1, 3)
 TIMEOUT_S = 120.0
 SETTINGS = ("steps=640", "threads=1", "algo.warmup_updates=0", "model.lora.merged=false", "replay.min_size=64")
+TRAININGS = {"sac": None, "ppo": common.ROOT / "configs" / "simple" / "ppo.yaml"}  # None: the quickstart
+SHORT = ("steps=320", "env.copies=8", "algo.update_interval=32", "algo.batch_size=32", "critic.hidden=[64]")
 
 
 def learner(settings: Config) -> Learner:
-    """The learner of a run, as `train` builds it."""
+    """The learner of a run, as `sacglam train` builds it."""
     return build_learner(settings, build_model(settings), PhaseClock())
+
+
+def train(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Short runs in this process, and how far the policy on the device is from the CPU's with the same weights."""
+    common.prepare(options)
+    return [_training(algorithm, options) for algorithm in TRAININGS]
+
+
+def _training(algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
+    words = ["threads=1", "model.lora.merged=false", f"model.dtype={options.dtype}", *SHORT]
+    words += ["algo.warmup_updates=4", "replay.min_size=64"] if algorithm == "sac" else ["algo.epochs=2"]
+    settings = config.load(TRAININGS[algorithm], [*words, f"device={options.device}"])
+    on_cpu, states = config.override(settings, ["device=cpu"]), first_states(settings)
+    with closing(build(resolve(settings))) as parts, closing(build(resolve(on_cpu))) as twin:
+        loop = Loop(settings, parts)
+        for _ in loop.intervals():
+            pass
+        twin.learners.load_state(*parts.learners.state())
+        policies = zip(parts.scorer.log_policy(states), twin.scorer.log_policy(states), strict=True)
+        gap = max(float(np.abs(ours - theirs).max()) for ours, theirs in policies)
+    row = {
+        "name": "one process",
+        "algorithm": algorithm,
+        "dtype": options.dtype,
+        "updates": loop.progress.updates,
+        "seconds": round(loop.progress.seconds, 2),
+        "seconds_by_phase": {name: round(seconds, 2) for name, seconds in parts.clock.seconds.items()},
+        "metrics": loop.window.flush(),
+        "gap_to_cpu": gap,
+        **common.machine(options.device, 1),
+    }
+    common.log(f"  {algorithm}: {row['updates']} updates in {row['seconds']} s, log pi {gap:.2g} from the CPU's")
+    assert row["updates"], row
+    assert math.isfinite(gap), row
+    assert options.dtype != "float32" or gap < 1e-3, row
+    return row
 
 
 def ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -154,9 +197,12 @@ def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [row]
 
 
+PARTS = {"train": train, "ranks": ranks, "memory": memory, "kernels": kernels}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("part", choices=("ranks", "memory", "kernels"))
+    options.add_argument("part", choices=tuple(PARTS))
     options.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--world", type=int, default=2, help="ranks")
     options.add_argument("--model-shape", choices=[*common.SHAPES, *common.T5_SHAPES], default="tiny")
@@ -167,14 +213,14 @@ def main() -> None:
     options.add_argument("--action-tokens", type=int, default=4)
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--bucket", type=int, default=32)
+    options.add_argument("--bucket", type=int, default=config.ModelConfig().bucket)
     options.add_argument("--rank", type=int, help=argparse.SUPPRESS)  # in a rank's own process
     options.add_argument("--folder", help=argparse.SUPPRESS)
     given = options.parse_args(namespace=argparse.Namespace(layers=None, micro_batch=None, reference="plain", alike=0))
     if given.rank is not None:
         rank(given)
     else:
-        common.emit({"ranks": ranks, "memory": memory, "kernels": kernels}[given.part](given))
+        common.emit(PARTS[given.part](given))
 
 
 if __name__ == "__main__":

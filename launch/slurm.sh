@@ -101,7 +101,7 @@ until_joined "${#nodes[@]}"
 gpus=$((gpus_per_node * ${#nodes[@]}))
 run() {
   if compgen -G "$RUN/checkpoints/step-*" >/dev/null; then
-    exec sacglam train --resume "$RUN" --gpus "$gpus" --address auto
+    exec sacglam train --resume "$RUN" --gpus "$gpus" --address auto --trust # begun by this job, or named by RUN
   fi
   [ ! -e "$RUN" ] || mv "$RUN" "$RUN.without-checkpoint-$(date +%s)"
   exec sacglam train "$@" --gpus "$gpus" --address auto --out "$RUN"

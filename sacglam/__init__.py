@@ -47,8 +47,10 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
     """The agent of a run's newest whole checkpoint: `.probabilities`, `.q_values`, `.act`.
 
+    Pass `trusted=True` for a run of yours whose environment is your own code, such as `house:House`.
+
     Raises:
-        SacglamError: no run there, or none with a checkpoint.
+        SacglamError: no run there, or none with a checkpoint; or it names code and is not `trusted`.
     """
     from sacglam.agent import load_agent as load
 

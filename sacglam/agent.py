@@ -13,7 +13,7 @@ from sacglam import cpu
 from sacglam.build import build_model, critic_settings
 from sacglam.config import Config
 from sacglam.envs import check_actions
-from sacglam.errors import ModelError, RunDirectoryError
+from sacglam.errors import ModelError, RunDirectoryError, memory_explained
 from sacglam.learner.learner import model_tensors
 from sacglam.models.agent_model import AgentModel
 from sacglam.policy import SamplingPolicy, greedy
@@ -109,17 +109,26 @@ class Agent:
         """Write the actor as a peft adapter (for peft, transformers and vLLM) with a model card, and the critic.
 
         Raises:
-            RunDirectoryError: the folder cannot be written.
+            RunDirectoryError: the folder has a file of one of these names, or cannot be written.
         """
         card = model_card(self.config, self.env_steps, self.summary)
-        write_files(folder, {**self.model.exported_files(critic_settings(self.config)), MODEL_CARD: card})
+        exported = {**self.model.exported_files(critic_settings(self.config)), MODEL_CARD: card}
+        if there := [name for name in exported if (folder / name).exists()]:
+            raise RunDirectoryError(
+                f"export would overwrite {folder / there[0]}; choose another folder, or remove that file"
+            )
+        write_files(folder, exported)
 
 
+@memory_explained()
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
     """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
+    A `trusted` run may name code of its own (docs/security.md).
+
     Raises:
-        SacglamError: no run there, or none with a checkpoint; or this machine has no such device.
+        SacglamError: no run there, or none with a checkpoint; it names code and is not `trusted`; or this machine has
+            no such device.
     """
     directory = RunDirectory.open(Path(run_dir), trusted)
     if not checkpoint.steps(directory.checkpoints):

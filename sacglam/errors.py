@@ -1,5 +1,8 @@
 """Errors for the user: each says what was expected, what was found and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SacglamError(Exception):
     """Base of the errors that the command line prints as a message, not a traceback."""
@@ -18,15 +21,19 @@ class ModelError(SacglamError):
 
 
 class DivergenceError(SacglamError):
-    """A loss or gradient is not finite. The last good checkpoint is kept."""
+    """A loss or gradient is not finite. Earlier checkpoints are unaffected."""
 
 
 class CheckpointError(SacglamError):
     """A checkpoint is missing, incomplete, corrupted or could not be written."""
 
 
+class OutOfMemory(SacglamError):
+    """A GPU or the machine has too little memory."""
+
+
 class RunDirectoryError(SacglamError):
-    """A run directory already contains a run, or contains none where one is needed."""
+    """A folder holds something already, or no run where one is needed, or cannot be read or written."""
 
 
 class EngineError(SacglamError):
@@ -38,7 +45,7 @@ class EngineBroken(EngineError):
 
 
 class LearnerError(SacglamError):
-    """A learner rank died; the last checkpoint is intact."""
+    """A learner rank died; earlier checkpoints are unaffected."""
 
 
 class ProfileError(SacglamError):
@@ -51,3 +58,25 @@ class ParityError(SacglamError):
 
 class TrackingError(SacglamError):
     """Aim is not installed, or its repository is locked, full or broken; the run's own files are intact."""
+
+
+_OUT_OF_MEMORY = (
+    "{where} has too little memory: {error}\nTake smaller passes (algo.micro_batch_size; the actions of one state are "
+    "never split), recompute activations (model.gradient_checkpointing=true), or store the base model in fewer bits "
+    "(model.dtype=bfloat16, model.quantize=nf4); a buffer of replay.capacity steps is held in the machine's. `sacglam "
+    "train --dry-run` predicts the memory of each part. A run with a checkpoint also resumes elsewhere: sacglam train "
+    "--resume RUN --gpus N"
+)
+
+
+@contextmanager
+def memory_explained() -> Iterator[None]:
+    """Turn a failure to allocate memory, on a GPU or a CPU, into an `OutOfMemory` that says what to lower."""
+    try:
+        yield
+    except Exception as error:
+        on_cpu = isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+        if not on_cpu and type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be imported
+            raise
+        where = "the machine" if on_cpu else "the GPU"
+        raise OutOfMemory(_OUT_OF_MEMORY.format(where=where, error=error or "a file does not fit in it")) from error

@@ -1,7 +1,7 @@
 """Success on fresh episodes."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, Evaluation
 
 _COPIES = 64
+EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
+    "train": ("evaluating after", "train"),
+    "sampled": ("evaluating sampled actions", "train"),
+    "heldout": ("evaluating held-out goals", "heldout"),
+}
+"""The evaluations of the trained policy by name: what the display says, and whose goals, if the environment has any."""
 
 Progress = Callable[[int], None]
 

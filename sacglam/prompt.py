@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sacglam.config import PromptConfig
-from sacglam.types import Observation, Past, Query
+from sacglam.types import Observation, Past, Query, Window
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class Prompt:
             history="".join(settings.step.format(observation=text, action=action) for text, action in shown),
         )
         return Query(prompt, tuple(settings.before_action + action for action in observation.actions))
+
+    def at(self, window: Window, t: int) -> Query:
+        """The prompt of `window.observations[t]`."""
+        return self(window.goal, window.observations[t], window.past(t, self.settings.history))
 
 
 query = Prompt(PromptConfig())

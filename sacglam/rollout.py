@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class _Open:
     first: Observation
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    past: list[tuple[str, str]] = field(default_factory=list)  # as `Past`
     cut: int = 0  # steps that earlier windows have taken
 
     @property
@@ -59,6 +60,8 @@ class _Open:
         return self.steps[-1].observation if self.steps else self.first
 
     def take(self, decision: Decision, step: Step) -> None:
+        seen = self.observation
+        self.past.append((seen.text, seen.actions[decision.action]))
         self.decisions.append(decision)
         self.steps.append(step)
 
@@ -78,15 +81,17 @@ class _Open:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
     def window(self, history: int) -> Window:
-        """The steps since the last window."""
-        length, start = len(self.steps) - self.cut, self.cut
-        self.cut = len(self.steps)
-        return window(self.close(), self.start.goal, start, length, gamma=1.0, history=history)
+        """The steps since the last window, at a cost that does not grow with those before it."""
+        start, self.cut = self.cut, len(self.steps)
+        first = self.steps[start - 1].observation if start else self.first
+        decisions, steps = tuple(self.decisions[start:]), tuple(self.steps[start:])
+        recent = Episode(self.start.goal, first, decisions, steps, self.start.seed)
+        before = tuple(self.past[max(0, start - history) : start])
+        return replace(window(recent, recent.goal, 0, len(steps), gamma=1.0), before=before)
 
     def query(self, prompt: Prompt) -> Query:
         """The state that it is in."""
-        past = self.close().past(len(self.steps), prompt.settings.history)
-        return prompt(self.start.goal, self.observation, past)
+        return prompt(self.start.goal, self.observation, self.past)
 
 
 @dataclass(eq=False)
@@ -100,6 +105,7 @@ class Rollout:
     clock: PhaseClock
     prompt: Prompt = query
     repeats: bool = True  # else open episodes cannot be replayed
+    windows: bool = True  # whether `collect` also returns the steps of each interval, to learn on-policy
     at_random: bool = field(default=False, init=False)  # plays the random policy, and asks no scorer
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
@@ -131,12 +137,11 @@ class Rollout:
         ended: list[_Open] = []
         for _ in range(-(-env_steps // len(self.envs))):
             ended += self._step()
-        played = [*ended, *(self._open or [])]
+        played = [*ended, *(self._open or [])] if self.windows else []
+        history = self.prompt.settings.history
         return RolloutBatch(
             episodes=tuple(opened.close() for opened in ended),
-            windows=tuple(
-                opened.window(self.prompt.settings.history) for opened in played if len(opened.steps) > opened.cut
-            ),
+            windows=tuple(opened.window(history) for opened in played if len(opened.steps) > opened.cut),
         )
 
     def drain(self) -> Iterator[list[Episode]]:
@@ -207,7 +212,9 @@ class Rollout:
         if opened.transcript() != saved["transcript"]:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "
-                "the environment is not a function of goal, seed and actions, or its code has changed"
+                "the environment does not repeat itself for the same goal, seed and actions, or its code has changed. "
+                "Draw all randomness from a generator that reset seeds with its seed; or train a new run with "
+                "env.repeats=false, which can be resumed without its open episodes"
             )
         return opened
 

@@ -20,7 +20,8 @@ from sacglam.build import (
 )
 from sacglam.config import Config
 from sacglam.envs import Split, check_env
-from sacglam.evaluate import evaluate
+from sacglam.errors import memory_explained
+from sacglam.evaluate import EVALUATIONS_AFTER, evaluate
 from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
 from sacglam.prompt import Prompt
@@ -42,6 +43,7 @@ _SAMPLED = 0x5A3D  # the stream of sampled actions after training
 _COLLAPSED = 0.2  # share of the random policy's entropy below which hardly anything is explored
 
 
+@memory_explained()
 def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
     """Train from the start in the new folder `out`; its summary, as in `summary.json`.
 
@@ -59,6 +61,7 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         return Run(directory, resolved, shown, parts).run(new=True)
 
 
+@memory_explained()
 def resume(
     root: Path, display: Display | None = None, placement: Sequence[str] = (), trusted: bool = False
 ) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def resume(
 
     On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
     `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
-    `trusted` runs are not asked where their environment's code is.
+    A `trusted` run may name code of its own (docs/security.md).
 
     Raises:
         SacglamError: no run there, no whole checkpoint among those it has, a device that this machine lacks, ...
@@ -178,7 +181,14 @@ class Run:
             self._samples.append({**self._counters(), "episodes": self._sample()})
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
+        self._warn_halfway()
         self._display.advance(progress.env_steps)
+
+    def _warn_halfway(self) -> None:
+        """Note once that half of the steps are gone without an update, while there is time to start again."""
+        now, half, random = self._loop.progress.env_steps, self._config.steps / 2, self._config.random_steps
+        if now - self._config.algo.update_interval < half <= now and now > random and self._loop.why_no_update():
+            self._display.note(f"no update yet after half of the steps: {self._loop.why_no_update()}")
 
     def _due(self, every: int) -> bool:
         """Whether the last interval reached or passed a multiple of `every` environment steps; 0 is never."""
@@ -235,18 +245,18 @@ class Run:
         """The trained policy on the goals of training and on those held out, if the budget is spent."""
         if self._loop.progress.env_steps < self._config.steps:
             return {}
-        sampling = SamplingPolicy(np.random.default_rng([self._config.seed, _SAMPLED]))
-        after = {"train": self._evaluate("evaluating after", self._parts.scorer, greedy, stop)}
-        after["sampled"] = self._evaluate("evaluating sampled actions", self._parts.scorer, sampling, stop)
-        if build_env(self._config).goals("heldout"):
-            after["heldout"] = self._evaluate("evaluating held-out goals", self._parts.scorer, greedy, stop, "heldout")
-        return after
+        env, sampling = build_env(self._config), SamplingPolicy(np.random.default_rng([self._config.seed, _SAMPLED]))
+        return {
+            name: self._evaluate(stage, self._parts.scorer, sampling if name == "sampled" else greedy, stop, split)
+            for name, (stage, split) in EVALUATIONS_AFTER.items()
+            if env.goals(split)
+        }
 
     def _summarise(self, start: Mapping[str, Any], after: Mapping[str, Evaluation]) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
         parts = self._parts
         end = summary_of_end(self._config, self._loop.progress, parts.clock.seconds, self._processes(), after)
-        summary = {**start, **end}
+        summary = {**start, **end, "no_update": self._loop.why_no_update()}
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:

@@ -81,6 +81,7 @@ class Window:
     `actions[t]` led from `observations[t]` to `observations[t + 1]` and was rewarded with `rewards[t]`. The last
     observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
     episode had after the window, 0 where that is not known. `before` are the steps before it that a prompt may show.
+    `known` are the replay graph's action values at each learnt step, if there is such a graph.
     """
 
     goal: str
@@ -91,19 +92,22 @@ class Window:
     source: Source
     return_after: float = 0.0
     before: Past = ()
+    known: tuple[tuple[float, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.actions)
 
-    def past(self, t: int) -> Past:
-        """The steps before `observations[t]`: those `before` the window, and its own."""
-        own = zip(self.observations[:t], self.actions[:t], strict=True)
-        return (*self.before, *((observation.text, observation.actions[action]) for observation, action in own))
+    def past(self, t: int, steps: int) -> Past:
+        """The last `steps` steps before `observations[t]`: those `before` the window, and its own."""
+        own = range(max(0, t - steps), t)
+        seen = ((self.observations[i], self.actions[i]) for i in own)
+        before = self.before[max(0, len(self.before) + t - steps) :]
+        return (*before, *((observation.text, observation.actions[action]) for observation, action in seen))
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """One interval of the rollout: the `episodes` that ended in it, whole, and its own steps as `windows`."""
+    """One interval of the rollout: the `episodes` that ended in it, whole, and for PPO its own steps as `windows`."""
 
     episodes: tuple[Episode, ...]
     windows: tuple[Window, ...]

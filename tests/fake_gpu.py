@@ -9,13 +9,14 @@ the mark. Inside, every operation runs on the CPU, with the same result to the l
   whose size depends on values (an index that is a mask, `nonzero`), and copies in either direction, except those from
   pinned memory that were asked not to block.
 
-It covers one thread, one device and autograd; not NCCL, DeepSpeed and vLLM, and not the faults and the rounding of
-CUDA's own kernels.
+It covers one thread, one device and autograd, and DeepSpeed's ranks if gloo joins them; not NCCL and vLLM, and not the
+faults and the rounding of CUDA's own kernels. Streams and events do nothing, since every operation is over at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.cuda import nvtx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,6 +41,26 @@ _TAKES_A_NUMBER = {"masked_fill", "masked_fill_", "fill", "fill_", "index_put_",
 
 class MixUp(RuntimeError):
     """Tensors of both devices met, or the host touched the memory of a GPU."""
+
+
+class Stream:
+    """A stream or an event, whose work is always over."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        pass
+
+    def wait(self, *others: Stream) -> None:
+        """Nothing is left to wait for; only `torch.cuda.synchronize` is counted."""
+
+    wait_stream = wait_event = record = synchronize = wait
+
+    def record_event(self, event: Stream | None = None) -> Stream:
+        """An event after all that is queued."""
+        return event or Stream()
+
+    def query(self) -> bool:
+        """Whether the work is over."""
+        return True
 
 
 class Storages:
@@ -161,7 +183,7 @@ class _Places(TorchFunctionMode):
     def _move(self, tensor: T, args: Sequence[Any], kwargs: dict[str, Any]) -> T:
         """`tensor.to(...)`: to a device, to another's, or of a type alone."""
         was, named = tensor in self._gpu.held, [v for v in (*args, kwargs.get("device")) if _is_place(v)]
-        there = str(named[0]).startswith("cuda") if named else was
+        there = _is_gpu(named[0]) if named else was
         if any(isinstance(v, T) for v in args):
             there = any(v in self._gpu.held for v in args)
         plain = [CPU if _is_place(v) else v for v in args]
@@ -180,7 +202,7 @@ class _Places(TorchFunctionMode):
                 self._gpu.waits["tensor from numbers"] += 1
                 self._gpu.held.put(out)
             return out
-        there = str(device).startswith("cuda")
+        there = _is_gpu(device)
         out = func(*args, **{**kwargs, "device": CPU})
         if there and func in (torch.tensor, torch.as_tensor, T.new_tensor):
             self._gpu.waits["tensor from numbers"] += 1
@@ -188,14 +210,23 @@ class _Places(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def fake_gpu(gpu: FakeGpu | None = None) -> Iterator[FakeGpu]:
-    """One GPU for the calling thread; with `gpu` the same as before, and what it holds."""
+def fake_gpu(gpu: FakeGpu | None = None, *, hooks: bool = False) -> Iterator[FakeGpu]:
+    """One GPU for the calling thread; with `gpu` the same as before, and what it holds.
+
+    With `hooks` it is there for Python code within the backward pass, too, as DeepSpeed's hooks need.
+    """
     gpu = gpu or FakeGpu()
     there = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "synchronize": lambda device=None: None,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: gpu.waits.update(["synchronize"]),
+        "Stream": Stream,
+        "Event": Stream,
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
+        "stream": lambda stream: contextlib.nullcontext(),
         "memory_allocated": lambda device=None: 0,
         "memory_reserved": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 1 << 20,
@@ -215,9 +246,22 @@ def fake_gpu(gpu: FakeGpu | None = None) -> Iterator[FakeGpu]:
             (GPU if group[0][0][0] in gpu.held else device, dtype): group for (device, dtype), group in found.items()
         }
 
+    places, run_backward = _Places(gpu), torch.autograd._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with places:  # for its hooks, since a call that is being answered does not see the mode
+            return run_backward(*args, **kwargs)
+
+    backward = mock.patch.object(torch.autograd, "_engine_run_backward", run)
     grouping = mock.patch.object(torch._C, "_group_tensors_by_device_and_dtype", group)
+    profiling = mock.patch.multiple(nvtx, range_push=lambda *_: 0, range_pop=lambda: 0)
+    streams = mock.patch.object(T, "record_stream")
     pinning = mock.patch.object(T, "pin_memory", torch._C.TensorBase.pin_memory)  # vLLM on a CPU replaces it for good
-    with mock.patch.multiple(torch.cuda, **there), grouping, pinning, _Places(gpu), gpu:
+    loading = mock.patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"})  # transformers reads in threads
+    patches = (loading, mock.patch.multiple(torch.cuda, **there), grouping, profiling, streams, pinning)
+    with contextlib.ExitStack() as stack:
+        for context in (*patches, *([backward] if hooks else []), places, gpu):
+            stack.enter_context(context)
         yield gpu
 
 
@@ -227,4 +271,10 @@ def _storage(tensor: T) -> torch.UntypedStorage:
 
 
 def _is_place(value: object) -> bool:
+    if isinstance(value, int):  # the number of a GPU
+        return not isinstance(value, bool)
     return isinstance(value, str | torch.device) and str(value).startswith(("cuda", "cpu"))
+
+
+def _is_gpu(place: object) -> bool:
+    return isinstance(place, int) or str(place).startswith("cuda")

@@ -1,4 +1,4 @@
-"""Starts `sacglam` commands in a tenth of a second: a process that has torch and its like in memory forks each of them.
+"""Starts `python -m MODULE` commands in a tenth of a second: a process with torch and its like in memory forks each.
 
 A start of `python -m sacglam train` spends some seconds of CPU time on imports, and the tests start hundreds. So each
 pytest worker keeps one server, which imports what a training needs, runs nothing of it, has one thread, and forks:
@@ -7,7 +7,7 @@ pytest worker keeps one server, which imports what a training needs, runs nothin
     server --fork--> watcher, one for each command: waits for it and reports its exit --fork--> the command
 
 A command is a process of its own as any other: its process id, arguments, environment, folder, files, signals and exit
-code are real, it runs `sacglam/__main__.py` as `python -m sacglam` does, and ends as Python ends. Three things differ:
+code are real, it runs its module as `python -m MODULE` does, and ends as Python ends. Three things differ:
 variables that are read when torch is imported are those of the server's start, sets of strings have one order in all
 commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of
 each kind beside them, start Python anew: `fresh=True`.
@@ -99,10 +99,10 @@ def start(
     cwd: Path | None = None,
     start_new_session: bool = False,
 ) -> Launched:
-    """Start `python -m sacglam ...`, where a file is an open one, `DEVNULL`, or for `stderr` also `STDOUT`."""
-    if command[:3] != [sys.executable, "-m", "sacglam"]:
-        raise ValueError(f"expected a command that begins with {sys.executable} -m sacglam, got {command}")
-    request = (command[3:], dict(os.environ) if env is None else env, str(cwd or Path.cwd()), start_new_session)
+    """Start `python -m MODULE ...`, where a file is an open one, `DEVNULL`, or for `stderr` also `STDOUT`."""
+    if command[:2] != [sys.executable, "-m"]:
+        raise ValueError(f"expected a command that begins with {sys.executable} -m, got {command}")
+    request = (command[2:], dict(os.environ) if env is None else env, str(cwd or Path.cwd()), start_new_session)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, open(os.devnull, "r+b", buffering=0) as null:
         out = _number(stdout, null)
@@ -160,7 +160,7 @@ def _server() -> socket.socket:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Fork for each request until there are no more; returns only in a command's process, with its arguments."""
+    """Fork for each request until there are no more; returns only in a command's process: its module and arguments."""
     before = dict(os.environ)
     sys.modules["triton"] = None  # type: ignore[assignment]  # nothing here compiles, and frozen it complains at the end
     for name in MODULES:
@@ -217,5 +217,5 @@ def _watch(pid: int, standard: list[int], report: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = serve(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("sacglam", run_name="__main__", alter_sys=True)
+    module, *sys.argv[1:] = serve(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

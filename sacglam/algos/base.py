@@ -1,14 +1,11 @@
 """What the learner needs of a learning rule."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor
 
-Weights = Callable[[], AbstractContextManager[None]]
-"""Gathers all weights, to be changed."""
-
+from sacglam.models.actor_critic import Lerp
 
 MapNoGrad = Callable[[Callable[[Sequence[Any]], Tensor], Sequence[Any], int], Tensor]
 """`map_no_grad(compute, rows, size)` computes without gradient over many rows, split over the learner's ranks.
@@ -38,7 +35,7 @@ class Algorithm(Protocol):
         """Whether the actor's weights have a gradient in this update."""
         return True
 
-    def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
+    def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
         """Move what follows the weights, such as a target network, after a gradient step; more metrics."""
         return {}
 

@@ -65,6 +65,19 @@ def imitation_loss(log_prob_B: Tensor, advantage_B: Tensor) -> Tensor:
     return -(log_prob_B * advantage_B.clamp(min=0)).mean()
 
 
+def at_least(q_CBA: Tensor, known_BA: Tensor) -> Tensor:
+    """max(Q, known), shape (C, B, A), where a path to the goal is known; elsewhere Q."""
+    return torch.where(known_BA > 0, torch.maximum(q_CBA, known_BA), q_CBA)
+
+
+def best_known_loss(log_pi_BA: Tensor, known_BA: Tensor) -> Tensor:
+    """-mean_B log pi(a|s), a scalar; averaged over the actions with the best known value, 0 where no path is known."""
+    best_B1 = known_BA.max(dim=-1, keepdim=True).values
+    best_BA = ((known_BA == best_B1) & (known_BA > 0)).float()
+    share_BA = best_BA / best_BA.sum(dim=-1, keepdim=True).clamp(min=1.0)
+    return -(share_BA * finite(log_pi_BA)).sum(dim=-1).mean()
+
+
 def relative_advantage(return_B: Tensor, value_B: Tensor) -> Tensor:
     """1 - V(s) / R, at most 1, shape (B,); 0 where nothing was returned.
 

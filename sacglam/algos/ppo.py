@@ -67,9 +67,7 @@ class Ppo(Algorithm):
         the first minibatch would not be 1.
         """
         prompt = self.model.prompt
-        visits = [
-            (prompt(w.goal, w.observations[t], w.past(t)), _action(w, t)) for w in windows for t in range(_visited(w))
-        ]
+        visits = [(prompt.at(w, t), _action(w, t)) for w in windows for t in range(_visited(w))]
         log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
         estimates = list(self._estimates(windows, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))

@@ -10,11 +10,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos import math as equations
-from sacglam.algos.base import Algorithm, Weights
+from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
 from sacglam.config import SacConfig
 from sacglam.errors import CheckpointError
-from sacglam.models.actor_critic import ActorCritic, PolicyValues
+from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
+from sacglam.replay.graph import UNTRIED
 from sacglam.types import Query, Window
 
 
@@ -33,6 +34,7 @@ class SacBatch:
     bootstraps_W: Tensor  # bool: the window did not end in termination
     last_packed: Any  # the states after these windows
     hindsight_share: float = 0.0
+    known_BA: Tensor | None = None  # action values from the replay graph
 
 
 class Temperature:
@@ -105,10 +107,15 @@ class Sac(Algorithm):
             bootstraps_W=tensor([not w.terminated for w in rows]),
             last_packed=self._model.pack(last or [self._query(rows[0], 0)]),
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
+            known_BA=self._padded([w.known[t] for _, w, t in learnt]) if rows[0].known else None,
         )
 
+    def _padded(self, known: Sequence[tuple[float, ...]]) -> Tensor:
+        actions = max(map(len, known))
+        return self._model.tensor([(*row, *[UNTRIED] * (actions - len(row))) for row in known], torch.float32)
+
     def _query(self, row: Window, t: int) -> Query:
-        return self._model.prompt(row.goal, row.observations[t], row.past(t))
+        return self._model.prompt.at(row, t)
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -130,9 +137,9 @@ class Sac(Algorithm):
         return update < self._config.warmup_updates
 
     @override
-    def after_step(self, metrics: dict[str, float], update: int, weights: Weights) -> dict[str, float]:
-        with self._clock.phase("target"), weights():
-            self._model.update_target(self._config.tau)
+    def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
+        with self._clock.phase("target"):
+            self._model.update_target(self._config.tau, lerp)
         if not self._warming_up(update):
             self.alpha.update(metrics["entropy"])
         return {"alpha": self.alpha.alpha}
@@ -178,29 +185,40 @@ def sac_losses(
     lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
     target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, config.gamma, lambda_)
     target_B = target_WT.flatten()[batch.place_B]
+    q_CBA = values.q_CBA.detach()
+    if batch.known_BA is not None:  # the value of a known path is a lower bound on both
+        target_B = torch.maximum(target_B, batch.known_BA.gather(-1, batch.action_B[:, None]).squeeze(-1))
+        q_CBA = equations.at_least(q_CBA, batch.known_BA)
     critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     loss = config.critic_weight * critic
-    log_pi_BA, q_CBA = values.log_pi_BA.detach(), values.q_CBA.detach()
     metrics = {
         "critic_loss": critic.detach(),
-        "entropy": equations.entropy(log_pi_BA).mean(),
-        "q": equations.taken(q_CBA, batch.action_B).mean(),
+        "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
+        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
         "target": target_B.mean(),
     }
     if train_actor:
-        actor = equations.actor_loss(values.log_pi_BA, values.q_CBA, alpha)
+        actor = equations.actor_loss(values.log_pi_BA, q_CBA, alpha)
         loss = loss + actor
         metrics["actor_loss"] = actor.detach()
     if train_actor and config.self_imitation:
-        # What the episode returned, whether or not the window reaches its end.
-        following_WT = torch.zeros_like(value_WT)
-        following_WT[:, -1] = batch.return_after_W
-        return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
-        return_B, value_B = return_WT.flatten()[batch.place_B], equations.soft_value(log_pi_BA, q_CBA, 0.0)
-        relative = config.relative_imitation
-        advantage_B = equations.relative_advantage(return_B, value_B) if relative else return_B - value_B
-        log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
-        imitation = equations.imitation_loss(log_prob_B, advantage_B)
+        imitation = _imitation_loss(values, batch, config)
         loss = loss + config.self_imitation * imitation
         metrics["imitation_loss"] = imitation.detach()
     return loss, metrics
+
+
+def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) -> Tensor:
+    """Imitate the best known actions; without a replay graph, those taken whose return exceeds their state's value."""
+    if batch.known_BA is not None:
+        return equations.best_known_loss(values.log_pi_BA, batch.known_BA)
+    # What the episode returned, whether or not the window reaches its end.
+    following_WT = torch.zeros_like(batch.reward_WT)
+    following_WT[:, -1] = batch.return_after_W
+    return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
+    return_B = return_WT.flatten()[batch.place_B]
+    value_B = equations.soft_value(values.log_pi_BA.detach(), values.q_CBA.detach(), 0.0)
+    relative = config.relative_imitation
+    advantage_B = equations.relative_advantage(return_B, value_B) if relative else return_B - value_B
+    log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
+    return equations.imitation_loss(log_prob_B, advantage_B)

@@ -8,7 +8,7 @@ import typer
 
 from sacglam.cli import agents, experiments, tools, train
 from sacglam.cli.display import errors, print_plain
-from sacglam.errors import SacglamError, TrackingError
+from sacglam.errors import SacglamError, TrackingError, memory_explained
 
 app = typer.Typer(
     name="sacglam",
@@ -42,18 +42,11 @@ def _on_interrupt(context: typer.Context) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_OUT_OF_MEMORY = (
-    "the GPU has too little memory: {error}\nTake smaller passes (algo.micro_batch_size; the actions of one state are "
-    "never split), recompute activations (model.gradient_checkpointing=true), or store the base model in fewer bits "
-    "(model.dtype=bfloat16, model.quantize=nf4). `sacglam train --dry-run` predicts the memory of each part. A run "
-    "with a checkpoint also resumes elsewhere: sacglam train --resume RUN --gpus N"
-)
-
-
 def main() -> None:
     """Run the command line; errors meant for the user are printed, not raised."""
     try:
-        app()
+        with memory_explained():
+            app()
     except SacglamError as error:
         _fail(str(error))
         if isinstance(error, TrackingError):
@@ -63,11 +56,6 @@ def main() -> None:
         if error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}")
-        sys.exit(1)
-    except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, by its name, since torch may not be imported
-            raise
-        _fail(_OUT_OF_MEMORY.format(error=error))
         sys.exit(1)
 
 

@@ -20,7 +20,7 @@ errors = Console(stderr=True, emoji=False)
 
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Run the environment that the run names, wherever its code is."),
+    typer.Option("--trust", help="The run is yours, or from someone you trust: import the code that it names."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
@@ -108,14 +108,15 @@ class RichDisplay(Display):
         print_plain(self._console, text)
 
 
-def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
-    """Print success before and after, where the results are and what to run next."""
+def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], trust: bool = False) -> None:
+    """Print success before and after, where the results are and what to run next, which may need `--trust`."""
     shown = escape(shlex.quote(str(folder)))
+    run = f"{shown} --trust" if trust else shown
     if not summary["finished"]:
         steps = summary["env_steps"]
         where = f"at {steps:,} steps with a checkpoint" if steps else "before the first step"
         console.print(
-            f"stopped {where}; resume: [bold]sacglam train --resume {shown}",
+            f"stopped {where}; resume: [bold]sacglam train --resume {run}",
             soft_wrap=True,
         )
         return
@@ -129,10 +130,13 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any]) ->
         rates = [summary[f"success_{when}"].get(name) for when in columns]
         table.add_row(escape(name), *("" if rate is None else f"{rate:.3f}" for rate in rates))
     console.print(table)
+    if summary.get("no_update"):  # not in older runs
+        why = escape(summary["no_update"])
+        console.print(f"[bold yellow]No update was made, so this is the untrained model:[/] {why}", soft_wrap=True)
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
         f"Results: {shown} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
-        f"Next:  [bold]sacglam play {shown}[/bold]   [bold]sacglam evaluate {shown}[/bold]",
+        f"Next:  [bold]sacglam play {run}[/bold]   [bold]sacglam evaluate {run}[/bold]",
         soft_wrap=True,
     )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sacglam import cpu
+from sacglam import cpu, files
 from sacglam.cli.display import console, print_plain
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import explained
@@ -67,7 +67,7 @@ def compare(
 
     Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if a run failed or is not finished.
     """
-    _run_and_report(plan.comparison(configs), out, seeds, jobs, threads, set_ or [], threshold, report_only)
+    _run_and_report(plan.comparison(configs, set_ or []), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
 
 def ablate(
@@ -177,7 +177,7 @@ def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, thresh
     figure, text, data = out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
     with explained(out):
         draw_report(values, figure)
-        text.write_text(markdown(values, figure.name))
-        data.write_text(json.dumps(values, indent=2, default=asdict) + "\n")
+        files.write(text, markdown(values, figure.name))
+        files.write(data, json.dumps(values, indent=2, default=asdict) + "\n")
     print_plain(console, f"report of {count['finished']} of {count['planned']} runs: {text}, {figure}, {data}")
     return True

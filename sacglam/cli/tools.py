@@ -1,7 +1,9 @@
 """Commands around training: environments, what this machine can run, and the run explorer."""
 
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -33,16 +35,18 @@ def envs(
 
     if check is not None:
         settings = configuration.load(None, [f"env.name={check}", *(f"env.options.{each}" for each in set_ or [])]).env
-        trial = check_env(lambda: make(settings.name, **settings.options), episodes)
+        with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
+            trial = check_env(lambda: make(settings.name, **settings.options), episodes)
         if as_json:
             print(json.dumps(asdict(trial)))
         else:
             print_plain(
                 console,
                 f"{check} keeps the contract: {trial.goals:,} goals, {trial.episodes} random episodes, "
-                f"{trial.steps:,} steps, {trial.successes} successes, up to {trial.most_actions} actions",
+                f"{trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} other goals achieved, "
+                f"up to {trial.most_actions} actions",
             )
-            for note in trial.notes:
+            for note in filter(None, [*trial.notes, trial.hindsight]):
                 print_plain(console, note)
         return
     found = [asdict(description) for description in describe()]

@@ -11,6 +11,7 @@ import typer
 from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, print_summary
 from sacglam.runs import directory
+from sacglam.runs.trust import needed
 from sacglam.runtime import placement
 
 SetOption = Annotated[
@@ -83,7 +84,7 @@ def train(
             summary = training.train(settings, folder, display)
         else:
             folder, summary = resume, training.resume(resume, display, where, trust)
-    print_summary(console, folder, summary)
+    print_summary(console, folder, summary, bool(needed(settings)))
 
 
 def _dry_run(settings: configuration.Config) -> None:
@@ -130,7 +131,8 @@ def profile(
     from sacglam.tools.profile.measure import measure, sources_of
 
     found = sources_of(sources or [configuration.quickstart_path()], set_ or [], trust)
-    folder = report.vacant(out or directory.fresh(found[0].config.seed, Path("profiles")))
+    folder = out or directory.fresh(found[0].config.seed, Path("profiles"))
+    directory.check_empty(folder)
     with RichDisplay(errors) as display:
         measured = [measure(source, intervals, seconds, display) for source in found]
     profiles, timelines = [profile for profile, _ in measured], [timeline for _, timeline in measured]

@@ -4,7 +4,7 @@ Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `conf
 """
 
 from sacglam.config.experiment import Config
-from sacglam.config.reading import load, override, parse, parse_complete, quickstart_path
+from sacglam.config.reading import LARGEST, load, override, parse, parse_complete, quickstart_path
 from sacglam.config.sections import (
     CriticConfig,
     EnginesConfig,
@@ -23,6 +23,7 @@ from sacglam.config.sections import (
 )
 
 __all__ = [
+    "LARGEST",
     "Config",
     "CriticConfig",
     "EnginesConfig",

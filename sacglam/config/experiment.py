@@ -49,6 +49,11 @@ class Config(Section):
                 f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
                 f"({self.env.copies}), because the copies step together"
             )
+        if self.env.workers > self.env.copies:
+            raise ValueError(
+                f"env.workers ({self.env.workers}) exceeds env.copies ({self.env.copies}): some would have no copy to "
+                f"play; set env.workers to at most {self.env.copies}"
+            )
         if self.replay.min_size > self.replay.capacity:
             raise ValueError(
                 f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from sacglam import files
 from sacglam.config.experiment import Config
 from sacglam.config.sections import ALGORITHMS
 from sacglam.errors import ConfigError
@@ -25,10 +26,13 @@ _LATER_KEYS = {
     "prompt",
     "env.workers",
     "replay.balanced",
+    "replay.graph",
     "replay.last_steps",
     "replay.random_steps",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
+LARGEST = files.MIB
+"""Most bytes of a configuration; parsing that many takes seconds."""
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
 _MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later
@@ -69,7 +73,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     """
     source = quickstart_path() if path is None else Path(path)
     try:
-        values = _read(source.read_text(), str(source))
+        values = _read(files.read(source, LARGEST).decode(), str(source))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name, bytes that are no UTF-8

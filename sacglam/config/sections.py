@@ -39,7 +39,8 @@ class EnvConfig(Section):
     copies: Size = 32
     """Environments in lockstep; one scoring pass serves them all."""
     workers: NonNegative = 0
-    """Processes that play the copies, for environments whose step takes a millisecond or more; 0: the driver's own."""
+    """Processes that play the copies, for environments whose step takes a millisecond or more; at most one per
+    copy. 0: the driver's own process."""
     repeats: bool = True
     """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
 
@@ -79,11 +80,11 @@ class ModelConfig(Section):
     quantize: Literal["none", "nf4"] = "none"
     """`nf4`: 4-bit base weights with double quantisation, computing in `dtype`. Needs bitsandbytes."""
     attention: Literal["sdpa", "eager"] = "sdpa"
-    """Attention kernel; both take the packed mask."""
+    """Attention kernel; both take the packed mask. A model that has no `sdpa` in transformers gets `eager`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    bucket: Size = 32
-    """Packed lengths are rounded up to a multiple of this, so that kernels see few shapes."""
+    bucket: Size = 8
+    """Packed lengths are rounded up to a multiple of this; 8 suits a GPU's matrix units, 1 a CPU."""
     compile: bool = False
     """Compile each transformer layer when it first runs (`torch.compile`, for any shape). Needs a C++ compiler."""
     cache_mib: NonNegative = 0
@@ -326,6 +327,9 @@ class ReplayConfig(Section):
     """Share of relabelled rows in a batch with `sampling: ratio` or `future`."""
     balanced: bool = False
     """With `sampling: future`, relabel as often with each type of goal, however rarely it is achieved."""
+    graph: bool = False
+    """Join the episodes where they pass through the same state, and learn from the best known path from each: actor and
+    critic take its value as a lower bound on Q, and `algo.self_imitation` imitates its actions."""
     last_steps: Positive | None = None
     """With `sampling: future`, relabel only so many steps up to the achievement; None: all on the way to it."""
 
@@ -374,7 +378,7 @@ class EnginesConfig(Section):
     parity_every: Positive = 50
     """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
     parity_tolerance: PositiveFloat | None = None
-    """Largest total variation between both policies on a fixed state; None: 1e-4 in float32, 0.05 in bfloat16."""
+    """Largest total variation between the policies, averaged over states; None: 1e-4 in float32, 0.15 in bfloat16."""
 
 
 class LearnersConfig(Section):
@@ -382,7 +386,7 @@ class LearnersConfig(Section):
 
     count: NonNegative = 0
     """Ranks; 0: one learner in the driver's process, without DeepSpeed."""
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     """What ranks shard (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
     timeout_s: PositiveFloat = 1800.0
     """Seconds that an interval's updates may take before the learner counts as hung."""

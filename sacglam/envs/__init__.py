@@ -6,10 +6,11 @@ from functools import partial
 from sacglam.envs.babyai import BabyAI
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.bitflip import BitFlip
-from sacglam.envs.checks import CheckedEnv, check_actions, check_env
+from sacglam.envs.checks import CheckedEnv, check_actions
 from sacglam.envs.playground import Playground
-from sacglam.envs.registry import check_trusted, describe, make, register
+from sacglam.envs.registry import describe, foreign_code, make, register
 from sacglam.envs.textworld import TextWorld
+from sacglam.envs.trial import check_env
 
 __all__ = [
     "CheckedEnv",
@@ -17,8 +18,8 @@ __all__ = [
     "TextEnv",
     "check_actions",
     "check_env",
-    "check_trusted",
     "describe",
+    "foreign_code",
     "make",
     "register",
 ]

@@ -1,23 +1,26 @@
-"""The contract of an environment, held at every step; and a trial that shows whether a whole environment keeps it."""
+"""The contract of an environment, held at every step."""
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
-from dataclasses import dataclass, replace
-from random import Random
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from typing_extensions import override
 
+from sacglam.envs import watch
 from sacglam.envs.base import Split, TextEnv
-from sacglam.errors import EnvironmentContractError
+from sacglam.envs.plain import Unmet, flag, length, number, shown, text, texts
+from sacglam.errors import EnvironmentContractError, SacglamError
 from sacglam.types import Observation, Step
 
+T = TypeVar("T")
 MOST_STEPS = 10_000
 """Steps of an episode that neither terminates nor is truncated, after which it counts as endless."""
-_TRIAL_EPISODES, _TRIAL_STEPS = 8, 50
-_CONTEXT = 50  # characters before the first difference of two answers; twice as many are shown after it
+_MOST_TEXT, _MOST_TRACE = 1000, 4000  # characters of an observation, and of a traceback, that are shown
 
 
 def check_actions(observation: Observation) -> None:
@@ -26,23 +29,36 @@ def check_actions(observation: Observation) -> None:
     Raises:
         EnvironmentContractError: the list is empty, an action has no text, or two have the same.
     """
-    actions, shown = observation.actions, f"in the state:\n{observation.text}"
+    try:
+        texts(observation.actions, "the actions")
+        _check_actions(observation)
+    except Unmet as unmet:
+        raise EnvironmentContractError(f"expected {unmet}") from None
+
+
+def _check_actions(observation: Observation) -> None:
+    actions = observation.actions
     if not actions:
-        raise EnvironmentContractError(f"expected at least one action, got none, {shown}")
-    if not all(isinstance(action, str) and action.strip() for action in actions):
-        raise EnvironmentContractError(f"expected actions of at least one word, got {actions} {shown}")
+        raise Unmet(f"at least one action, got none, {_state(observation)}")
+    if not all(map(str.strip, actions)):
+        raise Unmet(f"actions of at least one word, got {shown(actions)} {_state(observation)}")
     if len(set(actions)) != len(actions):
         repeated = sorted({action for action in actions if actions.count(action) > 1})
-        raise EnvironmentContractError(
-            f"expected distinct actions, got {repeated} more than once, {shown}\n"
+        raise Unmet(
+            f"distinct actions, got {shown(repeated)} more than once, {_state(observation)}\n"
             "Give each action its own text, or list it once."
         )
+
+
+def _state(observation: Observation) -> str:
+    return f"in the state:\n{observation.text[:_MOST_TEXT]}"
 
 
 class CheckedEnv(TextEnv):
     """An environment whose every answer is checked against the contract of `TextEnv`, and every call against the state.
 
-    Sequences of other types than the protocol's are converted where nothing is lost.
+    Answers become plain Python where nothing is lost: lists become tuples, numpy's numbers ints and floats. Whatever
+    the environment raises becomes an `EnvironmentContractError` that names it, the method and the episode.
     """
 
     def __init__(self, env: Any, name: str) -> None:
@@ -51,174 +67,195 @@ class CheckedEnv(TextEnv):
         Raises:
             EnvironmentContractError: `env` lacks a method of `TextEnv`.
         """
-        self._env, self._name = env, name
-        missing = [method for method in ("goals", "goal_type", "reset", "step") if not callable(_member(env, method))]
-        if missing:
-            raise self._broken(f"an object with the methods of TextEnv, got a {type(env).__name__} without {missing}")
-        self._planner: Callable[[], int | None] = _member(env, "optimal_length") or (lambda: None)
-        self._goals: dict[Split, Sequence[str]] = {}
-        self._goal = ""
-        self._achieved: set[str] = set()
+        self._env, self.name = env, name
+        self._goal, self._seed = "", 0
         self._steps = 0
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
+        missing = [method for method in ("goals", "goal_type", "reset", "step") if not callable(member(env, method))]
+        if missing:
+            raise EnvironmentContractError(
+                f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
+                f"without {missing}; see docs/environments.md"
+            )
+        self._goals: dict[Split, Sequence[str]] = {}
+        self._achieved: set[str] = set()
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
         if split not in self._goals:
-            found = self._env.goals(split)
-            if isinstance(found, Set) or not isinstance(found, Iterable):
-                raise self._broken(f"goals({split!r}) in a fixed order, such as a list; got a {type(found).__name__}")
-            goals = found if isinstance(found, tuple | list) else [str(goal) for goal in found]
-            if split == "train" and not goals:
-                raise self._broken("at least one goal to train on, got none")
-            if len(set(goals)) != len(goals):
-                raise self._broken(f"each goal once, got {Counter(goals).most_common(1)[0][0]!r} several times")
-            self._goals[split] = goals
+            self._goals[split] = self._call(lambda found: _goals(found, split), "goals", split)
         return self._goals[split]
 
     @override
     def goal_type(self, goal: str) -> str:
-        found = self._env.goal_type(goal)
-        if not isinstance(found, str):
-            raise self._broken(f"goal_type({goal!r}) as text, got {found!r}")
-        return found
+        return self._call(_goal_type, "goal_type", goal)
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
-        self._goal, self._achieved, self._steps, self._choices = goal, set(), 0, None
-        observation = self._observation(self._env.reset(goal, seed), "reset")
+        self._goal, self._seed = goal, seed
+        self._achieved, self._steps, self._choices = set(), 0, None
+        observation = self._call(_first, "reset", goal, seed)
         self._choices = len(observation.actions)
         return observation
 
     @override
     def step(self, action: int) -> Step:
         if not self._choices:
-            raise self._broken("a call of reset before this step: no episode is running")
+            raise self._broken("step", (action,), "a call to reset before this step: no episode is running")
         if not 0 <= action < self._choices:
-            raise self._broken(f"an action from 0 to {self._choices - 1}, got {action}")
-        step = self._env.step(action)
-        if not isinstance(step, Step):
-            raise self._broken(f"step to return a sacglam.types.Step, got a {type(step).__name__}")
-        observation = self._observation(step.observation, "step")
+            raise self._broken("step", (action,), f"an action from 0 to {self._choices - 1}, got {action}")
+        step = self._call(self._step, "step", action)
         self._steps += 1
-        self._choices = 0 if step.terminated or step.truncated else len(observation.actions)
-        achieved = tuple(step.achieved) if isinstance(step.achieved, Collection) else ()
-        if isinstance(step.achieved, str) or not all(isinstance(goal, str) for goal in achieved):
-            raise self._broken(f"achieved as a tuple of goals, got {step.achieved!r}")
-        again = [goal for goal, count in Counter(achieved).items() if count > 1 or goal in self._achieved]
-        if again:
-            raise self._broken(f"a goal in achieved at the first step that achieves it, got {again[0]!r} again")
-        self._achieved.update(achieved)
+        self._choices = 0 if step.terminated or step.truncated else len(step.observation.actions)
+        return step
+
+    def _step(self, found: Any) -> Step:
+        """What `step` returned, checked against the episode so far."""
+        if not isinstance(found, Step):
+            raise Unmet(f"step to return a sacglam.types.Step, got a {type(found).__name__}")
+        step = _plain_step(found)
+        achieved = step.achieved
+        if achieved:
+            if len(set(achieved)) != len(achieved) or not self._achieved.isdisjoint(achieved):
+                again = next(goal for goal in achieved if achieved.count(goal) > 1 or goal in self._achieved)
+                raise Unmet(f"a goal in achieved at the first step that achieves it, got {again!r} again")
+            self._achieved.update(achieved)
         success = self._goal in achieved
-        if step.reward != float(success):
-            raise self._broken(
+        if step.reward != success:
+            raise Unmet(
                 f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
-                f"{step.reward} (goal {self._goal!r}, achieved {achieved})"
+                f"{shown(found.reward)} (goal {shown(self._goal)}, achieved {shown(achieved)})"
             )
         if success and not step.terminated:
-            raise self._broken("the step that achieves the episode's goal to terminate it; it did not")
-        if self._steps >= MOST_STEPS and not (step.terminated or step.truncated):
-            raise self._broken(f"an end within {MOST_STEPS:,} steps; truncate episodes that take too long")
-        if achieved is step.achieved and observation is step.observation:
-            return step
-        return replace(step, observation=observation, achieved=achieved)
+            raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
+        if self._steps + 1 >= MOST_STEPS and not (step.terminated or step.truncated):
+            raise Unmet(f"an end within {MOST_STEPS:,} steps; truncate episodes that take too long")
+        return step
 
     @override
     def optimal_length(self) -> int | None:
         if self._choices is None:
-            raise self._broken("a call of reset before optimal_length: no episode was started")
-        return self._planner()
+            raise self._broken("optimal_length", (), "a call to reset before this: no episode was started")
+        if member(self._env, "optimal_length") is None:
+            return None
+        return self._call(lambda found: length(found, "a length"), "optimal_length")
 
     def tasks(self) -> Sequence[str]:
         """The training goals that an evaluation draws from: all, unless the environment's own `tasks` names some."""
-        return (_member(self._env, "tasks") or (lambda: self.goals("train")))()
+        goals = self.goals("train")
+        if member(self._env, "tasks") is None:
+            return goals
+        return self._call(lambda found: _tasks(found, goals), "tasks")
 
     def notes(self) -> Sequence[str]:
         """Lines for the user at the start of a run, such as what was guessed; from the environment's own `notes`."""
-        return (_member(self._env, "notes") or tuple)()
+        if member(self._env, "notes") is None:
+            return ()
+        return self._call(lambda found: texts(found, "the notes"), "notes")
 
-    def _observation(self, found: Any, method: str) -> Observation:
-        if not isinstance(found, Observation) or not isinstance(found.text, str):
-            raise self._broken(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
-        if not isinstance(found.actions, tuple):
-            found = replace(found, actions=tuple(found.actions))
-        check_actions(found)
+    def _call(self, convert: Callable[[Any], T], method: str, *given: Any) -> T:
+        """The environment's answer, converted by `convert`.
+
+        Raises:
+            EnvironmentContractError: it raised something, exited or forked, or `convert` refused its answer.
+        """
+        process = os.getpid()
+        watch.begin(self._at, method, given)
+        try:
+            return convert(getattr(self._env, method)(*given))
+        except (SacglamError, KeyboardInterrupt):  # what it says to the user itself; Ctrl-C
+            raise
+        except Unmet as unmet:
+            raise self._broken(method, given, str(unmet)) from None
+        except BaseException as error:  # SystemExit as well: an environment does not end the training
+            raise raised(self._at(method, given), error) from error
+        finally:
+            watch.end()
+            if os.getpid() != process:
+                self._end_child(method, given)
+
+    def _at(self, method: str, given: Sequence[Any]) -> str:
+        """Which call this is: the environment, the method and the point in the episode."""
+        call = f"environment {self.name!r}, {method}({', '.join(map(shown, given))})"
+        if method == "step":
+            call += f" after {self._steps} steps"
+        return f"{call}, goal {shown(self._goal)}, seed {self._seed}" if method in ("step", "optimal_length") else call
+
+    def _broken(self, method: str, given: Sequence[Any], expected: str) -> EnvironmentContractError:
+        return EnvironmentContractError(f"{self._at(method, given)}: expected {expected}; see docs/environments.md")
+
+    def _end_child(self, method: str, given: Sequence[Any]) -> NoReturn:
+        """End a child that the environment forked, which would otherwise go on training alongside its parent."""
+        print(f"{self._at(method, given)}: it forked, and the child returned; end it with os._exit", file=sys.stderr)
+        os._exit(1)
+
+
+def raised(where: str, error: BaseException) -> EnvironmentContractError:
+    """The error for what an environment raised at `where`, with the traceback of the environment's own code."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next))
+    trace = trace.rstrip().encode(errors="backslashreplace").decode()
+    cut = "..." if len(trace) > _MOST_TRACE else ""
+    return EnvironmentContractError(f"{where}: it raised {type(error).__name__}\n{cut}{trace[-_MOST_TRACE:]}")
+
+
+def _goals(found: Any, split: Split) -> Sequence[str]:
+    goals = texts(found, "goals")
+    if split == "train" and not goals:
+        raise Unmet("at least one goal to train on, got none")
+    if len(set(goals)) != len(goals):
+        raise Unmet(f"each goal once, got {shown(Counter(goals).most_common(1)[0][0])} several times")
+    return goals if goals is found else list(goals)
+
+
+def _tasks(found: Any, goals: Sequence[str]) -> Sequence[str]:
+    tasks = texts(found, "tasks")
+    if not tasks or not {*tasks} <= {*goals}:
+        raise Unmet(f"tasks to name training goals, at least one; got {shown(tasks)}")
+    return tasks if tasks is found else list(tasks)
+
+
+def _goal_type(found: Any) -> str:
+    return text(found, "a goal's type")
+
+
+def _first(found: Any) -> Observation:
+    return _observation(found, "reset")
+
+
+def _observation(found: Any, method: str) -> Observation:
+    if not isinstance(found, Observation):
+        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
+    seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
+    plain = seen is found.text and actions is found.actions
+    observation: Observation = found if plain else Observation(seen, actions)
+    _check_actions(observation)
+    return observation
+
+
+def _plain_step(found: Step) -> Step:
+    """The step with plain values; the same object if it already has them."""
+    observation, achieved = _observation(found.observation, "step"), texts(found.achieved, "achieved")
+    reward = number(found.reward, "the reward")
+    reward = float(reward) if reward in (0, 1) else reward  # which is refused
+    terminated, truncated = flag(found.terminated, "terminated"), flag(found.truncated, "truncated")
+    if (
+        observation is found.observation
+        and achieved is found.achieved
+        and reward is found.reward
+        and terminated is found.terminated
+        and truncated is found.truncated
+    ):
         return found
-
-    def _broken(self, expected: str) -> EnvironmentContractError:
-        return EnvironmentContractError(f"environment {self._name!r}: expected {expected}; see docs/environments.md")
+    return Step(observation, reward, achieved, terminated, truncated)
 
 
 def evaluation_goals(env: TextEnv, split: Split) -> Sequence[str]:
     """The goals of `split` that an evaluation draws from: of the training goals, the environment's `tasks`, if any."""
-    tasks = _member(env, "tasks") if split == "train" else None
+    tasks = member(env, "tasks") if split == "train" else None
     found: Sequence[str] = tasks() if tasks else env.goals(split)
     return found
 
 
-def _member(env: Any, name: str) -> Any:
+def member(env: Any, name: str) -> Any:
     """A method of an object that may lack it: what users bring is not known to follow the protocol."""
     return getattr(env, name, None)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a trial of an environment saw."""
-
-    episodes: int
-    steps: int
-    successes: int
-    goals: int
-    most_actions: int
-    notes: tuple[str, ...]
-
-
-def check_env(make_env: Callable[[], TextEnv], episodes: int = _TRIAL_EPISODES, repeats: bool = True) -> Trial:
-    """Play random episodes in two copies at once, and hold their answers against the contract and each other.
-
-    The second copy plays a step of another episode before each, which must not matter. If the environment need not
-    repeat itself (`repeats` false), there is one copy. For tests of your own:
-    `check_env(lambda: CheckedEnv(House(), "house"), 100)`.
-
-    Raises:
-        EnvironmentContractError: an answer breaks the contract, or the copies differ.
-    """
-    copies = [make_env() for _ in range(2 if repeats else 1)]
-    first, *others = copies
-    goals = first.goals("train")
-    if any(list(goals) != list(other.goals("train")) for other in others):
-        raise EnvironmentContractError("two copies of the environment list different goals; give them a fixed order")
-    rng = Random(0)
-    steps = successes = most = 0
-    for episode in range(episodes):
-        goal, seed = goals[rng.randrange(len(goals))], rng.randrange(2**31)
-        first.goal_type(goal)
-        for other in others:
-            other.reset(goals[0], episode)
-            other.step(0)
-        shown = f"goal {goal!r}, seed {seed}"
-        observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {shown}")
-        for t in range(1, _TRIAL_STEPS + 1):
-            most = max(most, len(observation.actions))
-            action = rng.randrange(len(observation.actions))
-            step = _agreed([copy.step(action) for copy in copies], f"after {t} steps of {shown}")
-            observation, steps = step.observation, steps + 1
-            if step.terminated or step.truncated:
-                successes += goal in step.achieved
-                break
-    notes = tuple((_member(first, "notes") or tuple)())
-    return Trial(episodes, steps, successes, len(goals), most, notes)
-
-
-def _agreed(answers: list[Any], when: str) -> Any:
-    """The answer of all copies."""
-    if answers[0] != answers[-1]:
-        said = [repr(answer) for answer in (answers[0], answers[-1])]
-        start = next((i for i, (a, b) in enumerate(zip(*said, strict=False)) if a != b), 0) - _CONTEXT
-        shown = [f"...{text[max(start, 0) :][: 3 * _CONTEXT]}..." for text in said]
-        raise EnvironmentContractError(
-            f"the environment does not repeat itself: {when}, one copy answers {shown[0]}, another {shown[1]}. "
-            "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false, and "
-            "train without exact resume"
-        )
-    return answers[0]

@@ -1,20 +1,19 @@
 """Environments by name: those that were registered, and a user's own by `package.module:factory`."""
 
-import importlib.util
+import importlib
 import inspect
-import pkgutil
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from sacglam.envs import watch
 from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.checks import CheckedEnv
-from sacglam.errors import ConfigError
+from sacglam.envs.checks import CheckedEnv, raised
+from sacglam.errors import ConfigError, SacglamError
 
 Factory = Callable[..., TextEnv]
 _REGISTRY: dict[str, Factory] = {}
@@ -55,51 +54,42 @@ def make(name: str, **options: Any) -> CheckedEnv:
             raise ConfigError(
                 f"environment {name!r} has no option {option!r};{hint} it accepts: {', '.join(known) or 'none'}"
             )
+    where = f"environment {name!r}, its constructor with the options {options}"
+    watch.begin(str, where)
     try:
         return CheckedEnv(factory(**options), name)
-    except TypeError as error:
-        raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
+    except (SacglamError, KeyboardInterrupt):
+        raise
+    except TypeError as error:  # a value of the wrong type, such as bits="x"
+        if name in _REGISTRY:
+            raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
+        raise ConfigError(str(raised(where, error))) from error  # or a slip in the author's own code
+    except BaseException as error:
+        raise raised(where, error) from error
+    finally:
+        watch.end()
 
 
-def check_trusted(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse code that a run's folder names, unless it is registered, installed as gymnasium's, or yours.
+def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
+    """The names of the foreign code that `make(name, **options)` would run: all that does not come with sacglam.
 
-    What is yours is below the working directory. Nothing is imported to find out. Configurations are code: whoever
-    writes `os:system` into one has it run.
-
-    Raises:
-        ConfigError: it is none of these.
+    Registered environments and gymnasium's environments with a shipped describer run none. Any other gymnasium id may
+    run what its keyword arguments name. Nothing is imported to find out.
     """
-    code = name.removeprefix(_GYMNASIUM)
-    if name not in _REGISTRY and (code == name or ":" in code):  # else one of the ids that gymnasium knows
-        _check_yours(code)
-    if code != name and "describer" in options:
-        _check_yours(str(options["describer"]))
-
-
-def _check_yours(name: str) -> None:
-    package = name.partition(":")[0].partition(".")[0]
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    found = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])] if spec else []
-    places = [Path(place).resolve() for place in found if place]
-    # A virtual environment is often below the working directory, and what is installed in it is not yours.
-    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    yours = [place for place in places if not any(place.is_relative_to(folder) for folder in installed)]
-    if not any(place.is_relative_to(Path.cwd()) for place in yours):
-        raise ConfigError(
-            f"this run's config.yaml names {name!r}, which would be imported and called, and is neither registered nor "
-            "below the working directory; go to the folder that holds it, or pass --trust if you know who made the run"
-        )
+    if name in _REGISTRY or ":" not in name:
+        return []
+    if not name.startswith(_GYMNASIUM):
+        return [name]
+    described = _gymnasium(name).described(name.removeprefix(_GYMNASIUM))
+    describer = options.get("describer")
+    return [*([] if described else [name]), *([str(describer)] if describer else [])]
 
 
 def _find(name: str) -> Factory:
     if name in _REGISTRY:
         return _REGISTRY[name]
     if name.startswith(_GYMNASIUM):
-        return _gymnasium(name)
+        return partial(_gymnasium(name).GymnasiumWorld, name.removeprefix(_GYMNASIUM))
     if ":" in name:
         factory: Factory = resolve(name, "environment")
         if not callable(factory):
@@ -117,20 +107,30 @@ def resolve(name: str, kind: str) -> Any:
     """What is at `package.module:attribute`; `kind` says what it should be.
 
     Raises:
-        ConfigError: it cannot be imported.
+        ConfigError: it cannot be imported, or belongs to a module other than the one named.
+        EnvironmentContractError: its module raises something else, or exits.
     """
+    module, _, path = name.partition(":")
     try:
-        return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
+        found: Any = importlib.import_module(module)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
+            if isinstance(found, ModuleType):
+                raise ConfigError(f"{kind} {name!r} reaches into {found.__name__}, another module; name that one")
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{kind} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
+    except (SacglamError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # what the module's own code raises
+        raise raised(f"{kind} {name!r}, its import", error) from error
+    return found
 
 
-def _gymnasium(name: str) -> Factory:
+def _gymnasium(name: str) -> ModuleType:
     try:
-        from sacglam.envs.gymnasium import GymnasiumWorld
+        return importlib.import_module("sacglam.envs.gymnasium")
     except ModuleNotFoundError as error:
         raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[gymnasium]'") from error
-    return partial(GymnasiumWorld, name.removeprefix(_GYMNASIUM))
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,28 @@
 """Copies of an environment in worker processes, for worlds whose step takes longer than handing it over.
 
-A worker is this module as a program. It reads one JSON value a line, a call of one of its copies, and answers each with
-a line: the values are texts, numbers and lists, so nothing has to be unpickled. It ends when its input does, as it does
-when the process that started it dies.
+A worker runs this module as a program. It receives calls to its copies as JSON values and answers each with another:
+they are texts, numbers and lists, so nothing has to be unpickled. Calls and answers have separate pipes, so that an
+environment may read from stdin, which is empty, and print to stdout, which is stderr. A worker ends when there are no
+more calls, as when the process that started it dies.
 """
 
+import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from typing_extensions import override
 
-from sacglam import errors
+from sacglam import children, errors
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.registry import make
 from sacglam.errors import EnvironmentContractError, SacglamError
@@ -30,6 +33,7 @@ _DROP = "drop"
 _UNANSWERED = 1 << 15
 """Bytes of unanswered calls to a worker: half of what a pipe holds, so that to write another never means to wait for a
 worker that waits for its answers to be read."""
+_ALIVE_MS = 1000  # between looks at whether a worker that does not answer is alive
 _POOLS: dict[str, "WorkerPool"] = {}
 
 
@@ -41,16 +45,85 @@ class _Call:
     answer: dict[str, Any] | None = None
 
 
+class _Worker:
+    """A process, and the pipes to and from it."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        """Start it in a new session, so that Ctrl-C reaches only the training."""
+        calls, self._calls = map(_not_standard, Pipe(duplex=False))
+        self._answers, answers = map(_not_standard, Pipe(duplex=False))
+        output = subprocess.DEVNULL if sys.stderr is None else 2  # None: this process's own is closed
+        with calls, answers:
+            self.process = subprocess.Popen(
+                children.python("-m", __name__, str(calls.fileno()), str(answers.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(calls.fileno(), answers.fileno()),
+                start_new_session=True,
+                env=children.environment(OMP_NUM_THREADS="1"),
+            )
+        self._answered = select.poll()  # what Connection.poll does, in a tenth of the time
+        self._answered.register(self._answers, select.POLLIN)
+        self._name = name
+        self.unanswered: deque[_Call] = deque()
+        self.write(_packed(name, dict(options)))
+
+    def write(self, packed: bytes) -> None:
+        """Send a call.
+
+        Raises:
+            EnvironmentContractError: the worker has died.
+        """
+        try:
+            self._calls.send_bytes(packed)
+        except OSError:
+            raise self._died() from None
+
+    def read(self) -> None:
+        """Take the next answer.
+
+        Raises:
+            EnvironmentContractError: the worker has died, even if a process that it started holds the pipe open.
+        """
+        while not self._answered.poll(_ALIVE_MS):
+            if self.process.poll() is not None and not self._answered.poll(0):
+                raise self._died()
+        try:
+            answer = json.loads(self._answers.recv_bytes())
+        except (EOFError, OSError):
+            raise self._died() from None
+        self.unanswered.popleft().answer = answer
+
+    def _died(self) -> EnvironmentContractError:
+        code = self.process.wait()
+        how = f"died of signal {-code}" if code < 0 else f"ended with code {code}"
+        return EnvironmentContractError(
+            f"a worker process of environment {self._name!r} {how}; if it printed a reason, that is above. Does it run "
+            "with env.workers 0? Workers know no environment that a program registers: name package.module:factory"
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+        self._calls.close()
+        self._answers.close()
+
+
 class WorkerPool:
     """Processes that play copies of one environment."""
 
     def __init__(self, name: str, options: Mapping[str, Any], workers: int) -> None:
         """`name` and `options` are those of `make`, which each worker calls for each of its copies."""
         self.local = make(name, **options)  # for what needs no episode: goals and their types
-        self._name = name
         self._copies = 0
-        self.processes = [_start(name, options) for _ in range(workers)]
-        self._calls = [deque[_Call]() for _ in self.processes]  # of each worker, those that are not answered
+        self._workers = [_Worker(name, options) for _ in range(workers)]
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The workers' processes."""
+        return [worker.process for worker in self._workers]
 
     def make(self) -> "WorkerEnv":
         """A new copy, in the next worker by turns."""
@@ -63,55 +136,22 @@ class WorkerPool:
         Raises:
             EnvironmentContractError: the worker has died.
         """
-        worker, line = copy % len(self.processes), _line(copy, method, *arguments)
-        calls = self._calls[worker]
-        while calls and sum(each.size for each in calls) + len(line) > _UNANSWERED:
-            self._read(worker)
-        self._write(worker, line)
-        call = _Call(len(line))
-        calls.append(call)
-        return lambda: self._answer(worker, call)
+        worker, packed = self._workers[copy % len(self._workers)], _packed(copy, method, *arguments)
+        while worker.unanswered and sum(each.size for each in worker.unanswered) + len(packed) > _UNANSWERED:
+            worker.read()
+        worker.write(packed)
+        call = _Call(len(packed))
+        worker.unanswered.append(call)
+        return lambda: _answer(worker, call)
 
     def drop(self, copy: int) -> None:
         """Let a worker forget a copy, without an answer: copies are forgotten in the middle of other calls."""
-        self._write(copy % len(self.processes), _line(copy, _DROP))
-
-    def _write(self, worker: int, line: str) -> None:
-        process = self.processes[worker]
-        try:
-            process.stdin.write(line)  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
-        except (OSError, ValueError):
-            raise self._died(process) from None
-
-    def _read(self, worker: int) -> None:
-        """Take a worker's next answer."""
-        process = self.processes[worker]
-        line = process.stdout.readline()  # type: ignore[union-attr]
-        if not line.endswith("\n"):
-            raise self._died(process)
-        self._calls[worker].popleft().answer = json.loads(line)
-
-    def _answer(self, worker: int, call: "_Call") -> Any:
-        while call.answer is None:
-            self._read(worker)
-        if "error" in call.answer:
-            raise getattr(errors, call.answer["error"])(call.answer["message"])
-        return call.answer["value"]
-
-    def _died(self, process: subprocess.Popen[str]) -> EnvironmentContractError:
-        code = process.wait()
-        how = f"died of signal {-code}" if code < 0 else f"ended with code {code}"
-        return EnvironmentContractError(
-            f"a worker process of environment {self._name!r} {how}; if it printed a reason, that is above. Does it run "
-            "with env.workers 0? Workers know no environment that a program registers: name package.module:factory"
-        )
+        self._workers[copy % len(self._workers)].write(_packed(copy, _DROP))
 
     def close(self) -> None:
         """End the workers."""
-        for process in self.processes:
-            process.kill()
-            process.communicate()
+        for worker in self._workers:
+            worker.close()
 
 
 class WorkerEnv(TextEnv):
@@ -201,22 +241,16 @@ def _drop(pool: WorkerPool, number: int) -> None:
         pool.drop(number)
 
 
-def _line(*values: Any) -> str:
-    return json.dumps(values) + "\n"
+def _answer(worker: _Worker, call: _Call) -> Any:
+    while call.answer is None:
+        worker.read()
+    if "error" in call.answer:
+        raise getattr(errors, call.answer["error"], EnvironmentContractError)(call.answer["message"])
+    return call.answer["value"]
 
 
-def _start(name: str, options: Mapping[str, Any]) -> subprocess.Popen[str]:
-    """A worker, in a session of its own so that Ctrl-C reaches the training alone."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-    )
-    process.stdin.write(_line(name, dict(options)))  # type: ignore[union-attr]
-    return process
+def _packed(*values: Any) -> bytes:
+    return json.dumps(values).encode()
 
 
 def _observation(found: Any) -> Observation:
@@ -229,41 +263,52 @@ def _step(found: Any) -> Step:
     return Step(_observation(observation), reward, tuple(achieved), terminated, truncated)
 
 
-def _plain(found: Any) -> Any:
+def _values(found: Any) -> Any:
     """An observation, a step or a length as lists and plain values."""
     if isinstance(found, Observation):
         return [found.text, found.actions]
     if isinstance(found, Step):
-        ends = bool(found.terminated), bool(found.truncated)
-        return [_plain(found.observation), float(found.reward), found.achieved, *ends]
+        return [_values(found.observation), found.reward, found.achieved, found.terminated, found.truncated]
     return found
 
 
-def _serve() -> None:
-    """Answer calls until the input ends."""
-    output = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an environment prints is no answer
-    name, options = json.loads(sys.stdin.readline())
+def _serve(calls: Connection, answers: Connection) -> None:
+    """Answer calls until there are no more."""
     copies: dict[int, TextEnv] = {}
-    for line in sys.stdin:
-        copy, method, *arguments = json.loads(line)
-        if method == _DROP:
-            copies.pop(copy, None)
-            continue
-        try:
-            if copy not in copies:
-                copies[copy] = make(name, **options)
-            answer = {"value": _plain(getattr(copies[copy], method)(*arguments))}
-        except SacglamError as error:
-            answer = {"error": type(error).__name__, "message": str(error)}
-        except Exception:
-            answer = {
-                "error": "EnvironmentContractError",
-                "message": f"environment {name!r}:\n{traceback.format_exc()}",
-            }
-        output.write(json.dumps(answer) + "\n")
-        output.flush()
+    with suppress(EOFError, BrokenPipeError):  # the process that started it has ended, or no longer needs it
+        name, options = json.loads(calls.recv_bytes())
+        while True:
+            copy, method, *arguments = json.loads(calls.recv_bytes())
+            if method == _DROP:
+                copies.pop(copy, None)
+                continue
+            try:
+                if copy not in copies:
+                    copies[copy] = make(name, **options)
+                answer = {"value": _values(getattr(copies[copy], method)(*arguments))}
+            except SacglamError as error:
+                answer = {"error": type(error).__name__, "message": str(error)}
+            answers.send_bytes(json.dumps(answer).encode())
+
+
+def _not_standard(end: Connection) -> Connection:
+    """The end of a pipe, not as 0 to 2: where those were closed, a pipe may get them, and a worker's own replace it."""
+    with end:
+        number = fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        return Connection(number, readable=end.readable, writable=end.writable)
+
+
+def _own(number: str) -> Connection:
+    """The pipe with this descriptor, which the processes that this one starts do not inherit."""
+    os.set_inheritable(int(number), False)
+    return Connection(int(number))
 
 
 if __name__ == "__main__":
-    _serve()
+    try:
+        _serve(*map(_own, sys.argv[1:]))
+    except OSError as error:
+        print(
+            f"the environment has closed a file descriptor that it did not open: {error}", file=sys.stderr, flush=True
+        )
+        os._exit(1)  # exit handlers would find their files closed

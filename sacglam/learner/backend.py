@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from sacglam.models.actor_critic import lerp
+
 Result = TypeVar("Result")
 Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
@@ -46,6 +48,10 @@ class Backend(Protocol):
 
     def gathered(self, change: bool = False) -> AbstractContextManager[None]:
         """A context in which weights and targets are whole tensors; with `change` they may be set."""
+
+    def lerp(self, targets: Sequence[nn.Parameter], online: Sequence[nn.Parameter], share: float) -> None:
+        """Move `targets` towards `online`: see `sacglam.models.actor_critic.lerp`."""
+        lerp(targets, online, share)
 
     def moments(self) -> Moments:
         """Adam's state; parameters that never had a gradient are left out."""

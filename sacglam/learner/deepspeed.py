@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from sacglam.errors import LearnerError
 from sacglam.learner.backend import Backend, Moments, Result, adam, adam_moments, clip, load_adam_moments, set_rates
+from sacglam.models.actor_critic import lerp
 
 PERSISTENT_ELEMENTS = 100_000
 """With stage 3, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
@@ -82,6 +83,7 @@ def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[s
         "gradient_accumulation_steps": 1,
         "gradient_clipping": max_grad_norm if max_grad_norm and stage else 0.0,
         "zero_allow_untested_optimizer": True,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the GPU in every forward pass
         "zero_optimization": {
             "stage": stage,
             "reduce_bucket_size": _BUCKET_ELEMENTS,
@@ -191,12 +193,24 @@ class DeepSpeedBackend(Backend):
         if change and self._stage:
             self._engine.optimizer.refresh_fp32_params()  # the copies that Adam steps
 
+    @override
+    def lerp(self, targets: Sequence[Any], online: Sequence[Any], share: float) -> None:
+        if self._stage < 3:
+            lerp(targets, online, share)
+            return
+        # Each rank averages its own shards, since gathering would broadcast each tensor.
+        torch._foreach_lerp_([p.ds_tensor for p in targets], [p.ds_tensor for p in online], share)
+        stale = [p for p in targets if p.data.numel()]
+        if stale:
+            stale[0].partition(stale)  # gathered again when they are next used
+
     def _begin_moments(self) -> None:
         """Make Adam's state now, not in its first step, since a checkpoint may be loaded before that."""
         optimizer, sharded = self._engine.optimizer, self._stage == 3
         for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
             moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
-            self._adam.state[flat] = {"step": torch.tensor(0.0), **moments}
+            # A fused Adam needs its step counts on the device of the moments.
+            self._adam.state[flat] = {"step": torch.zeros((), device=flat.device), **moments}
         if not sharded:
             optimizer._lazy_init_hp_params_optimizer_state()
 

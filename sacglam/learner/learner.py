@@ -18,6 +18,7 @@ from sacglam.config import UpdateConfig
 from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
+from sacglam.models.lora_linear import convert_once
 from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Published, Query
 
@@ -93,12 +94,13 @@ class Learner:
         return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
-        metrics = self._gradient_that_fits(rows)
+        with convert_once():
+            metrics = self._gradient_that_fits(rows)
         rates = self.rates(self.algorithm.trains_actor(self.updates))
         with self.clock.phase("optimizer"):
             metrics["grad_norm"] = self.backend.step(rates)
         self._check(metrics)
-        metrics |= self.algorithm.after_step(metrics, self.updates, partial(self.backend.gathered, change=True))
+        metrics |= self.algorithm.after_step(metrics, self.updates, self.backend.lerp)
         self.updates += 1
         return metrics
 
@@ -160,8 +162,9 @@ class Learner:
         faults = {name: value for name, value in metrics.items() if not math.isfinite(value)}
         if faults:
             raise DivergenceError(
-                f"update {self.updates + 1} expected finite losses, got {faults}. The last checkpoint is whole; "
-                "start again with smaller algo.actor_lr and algo.critic_lr, or with algo.max_grad_norm set"
+                f"update {self.updates + 1} expected finite losses, got {faults}. Earlier checkpoints, if there are "
+                "any, are unaffected; start again with smaller algo.actor_lr and algo.critic_lr, or with "
+                "algo.max_grad_norm set"
             )
 
     def publish(self, probe: Sequence[Query]) -> Published:

@@ -1,6 +1,6 @@
 """The models of SAC and PPO: a policy and Q functions, or a state value, on one language model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,14 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
 TargetBackbone = Literal["adapter", "online"]
+Lerp = Callable[[Sequence[nn.Parameter], Sequence[nn.Parameter], float], None]
+"""See `lerp`."""
+
+
+@torch.no_grad()
+def lerp(targets: Sequence[nn.Parameter], online: Sequence[nn.Parameter], share: float) -> None:
+    """targets <- (1 - share) targets + share online."""
+    torch._foreach_lerp_(list(targets), list(online), share)  # on a GPU a few kernels for hundreds of tensors
 
 
 @dataclass(frozen=True)
@@ -88,14 +96,17 @@ class ActorCritic(AgentModel):
         return [row[: len(query.actions)] for row, query in zip(q_BA, queries, strict=True)]
 
     @torch.no_grad()
-    def update_target(self, tau: float) -> None:
-        """Exponential moving average: target <- (1 - tau) target + tau online, over LoRA weights and heads."""
-        targets: list[Tensor] = [*self._target_heads.parameters()]
-        online: list[Tensor] = [*self._heads.parameters()]
+    def update_target(self, tau: float, lerp: Lerp = lerp) -> None:
+        """Exponential moving average: target <- (1 - tau) target + tau online, over LoRA weights and heads.
+
+        On several ranks `lerp` averages each rank's part of them.
+        """
+        targets: list[nn.Parameter] = [*self._target_heads.parameters()]
+        online: list[nn.Parameter] = [*self._heads.parameters()]
         if self._target_adapter:
             targets += self.lm.adapter_parameters(self._target_adapter).values()
             online += self.lm.adapter_parameters(self._critic_adapter).values()
-        torch._foreach_lerp_(targets, online, tau)  # on a GPU a few kernels for hundreds of tensors
+        lerp(targets, online, tau)
 
     @override
     def _head_modules(self) -> dict[str, nn.Module]:

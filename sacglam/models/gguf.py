@@ -14,7 +14,9 @@ from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
+from sacglam import files
 from sacglam.errors import ModelError
+from sacglam.models.load_errors import read_whole
 
 
 def gguf_file(name: str) -> Path | None:
@@ -63,8 +65,8 @@ def converted(file: Path) -> Path:
 @cache
 def _checksum(file: Path, modified_ns: int, size: int) -> str:
     """The file's SHA-256; computed again if the file changes."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    with files.opened(file) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # an IO has no readinto
 
 
 def _convert(file: Path, folder: Path) -> None:
@@ -75,9 +77,7 @@ def _convert(file: Path, folder: Path) -> None:
     config = AutoConfig.from_pretrained(**source)
     tokenizer = AutoTokenizer.from_pretrained(**source)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model, report = auto.from_pretrained(**source, dtype=torch.float32, output_loading_info=True)
-    if report["missing_keys"]:  # which transformers would fill with random numbers
-        raise ValueError(f"it lacks {len(report['missing_keys'])} tensors, e.g. {min(report['missing_keys'])}")
+    model = read_whole(auto.from_pretrained, **source, dtype=torch.float32)
     # With the quantiser attached a model refuses to be saved, so a fresh one takes its weights.
     del model.config.quantization_config
     with torch.device("meta"):

@@ -1,15 +1,64 @@
 """Why a model cannot be loaded: which files are missing, where they were expected, and what to do."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import constants
 
-from sacglam.errors import ModelError
+from sacglam import files
+from sacglam.errors import ModelError, SacglamError, memory_explained
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
+_LARGEST_TEXT, _LONGEST_ID = 256 * files.MIB, 8
 _WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn whatever a library raises on the files of the model `name` into a `ModelError`: damage causes many types."""
+    try:
+        with memory_explained():
+            yield
+    except SacglamError:
+        raise
+    except Exception as error:
+        raise load_error(name, str(error) or type(error).__name__) from error
+
+
+def read_whole(read: Callable[..., Any], **options: Any) -> Any:
+    """A model as transformers' `from_pretrained` reads it.
+
+    Raises:
+        ValueError: weights are missing, which transformers would fill with random numbers.
+    """
+    model, report = read(**options, output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"it lacks {len(missing)} tensors, e.g. {missing[0]}")
+    return model
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a local folder with a file that would block its reader for ever.
+
+    Raises:
+        OSError: it is a named pipe, a device, or too large.
+        ValueError: a tokenizer has an id so large that listing all ids up to it takes minutes.
+    """
+    for file in folder.iterdir():
+        if file.suffix in _READ and file.exists():
+            files.check(file, None if file.suffix == ".safetensors" else _LARGEST_TEXT)
+    if (folder / _TOKENIZERS[0]).is_file():
+        json.loads(files.read(folder / _TOKENIZERS[0], _LARGEST_TEXT), parse_int=_token_id)
+
+
+def _token_id(digits: str) -> int:
+    if len(digits) > _LONGEST_ID:
+        raise ValueError(f"expected token ids of at most {_LONGEST_ID} digits in {_TOKENIZERS[0]}, got {digits[:20]}")
+    return int(digits)
 
 
 def load_error(name: str, reason: object) -> ModelError:

@@ -1,14 +1,14 @@
 """Loading a language model by name, decoder-only or encoder-decoder."""
 
+import json
 import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -19,14 +19,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import logging
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file, logging
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.base import ACTOR
 from sacglam.models.causal import CausalLM
 from sacglam.models.gguf import converted, gguf_file
-from sacglam.models.load_errors import load_error
+from sacglam.models.load_errors import check_folder, explained, read_whole
 from sacglam.models.lora_lm import add_adapters
 from sacglam.models.nf4 import read_in_4_bits
 from sacglam.models.packing_check import check_architecture, check_packing, layer_kinds
@@ -36,6 +36,7 @@ BUILTIN = Path(__file__).parent / "builtin"
 BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
 _SAFE = {"trust_remote_code": False, "use_safetensors": True}
 """Nothing that is loaded may run code: neither a model's own modules nor pickled weights."""
+_MOST_LAYERS = 4096  # with more, those without weights would be built for hours before they are found missing
 ANY_LENGTH = 1 << 20
 """Tokens of a model without a limit; memory sets one earlier."""
 
@@ -93,27 +94,51 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
         ModelError: not found or cannot be packed, or the package that quantises it is missing.
     """
     text = load_text(settings)
+    if device.type == "cuda":
+        # cuDNN's attention, which torch prefers, makes a plan for each new shape; shapes differ between batches.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    with explained(settings.name):
+        model = _read(settings, text, device).to(device).requires_grad_(False).eval()
+        if settings.gradient_checkpointing:
+            _checkpoint_layers(model)
+        check_packing(model, settings.name)
+    return LoadedModel(**vars(text), model=model)
+
+
+def _read(settings: ModelConfig, text: ModelText, device: torch.device) -> PreTrainedModel:
+    """A model's weights."""
     dtype: torch.dtype = getattr(torch, settings.dtype)
     quantised = settings.quantize == "nf4"
-    options = {"dtype": dtype, "attn_implementation": settings.attention, **_SAFE}
-    read = partial(text.architecture.auto.from_pretrained, text.source, **options)
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": settings.attention, **_SAFE}
+    if device.type == "cuda" and not quantised:
+        options["device_map"] = {"": device}  # tensor by tensor, since several ranks would fill the host's memory
+    _check_parts(text.source)
+    read = partial(read_whole, partial(text.architecture.auto.from_pretrained, text.source), **options)
     if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
         logging.disable_progress_bar()
     try:
-        model = read_in_4_bits(read, dtype, device) if quantised else read()
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        return read_in_4_bits(read, dtype, device) if quantised else read()
+    except (ValueError, ImportError) as error:
         if settings.attention == "sdpa" and "scaled_dot_product_attention" in str(error):
-            load_model(settings.model_copy(update={"attention": "eager"}), device)  # or refused for a reason of its own
-            raise ModelError(
-                f"model {settings.name!r} ({text.config.model_type}) has no sdpa attention in transformers, but can be "
-                "packed without; set model.attention=eager"
-            ) from error
-        raise load_error(settings.name, error) from error
-    model = model.to(device).requires_grad_(False).eval()
-    if settings.gradient_checkpointing:
-        _checkpoint_layers(model)
-    check_packing(model, settings.name)
-    return LoadedModel(**vars(text), model=model)
+            print(f"transformers has no sdpa attention for {text.config.model_type}: using eager", file=sys.stderr)
+            return _read(settings.model_copy(update={"attention": "eager"}), text, device)
+        raise
+
+
+def _check_parts(source: str) -> None:
+    """Refuse an index of safetensors that names other files: transformers would unpickle them."""
+    index = cached_file(
+        source,
+        SAFE_WEIGHTS_INDEX_NAME,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    try:
+        parts = [str(part) for part in json.loads(Path(index).read_bytes())["weight_map"].values()] if index else []
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} is not an index of weights") from error
+    if pickles := [part for part in parts if not part.endswith(".safetensors")]:
+        raise ValueError(f"{index} names {pickles[0]}; only *.safetensors are read, never pickles")
 
 
 def load_text(settings: ModelConfig) -> ModelText:
@@ -122,15 +147,14 @@ def load_text(settings: ModelConfig) -> ModelText:
     Raises:
         ModelError: not found, of an architecture that cannot be packed, or without a tokenizer.
     """
-    source, config = _source_of(settings.name), load_shape(settings)
-    try:
+    config = load_shape(settings)
+    with explained(settings.name):
+        source = _source_of(settings.name)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise load_error(settings.name, error) from error
-    # Without tokenizer files, transformers makes a tokenizer that knows no words.
-    if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
-        raise load_error(settings.name, "its tokenizer finds no tokens in a plain word")
-    return ModelText(source, config, tokenizer, _max_tokens(config))
+        # Without tokenizer files, transformers makes a tokenizer that knows no words.
+        if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
+            raise ValueError("its tokenizer finds no tokens in a plain word")
+        return ModelText(source, config, tokenizer, _max_tokens(config))
 
 
 def load_shape(settings: ModelConfig) -> PreTrainedConfig:
@@ -139,11 +163,12 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
     Raises:
         ModelError: not found, or of an architecture that cannot be packed.
     """
-    try:
+    with explained(settings.name):
         config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name), trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise load_error(settings.name, error) from error
-    check_architecture(config, settings.name)
+        for name, value in config.get_text_config().to_dict().items():
+            if name.endswith("layers") and isinstance(value, int) and value > _MOST_LAYERS:
+                raise ValueError(f"expected {name} of at most {_MOST_LAYERS}, got {value}")
+        check_architecture(config, settings.name)
     return config
 
 
@@ -151,6 +176,8 @@ def _source_of(name: str) -> str:
     """The folder or Hugging Face name that a model is read from."""
     if file := gguf_file(name):
         return str(converted(file))
+    if Path(name).is_dir():
+        check_folder(Path(name))
     return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
 
 

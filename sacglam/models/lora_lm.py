@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -238,10 +238,7 @@ class LoraLM(PackedLM, Generic[P]):
     def adapter_files(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
         settings = {**self._peft.peft_config[adapter].to_dict(), "inference_mode": True}
         plain = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
-        dtype = self._model.dtype if base_dtype else torch.float32
-        tensors = {
-            name: p.detach().to("cpu", dtype).contiguous() for name, p in self.adapter_parameters(adapter).items()
-        }
+        tensors = _on_cpu(self.adapter_parameters(adapter), self._model.dtype if base_dtype else torch.float32)
         return {
             CONFIG_NAME: json.dumps(plain, indent=2, sort_keys=True).encode(),
             SAFETENSORS_WEIGHTS_NAME: save(tensors, metadata={"format": "pt"}),
@@ -291,6 +288,13 @@ def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> N
             f"{device}. Expected states with fewer or shorter actions (the tokens that actions begin with alike count "
             "once), or fewer states in one pass: algo.micro_batch_size when learning, env.copies when acting"
         )
+
+
+def _on_cpu(parameters: Mapping[str, nn.Parameter], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Copies, moved in one piece, since every transfer waits for the GPU."""
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters.values()]).to("cpu", dtype)
+    parts = torch.split(flat, [parameter.numel() for parameter in parameters.values()])
+    return {name: part.view(p.shape) for (name, p), part in zip(parameters.items(), parts, strict=True)}
 
 
 def _merged(layer: Any, adapter: str) -> Tensor:

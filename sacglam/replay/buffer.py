@@ -1,5 +1,6 @@
 """The replay buffer: a ring of steps to learn from, its sampling strategies, and its form on disk."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,7 @@ class ReplayBuffer:
         self._prior = np.array([prior[name] for name in self._types])
         self._relabels = config.hindsight and config.sampling == "future"
         self._ring: list[Entry] = []
+        self._held: Counter[int] = Counter()  # entries of an episode, by its id
         self._next = 0
         self._hindsight = np.zeros(config.capacity, dtype=bool)
         self._achieved = np.zeros((config.capacity if self._relabels else 0, len(self._types)), dtype=bool)
@@ -65,8 +67,12 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def add(self, episode: Episode) -> None:
-        """Append an episode's entries, overwriting the oldest once full.
+    def episodes(self) -> list[Episode]:
+        """The episodes that entries refer to, in the order of their first entries."""
+        return list({id(entry.episode): entry.episode for entry in self._ring}.values())
+
+    def add(self, episode: Episode) -> list[Episode]:
+        """Append an episode's entries, overwriting the oldest once full; returns the episodes left with none.
 
         Raises:
             EnvironmentContractError: the type of one of its goals is not in `prior`.
@@ -79,15 +85,26 @@ class ReplayBuffer:
                     f"expected goals of the training goals' types ({', '.join(self._types)}), got {goal!r} of type "
                     f"{goal_type!r}; let the environment achieve training goals and the episode's own only"
                 )
-        for goal in (episode.goal, *(() if self._relabels else achieved)):
-            for start in range(last_step(episode, goal) + 1):
-                self._append(Entry(episode, goal, start))
+        overwritten = [
+            self._append(Entry(episode, goal, start))
+            for goal in (episode.goal, *(() if self._relabels else achieved))
+            for start in range(last_step(episode, goal) + 1)
+        ]
+        left = {id(old): old for old in overwritten if old is not None and not self._held[id(old)]}
+        for number in left:
+            del self._held[number]
+        return list(left.values())
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: Entry) -> Episode | None:
+        """Append an entry; returns the episode whose entry it overwrites, if any."""
+        overwritten = None
         if len(self._ring) < self._config.capacity:
             self._ring.append(entry)
         else:
+            overwritten = self._ring[self._next].episode
+            self._held[id(overwritten)] -= 1
             self._ring[self._next] = entry
+        self._held[id(entry.episode)] += 1
         achieved = hindsight_goals(entry.episode, entry.start) if self._relabels else ()
         self._hindsight[self._next] = bool(achieved) or entry.goal != entry.episode.goal
         if self._relabels:
@@ -96,6 +113,7 @@ class ReplayBuffer:
         self._type[self._next] = self._types[self._goal_type(entry.goal)]
         self._version[self._next] = entry.episode.decisions[entry.start].version
         self._next = (self._next + 1) % self._config.capacity
+        return overwritten
 
     def sample(self, rng: np.random.Generator, size: int) -> list[Entry]:
         """`size` entries with replacement, by the strategy; uniform while a strategy has nothing to choose from.
@@ -216,7 +234,7 @@ class ReplayBuffer:
             )
         _check_columns(columns, texts)
         episodes = list(_episodes(columns, texts))
-        self._ring, self._next = [], 0
+        self._ring, self._next, self._held = [], 0, Counter()
         for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
             entry = Entry(episodes[episode], texts["goals"][goal], start)
             if start > last_step(entry.episode, entry.goal):

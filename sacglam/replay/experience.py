@@ -1,14 +1,15 @@
 """What an algorithm keeps of its rollouts, and the batches it learns from."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from sacglam.config import ReplayConfig, SacConfig
-from sacglam.replay.buffer import Columns, ReplayBuffer
+from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
+from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.hindsight import window
 from sacglam.types import Batches, RolloutBatch, Window
 
@@ -23,6 +24,10 @@ class Experience(ABC):
     @abstractmethod
     def batches(self) -> Batches:
         """The batches to learn from after this interval; empty while there is too little experience."""
+
+    def missing(self) -> str:
+        """What is missing for `batches`, as text; empty if nothing is."""
+        return ""
 
     def metrics(self, version: int) -> dict[str, float]:
         """Metrics after `version` updates of the learner."""
@@ -60,27 +65,48 @@ class HindsightReplay(Experience):
     sac: SacConfig
     replay: ReplayConfig
     history: int = 0  # steps before a window that prompts show
+    _graph: ReplayGraph | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._graph = ReplayGraph(self.sac.gamma) if self.replay.graph else None
 
     @override
     def add(self, collected: RolloutBatch) -> None:
         for episode in collected.episodes:
-            self.buffer.add(episode)
+            left = self.buffer.add(episode)
+            if self._graph is not None:
+                self._graph.add(episode)
+                for old in left:
+                    self._graph.remove(old)
 
     @override
     def batches(self) -> Batches:
-        if len(self.buffer) < self.replay.min_size:
+        if self.missing():
             return []
+        if self._graph is not None:
+            self._graph.forget_values()  # so that a resumed run, which has none, computes the same
         return [self._batch() for _ in range(self.sac.updates_per_interval)]
+
+    @override
+    def missing(self) -> str:
+        found, needed = len(self.buffer), self.replay.min_size
+        return f"replay.min_size is {needed:,} and ended episodes gave {found:,} steps" if found < needed else ""
 
     def _batch(self) -> list[Window]:
         found: list[Window] = []
         missing = self.sac.batch_size
         while missing > 0:
             for entry in self.buffer.sample(self.rng, -(-missing // self.sac.window)):
-                span = (entry.start, self.sac.n_step)
-                found.append(window(entry.episode, entry.goal, *span, self.sac.gamma, self.history))
+                found.append(self._window(entry))
                 missing -= min(len(found[-1]), self.sac.window)
         return found
+
+    def _window(self, entry: Entry) -> Window:
+        found = window(entry.episode, entry.goal, entry.start, self.sac.n_step, self.sac.gamma, self.history)
+        if self._graph is None:
+            return found
+        learnt = found.observations[: min(len(found), self.sac.window)]
+        return replace(found, known=tuple(self._graph.action_values(entry.goal, state) for state in learnt))
 
     @override
     def metrics(self, version: int) -> dict[str, float]:
@@ -98,4 +124,8 @@ class HindsightReplay(Experience):
     @override
     def load_state(self, columns: Columns, values: dict[str, Any]) -> None:
         self.buffer.load_state(columns, values["buffer"])
+        if self.replay.graph:
+            self._graph = ReplayGraph(self.sac.gamma)
+            for episode in self.buffer.episodes():
+                self._graph.add(episode)
         self.rng.bit_generator.state = values["rng"]

@@ -9,6 +9,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
 from torch import Tensor
 
+from sacglam import files, memory
 from sacglam.errors import CheckpointError
 
 T = TypeVar("T")
@@ -49,8 +51,9 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
     """
     folder, writing = root / f"{_PREFIX}{step:0{_DIGITS}d}", root / f"{_WRITING}{step:0{_DIGITS}d}"
     try:
+        files.make_folder(root)
         _drop_unfinished(root)
-        writing.mkdir(parents=True)
+        writing.mkdir()
         _write(writing, checkpoint)
         if folder.exists():  # dropped last, so that there is always one of the two
             folder.rename(root / f"{_WRITING}replaced")
@@ -67,7 +70,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         ) from error
     up_to_here = [other for other in steps(root) if other <= folder]
     for other in set(steps(root)) - set(up_to_here[-keep:]):
-        shutil.rmtree(other, ignore_errors=True)
+        _drop(other)
     return folder
 
 
@@ -107,14 +110,15 @@ def load(folder: Path) -> Checkpoint:
         CheckpointError: a file is missing, does not match its checksum, or is not what its name says.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        for name in (_TENSORS, _ARRAYS, _VALUES):
-            if _checksum(folder / name) != manifest[name]:
+        manifest = json.loads(files.read(folder / _MANIFEST, files.MIB))
+        found = {name: files.read(folder / name, _most_bytes()) for name in (_TENSORS, _ARRAYS, _VALUES)}
+        for name, content in found.items():
+            if hashlib.sha256(content).hexdigest() != manifest[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
         return Checkpoint(
-            tensors=parse_tensors((folder / _TENSORS).read_bytes()),
-            arrays=dict(_arrays(folder / _ARRAYS)),
-            values=dict(json.loads((folder / _VALUES).read_text())),
+            tensors=parse_tensors(found[_TENSORS]),
+            arrays=dict(_arrays(found[_ARRAYS])),
+            values=dict(json.loads(found[_VALUES])),
         )
     except CheckpointError:
         raise
@@ -122,9 +126,15 @@ def load(folder: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _arrays(file: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+def _most_bytes() -> int:
+    """No file of a checkpoint is larger than the memory that is to hold it."""
+    free = memory.free_bytes("cpu")
+    return memory.total_bytes("cpu") if free is None else free
+
+
+def _arrays(npz: bytes) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """The arrays of an uncompressed npz file. None takes more memory than its bytes, whatever its header says."""
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(io.BytesIO(npz)) as archive:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"{entry.filename} is compressed, as no checkpoint is")
@@ -160,8 +170,17 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _drop_unfinished(root: Path) -> None:
-    for unfinished in root.glob(f"{_WRITING}*"):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    for unfinished in () if root.is_symlink() else root.glob(f"{_WRITING}*"):
+        _drop(unfinished)
+
+
+def _drop(folder: Path) -> None:
+    """Remove a checkpoint, or a link or file in its place."""
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            folder.unlink()
 
 
 def _checksum(path: Path) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sacglam import files
 from sacglam.runs.directory import RunDirectory, explained
 
 _PANELS: Sequence[tuple[str, Sequence[str]]] = (
@@ -45,8 +46,8 @@ def draw_curves(directory: RunDirectory) -> None:
             _mark_evaluations(axes, summary)
         if len(names) > 1 and axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small")
-    with explained(directory.curves):
-        figure.savefig(directory.curves, dpi=110)
+    with explained(directory.curves), files.replacing(directory.curves) as file:
+        figure.savefig(file, format="png", dpi=110)
 
 
 def _plot(axes: Axes, lines: Sequence[dict[str, Any]], name: str, label: str) -> None:

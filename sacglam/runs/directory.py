@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import itertools
 import json
-import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
 from sacglam import config as configuration
+from sacglam import files
 from sacglam.config import Config
-from sacglam.envs import check_trusted
 from sacglam.errors import ConfigError, RunDirectoryError
-from sacglam.runs import summary
+from sacglam.runs import summary, trust
+
+_LOCK = ".lock"
+_LARGEST_OBJECT, _LARGEST_LOG = 16 * files.MIB, 2048 * files.MIB
+_MOST_STEPS = 2**53
 
 
 @contextmanager
@@ -32,10 +36,10 @@ def locked_folder(root: Path, busy: str) -> Iterator[int]:
     Raises:
         RunDirectoryError: another process holds it (with the message `busy`), or the folder cannot be made.
     """
-    file = root / ".lock"
+    file = root / _LOCK
     with explained(file):
         root.mkdir(parents=True, exist_ok=True)
-        held = file.open("a")
+        held = files.opened(file, "ab")
     with held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,11 +71,10 @@ class RunDirectory:
         """A folder for a new run; touches nothing.
 
         Raises:
-            RunDirectoryError: it holds a run already.
+            RunDirectoryError: it holds a run already, or anything else.
         """
         run = cls(root)
-        if run.claimed:
-            raise run._occupied()
+        run._check_vacant()
         return run
 
     @property
@@ -83,11 +86,12 @@ class RunDirectory:
         """Write the run's resolved configuration into the folder, which this process has locked.
 
         Raises:
-            RunDirectoryError: the folder holds a run already, or cannot be written.
+            RunDirectoryError: the folder holds a run already, or anything else, or cannot be written.
         """
+        self._check_vacant()
         with explained(self.config_file):
             try:
-                self.config_file.open("x").close()  # exclusive where a file system has no locks
+                files.opened(self.config_file, "xb").close()  # exclusive where a file system has no locks
             except FileExistsError:
                 if self.claimed:
                     raise self._occupied() from None
@@ -95,7 +99,7 @@ class RunDirectory:
 
     def settle(self, config: Config) -> None:
         """Write the run's configuration, again where something was decided since `claim`."""
-        _replace(self.config_file, config.to_yaml())
+        _write(self.config_file, config.to_yaml())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -110,7 +114,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, root: Path, trusted: bool = False) -> RunDirectory:
-        """An existing run, which may be someone else's: `config` then refuses to name their code, unless `trusted`.
+        """An existing run, which may be someone else's: unless `trusted`, `config` refuses one that names their code.
 
         Raises:
             RunDirectoryError: there is none.
@@ -119,6 +123,13 @@ class RunDirectory:
         if not run.claimed:
             raise RunDirectoryError(f"expected a run directory with a config.yaml at {root}, found none")
         return run
+
+    def _check_vacant(self) -> None:
+        if self.claimed:
+            raise self._occupied()
+        killed = {_LOCK, self.config_file.name, f"{self.config_file.name}.writing"}  # what a killed claim may leave
+        hint = ". To resume the run that was here, restore its config.yaml" if self.checkpoints.exists() else ""
+        check_empty(self.root, killed, hint)
 
     def _occupied(self) -> RunDirectoryError:
         return RunDirectoryError(
@@ -132,25 +143,27 @@ class RunDirectory:
             ConfigError: the file does not fit this version of sacglam, or lacks a value: it was cut off.
         """
         try:
-            config = configuration.parse_complete(self.config_file.read_text())
+            config = configuration.parse_complete(self._config_text().decode())
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
         if not self._trusted:
-            check_trusted(config.env.name, config.env.options)
+            trust.check(config, self.config_file)
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
                 f"{self.config_file} was changed after the run began: what follows is another experiment", stacklevel=2
             )
         return config
 
+    def _config_text(self) -> bytes:
+        return files.read(self.config_file, configuration.LARGEST)
+
     def config_hash(self) -> str:
         """The SHA-256 of `config.yaml`, which the summary keeps."""
-        return hashlib.sha256(self.config_file.read_bytes()).hexdigest()
+        return hashlib.sha256(self._config_text()).hexdigest()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, without a last line cut short by a crash, and without what is no number."""
-        lines = [line for line in LineLog(self.metrics_file).lines() if "seconds" in line]
-        return [{name: value for name, value in line.items() if is_number(value)} for line in lines]
+        return [numbers(line) for line in LineLog(self.metrics_file).lines() if "seconds" in line]
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, or None before it is first written, or if it is damaged: it can be made again."""
@@ -160,15 +173,15 @@ class RunDirectory:
     def aim(self) -> dict[str, str] | None:
         """`aim.json`: the hash under which Aim knows this run, and the repository; None if Aim does not know it."""
         found = read_object(self.aim_file)
-        return found if found and isinstance(found.get("hash"), str) else None
+        return found if found and isinstance(found.get("hash"), str) and found["hash"].isalnum() else None
 
     def write_aim(self, run_hash: str, repo: Path) -> None:
         """Write `aim.json` whole or not at all."""
-        _replace(self.aim_file, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
+        _write(self.aim_file, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` whole or not at all."""
-        _replace(self.summary_file, json.dumps(summary, indent=2) + "\n")
+        _write(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
 class LineLog:
@@ -180,8 +193,8 @@ class LineLog:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line."""
-        with explained(self._file), self._file.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with explained(self._file), files.opened(self._file, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines that can be read: a crash may have cut the last one short, and a fault damaged any."""
@@ -194,23 +207,44 @@ class LineLog:
         """
         lines, damaged = self._read()
         kept = [line for line in lines if line["env_steps"] <= env_steps]
-        _replace(self._file, "".join(json.dumps(line) + "\n" for line in kept))
+        _write(self._file, "".join(json.dumps(line) + "\n" for line in kept))
         return damaged
 
     def _read(self) -> tuple[list[dict[str, Any]], int]:
         """The readable lines, and how many of the others were whole lines."""
-        content = self._file.read_bytes() if self._file.is_file() else b""
-        *whole, rest = content.split(b"\n")
-        found = [line for line in map(_line, [*whole, rest]) if line is not None]
-        return found, sum(_line(line) is None for line in whole)
+        with open_log(self._file) as opened:
+            *whole, rest = opened.read().split(b"\n")
+        found = [line for line in map(parse_line, [*whole, rest]) if line is not None]
+        return found, sum(parse_line(line) is None for line in whole)
 
 
-def _line(text: bytes) -> dict[str, Any] | None:
+def open_log(file: Path) -> IO[bytes]:
+    """A log to read; empty if there is none.
+
+    Raises:
+        RunDirectoryError: it cannot be read.
+    """
+    try:
+        return files.opened(file, most=_LARGEST_LOG)
+    except FileNotFoundError:
+        return io.BytesIO()
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot read {file}: {error.strerror}. Restore it from a copy, or remove it"
+        ) from error
+
+
+def parse_line(text: bytes) -> dict[str, Any] | None:
     """One line of a log; None if it is damaged."""
     line = parse_object(text)
     if line is None or type(line.get("env_steps")) is not int:
         return None
-    return line if is_number(line["env_steps"]) and is_number(line.get("seconds", 0)) else None
+    return line if 0 <= line["env_steps"] <= _MOST_STEPS and is_number(line.get("seconds", 0)) else None
+
+
+def numbers(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a line of metrics that are numbers."""
+    return {name: value for name, value in line.items() if is_number(value)}
 
 
 def is_number(value: Any) -> bool:
@@ -221,7 +255,7 @@ def is_number(value: Any) -> bool:
 def read_object(file: Path) -> dict[str, Any] | None:
     """A JSON object in a file; None if there is no such file, or it is damaged."""
     try:
-        return parse_object(file.read_bytes())
+        return parse_object(files.read(file, _LARGEST_OBJECT))
     except OSError:
         return None
 
@@ -235,27 +269,21 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _replace(file: Path, content: str) -> None:
-    """Write `file` whole or not at all."""
-    writing = file.with_suffix(".writing")
+def _write(file: Path, content: str) -> None:
     with explained(file):
-        with writing.open("w") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        writing.replace(file)
+        files.write(file, content)
 
 
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write files, by name, into a folder that is made if need be.
 
     Raises:
         RunDirectoryError: the folder cannot be written.
     """
     with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
+        files.make_folder(folder)
+        for name, content in contents.items():
+            files.write(folder / name, content)
 
 
 @contextmanager
@@ -267,6 +295,26 @@ def explained(file: Path) -> Iterator[None]:
         raise RunDirectoryError(
             f"cannot write {file}: {error}. Fix that and try again; --resume continues a run"
         ) from error
+
+
+def check_empty(folder: Path, ignored: Collection[str] = (), hint: str = "") -> None:
+    """Refuse to begin something new in a folder that holds files other than those `ignored`.
+
+    Raises:
+        RunDirectoryError: it does, or is not a folder; the message ends with `hint`.
+    """
+    try:
+        found = sorted(each.name for each in folder.iterdir() if each.name not in ignored)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunDirectoryError(f"expected {folder} to be a new or empty folder: {error.strerror}") from error
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise RunDirectoryError(
+            f"expected {folder} to be a new or empty folder, but it holds {', '.join(found[:3])}{more}; choose another "
+            f"--out, or empty it{hint}"
+        )
 
 
 def fresh(seed: int, parent: Path = Path("runs")) -> Path:

@@ -4,15 +4,14 @@ The run only writes files. When it ends, in whatever way, the process sees the e
 Aim and exits.
 """
 
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sacglam import children
 from sacglam.config import TrackingConfig
 from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
@@ -45,7 +44,7 @@ class AimSidecar:
         """Start the process, in a new session so that Ctrl-C reaches the training alone."""
         if self.repo is None:
             return
-        command = [sys.executable, "-m", _PROGRAM, str(self.root), str(self.repo)]
+        command = children.python("-m", _PROGRAM, str(self.root), str(self.repo))
         try:
             self._process = subprocess.Popen(
                 command,
@@ -54,7 +53,7 @@ class AimSidecar:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=children.environment(OMP_NUM_THREADS="1"),
             )
         except OSError as error:
             self._give_up(f"its process cannot be started: {error}")

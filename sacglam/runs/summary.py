@@ -162,6 +162,8 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
         table = [["Goals", "Random policy", "Untrained", "Trained"], ["---"] * 4, *rows]
         success = f"Success in {summary['evaluation_episodes']} fresh episodes; both of the model's are greedy.\n\n"
         success += "".join(f"| {' | '.join(row)} |\n" for row in table)
+    if summary.get("no_update"):
+        success += f"\nNo update was made, so this is the untrained model: {summary['no_update']}.\n"
     policy = config.policy
     return _CARD.format(
         quoted=json.dumps(config.model.name),

@@ -44,6 +44,10 @@ class Worker:
         """Call `method`; without `reply` its result stays there, and None comes back."""
         raise NotImplementedError
 
+    def shared(self, value: Any) -> Any:
+        """An argument for calls to several workers of this kind, serialised once for all of them."""
+        return value
+
     def check(self) -> None:
         """Raise `WorkerLost` if the worker is known to be dead; never waits."""
 

@@ -78,7 +78,8 @@ class LearnerGroup:
                 raise _lost(error) from error
 
     def _submit(self, method: str, *args: Any) -> list[Pending]:
-        return [worker.submit(method, *args, reply=rank == 0) for rank, worker in enumerate(self.workers)]
+        shared = [self.workers[0].shared(arg) for arg in args]
+        return [worker.submit(method, *shared, reply=rank == 0) for rank, worker in enumerate(self.workers)]
 
     def first_result(
         self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
@@ -122,5 +123,6 @@ class PendingUpdate:
 
 def _lost(error: WorkerLost) -> LearnerError:
     return LearnerError(
-        f"a learner rank was lost: {error}. Checkpoints are whole; continue from the last one with --resume"
+        f"a learner rank was lost: {error}. --resume continues from the last checkpoint, or from the "
+        "start if there is none yet"
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -12,13 +13,14 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from sacglam import cpu
+from sacglam import children, cpu
 from sacglam.errors import ConfigError, SacglamError
 from sacglam.runtime import guardian
 from sacglam.runtime.group import StillRunning, Worker, WorkerLost
 
-# The object store holds batches and adapters, some megabytes. By default Ray takes a third of the machine's memory.
-_OBJECT_STORE_BYTES = 512 * 1024**2
+# The object store holds batches, adapters and a learner's whole state: some megabytes, or 0.8 GB for a model with
+# 7 billion parameters. By default Ray takes a third of the machine's memory.
+_LEAST_STORE_BYTES, _MOST_STORE_BYTES = 512 << 20, 2 << 30
 # Listen on loopback only. Ray has an option for it (`_options`); gloo, NCCL and vLLM read these.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
 # In a user's or a cluster's environment the second one would leave every worker on the first GPU.
@@ -64,7 +66,7 @@ class _Actor:
             self._failure = error
         self._children = list(guardian.descendants(os.getpid()))  # vLLM with several GPUs
 
-    def call(self, method: str, args: Sequence[Any], reply: bool) -> tuple[Any, float]:
+    def call(self, method: str, reply: bool, *args: Any) -> tuple[Any, float]:
         """The result if there is to be a `reply`, and the CPU seconds of the call."""
         if self._failure is not None:
             raise self._failure
@@ -146,8 +148,12 @@ class RayWorker(Worker):
         return str(RayPending(self._ray, self._actor.init_method.remote(self._own)).result(timeout_s))
 
     @override
+    def shared(self, value: Any) -> Any:
+        return self._ray.put(value)
+
+    @override
     def submit(self, method: str, *args: Any, reply: bool = True) -> RayCall:
-        return RayCall(self._ray, self._actor.call.remote(method, args, reply), self._count)
+        return RayCall(self._ray, self._actor.call.remote(method, reply, *args), self._count)
 
     @override
     def check(self) -> None:
@@ -223,6 +229,8 @@ class RayRuntime:
 
     def _options(self, address: str | None) -> dict[str, Any]:
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
+        if not children.searches_working_directory():  # Ray's workers would, before anywhere else
+            options["job_config"] = self._ray.job_config.JobConfig(_client_job=True)
         if address is not None:
             return {**options, "address": address}
         return {
@@ -231,7 +239,7 @@ class RayRuntime:
             "num_cpus": max(os.cpu_count() or 1, sum(spec.threads for spec in self._specs)),
             "num_gpus": sum(spec.gpus for spec in self._specs),  # the plan has counted them
             "include_dashboard": False,
-            "object_store_memory": _OBJECT_STORE_BYTES,
+            "object_store_memory": object_store_bytes(),
             "_node_ip_address": "127.0.0.1",
         }
 
@@ -289,6 +297,15 @@ class RayRuntime:
         self._ray.shutdown()
         if self._guardian:
             self._guardian.communicate()  # closes its input; it cleans up and exits
+
+
+def object_store_bytes() -> int:
+    """Bytes of shared memory for Ray's arguments and results: a quarter of what is free, within bounds."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:  # not Linux
+        return _LEAST_STORE_BYTES
+    return min(max(free // 4, _LEAST_STORE_BYTES), _MOST_STORE_BYTES)
 
 
 def _death(error: Exception) -> str:

@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from typing_extensions import override
 
+from sacglam import files
 from sacglam.agent import load_agent
 from sacglam.build import build_env
 from sacglam.config import parse
@@ -40,8 +41,10 @@ from sacglam.evaluate import evaluate
 from sacglam.policy import greedy
 from sacglam.runs import checkpoint
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import RunDirectory
+from sacglam.runs.directory import RunDirectory, parse_line
 from sacglam.runs.display import Display
+from sacglam.tools.aim.records import of_metrics, of_samples, of_summary
+from sacglam.tools.aim.sync import Tail
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.markdown import markdown
 from sacglam.tools.experiments.report import report
@@ -51,10 +54,12 @@ from tests.fuzz import COUNTS
 from tests.fuzz.common import TINY, affordable, cached_models, fuzzed, refused, within
 
 KINDS = ("flip", "value", "flip", "value", "flip", "value", "cut", "delete", "empty", "folder", "link", "line", "bytes")
-KINDS += ("pickle", "code", "copy")
+KINDS += ("pickle", "code", "copy", "pipe", "huge")
 CHECKED = ("arrays.npz", "tensors.safetensors", "values.json")
 NUMBERS = (0, -1, 1, 2, 2**31, 2**63, 2**64, 10**400, 0.5, -0.5, 1e308, float("nan"), float("inf"))
 HOSTILE: tuple[Any, ...] = (*NUMBERS, None, True, False, "", "x", "1", "\0", "\ud800", [], {}, [[]], [None], {"a": 1})
+THEIRS = Path(tempfile.gettempdir()) / "sacglam-fuzz-theirs"
+"""A file that is not the run's, and must stay as it is."""
 CANARY = Path(tempfile.gettempdir()) / "sacglam-fuzz-canary"
 
 
@@ -87,7 +92,7 @@ class Bomb:
 def apply(damage: Damage, root: Path) -> None:
     """Damage one file of the run in `root`; one that is gone already stays so."""
     file = root / damage.file
-    if not file.is_file() or file.is_symlink():
+    if file.is_symlink() or not sound(file):
         return
     content = bytearray(file.read_bytes())
     at = int(damage.place * len(content))
@@ -103,7 +108,7 @@ def apply(damage: Damage, root: Path) -> None:
         case "pickle":
             content = bytearray(pickle.dumps(Bomb()))
         case "copy":  # the file of the same name in the other checkpoint
-            others = [each for each in root.glob(f"checkpoints/*/{file.name}") if each != file]
+            others = [each for each in root.glob(f"checkpoints/*/{file.name}") if each != file and sound(each)]
             content = bytearray(others[0].read_bytes()) if others else content
         case "line":
             lines = bytes(content).splitlines(keepends=True)
@@ -114,14 +119,21 @@ def apply(damage: Damage, root: Path) -> None:
             content = swapped(content, file, damage)
         case "code":
             content = coded(content, file, damage)
-    if damage.kind in ("delete", "folder", "link"):
+    if damage.kind in ("delete", "folder", "link", "pipe"):
         file.unlink()
-    if damage.kind == "folder":
-        file.mkdir()
-    elif damage.kind == "link":
-        file.symlink_to((file.name, "nowhere", "/dev/null", "..")[damage.byte % 4])
-    elif damage.kind != "delete":
-        file.write_bytes(content)
+    match damage.kind:
+        case "delete":
+            pass
+        case "folder":
+            file.mkdir()
+        case "link":
+            file.symlink_to((file.name, "nowhere", "/dev/null", "..", "/dev/zero", THEIRS)[damage.byte % 6])
+        case "pipe":
+            os.mkfifo(file)
+        case "huge":
+            os.truncate(file, 1 << 40)
+        case _:
+            file.write_bytes(content)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -231,9 +243,11 @@ def remote_code(folder: Path) -> None:
 def vouch(root: Path) -> None:
     """Make the manifests' checksums those of the files."""
     for folder in root.glob("checkpoints/step-*"):
-        if all((folder / name).is_file() for name in (*CHECKED, "manifest.json")):
+        manifest = folder / "manifest.json"
+        if all(sound(file) for file in (*(folder / name for name in CHECKED), manifest)):
             sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in CHECKED}
-            (folder / "manifest.json").write_text(json.dumps(sums))
+            manifest.unlink()  # it may be a link to a file of somebody else's
+            manifest.write_text(json.dumps(sums))
 
 
 # What a run leaves, without what is of the moment: seconds
@@ -364,16 +378,21 @@ def resumed(run: Path, reference: Path) -> str:
     return "the same end, after a fallback" if fallback else "the same end"
 
 
+def sound(file: Path) -> bool:
+    """Whether a reader without suspicion comes to the file's end."""
+    return file.is_file() and file.stat().st_size < 64 * files.MIB
+
+
 def readable(folder: Path) -> State | None:
     with suppress(Exception):
-        return state_in(folder)
+        return state_in(folder) if all(sound(folder / name) for name in CHECKED) else None
     return None
 
 
 def lines_of(file: Path) -> list[Any]:
     """The lines that are JSON objects with a step, as they are."""
     found = []
-    content = file.read_bytes() if file.is_file() else b""
+    content = file.read_bytes() if sound(file) else b""
     for line in content.split(b"\n"):
         with suppress(ValueError):
             each = json.loads(line)
@@ -473,7 +492,36 @@ def read_back(run: Path, reference: Path) -> str:
     return f"{outcome}; " + ("reported" if found and "success after" in text else "not finished")
 
 
-OPERATIONS: tuple[Callable[[Path, Path], str], ...] = (resumed, resumed, resumed, evaluated, read_back)
+def exported(run: Path, reference: Path) -> str:
+    """Export the damaged run: the adapter of one of its checkpoints."""
+    try:
+        agent = load_agent(run, "cpu", trusted=True)
+        agent.export(run.parent / "exported")
+    except SacglamError as error:
+        return refused(error)
+    critic = {name: each for name, each in agent.model.state().items() if name.startswith("heads.")}
+    found = load_file(run.parent / "exported" / "critic.safetensors")
+    assert all(np.array_equal(found[name], each.numpy()) for name, each in critic.items())
+    return "exported"
+
+
+def imported(run: Path, reference: Path) -> str:
+    """Read the damaged run as `sacglam aim-import` does, without Aim: the lines that are whole; others are counted."""
+    try:
+        logs = Tail(run / "metrics.jsonl", of_metrics), Tail(run / "samples.jsonl", of_samples)
+        points = [point for log in logs for line in log for point in line]
+        points += of_summary(RunDirectory.open(run, trusted=True).summary() or {})
+    except SacglamError as error:
+        return refused(error)
+    assert all(np.isfinite(each.value) for each in points if isinstance(each.value, float))
+    content = (run / "metrics.jsonl").read_bytes() if sound(run / "metrics.jsonl") else b""
+    assert logs[0].damaged >= sum(parse_line(line) is None for line in content.split(b"\n")[:-1])
+    return "read for Aim"
+
+
+OPERATIONS: tuple[Callable[[Path, Path], str], ...] = (
+    *(resumed, resumed, resumed, evaluated, evaluated, read_back, exported, imported),
+)
 
 
 def check(reference: Path, damage: list[Damage], vouched: bool, operation: Callable[[Path, Path], str]) -> str:
@@ -490,6 +538,7 @@ def check(reference: Path, damage: list[Damage], vouched: bool, operation: Calla
                 return f"{operation.__name__}: {operation(run, reference)}"
         finally:
             assert not CANARY.exists(), "code was executed"
+            assert THEIRS.read_bytes() == b"theirs", "a file that is not the run's was written"
 
 
 def finished_run(place: Path) -> Path:
@@ -497,6 +546,7 @@ def finished_run(place: Path) -> Path:
     (place / "fuzz_canary.py").write_text(f"def fire(): open({str(CANARY)!r}, 'w')\nfire()\n")
     sys.path.append(str(place))
     CANARY.unlink(missing_ok=True)
+    THEIRS.write_bytes(b"theirs")
     train(parse(TINY), place / "run")
     for newest in checkpoint.steps(place / "run" / "checkpoints")[-1:]:  # so that a resume has something to do
         assert newest.name == "step-0000000032"

@@ -81,6 +81,15 @@ def test_an_exported_adapter_gives_the_same_policy_in_plain_peft(tiny_run: Path,
     assert critic["heads.critics.0.0.weight"].shape == (16, model.config.hidden_size)
 
 
+def test_an_export_overwrites_nothing(tiny_run: Path, tmp_path: Path) -> None:
+    agent, mine = sacglam.load_agent(tiny_run), tmp_path / "README.md"
+    mine.write_text("mine")
+    with pytest.raises(RunDirectoryError, match=rf"would overwrite {mine}; choose another folder"):
+        agent.export(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["README.md"]
+    assert mine.read_text() == "mine"
+
+
 def test_a_model_card_says_what_the_adapter_is(tiny_run: Path, tmp_path: Path) -> None:
     sacglam.load_agent(tiny_run).export(tmp_path)
     card = ModelCard.load(tmp_path / "README.md")

@@ -130,6 +130,20 @@ def test_an_import_brings_episodes_distributions_and_curves(tracked: Path) -> No
     assert (picture.width, picture.height) == (1320, 715)
 
 
+def test_an_import_leaves_out_what_is_damaged_and_says_so(run: Path) -> None:
+    expected_curve = expected(run, "success")
+    for name in ("metrics.jsonl", "samples.jsonl"):
+        with (run / name).open("ab") as log:
+            log.write(b'{\n[]\n{"env_steps": "x"}\n{"env_steps": 9, "success": null}\n')
+    (run / "curves.png").write_bytes((run / "curves.png").read_bytes()[:999])
+    done = call(sacglam("aim-import", run))
+    assert done.returncode == 0, done.stderr
+    assert "8 damaged lines of metrics.jsonl and samples.jsonl were left out" in done.stderr
+    assert "curves.png was left out" in done.stderr
+    run_hash = json.loads((run / "aim.json").read_text())["hash"]
+    assert curve(in_aim(run.parent, run_hash), "success", subset="train", goal_type="overall") == expected_curve
+
+
 def test_a_second_import_updates_the_same_run(tracked: Path) -> None:
     before = json.loads((tracked / "aim.json").read_text())["hash"]
     kept = (tracked / "metrics.jsonl").read_text().splitlines(keepends=True)

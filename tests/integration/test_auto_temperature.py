@@ -71,7 +71,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_collapsed_start_is_reported(settings: list[str], collapsed: bool, tmp_path: Path) -> None:
     notes = Notes()
     train(config.load(None, [*settings, *SHORT]), tmp_path / "run", notes)
-    assert [("policy.temperature=auto" in note) for note in notes.found] == [True] * collapsed
+    found = [note for note in notes.found if "no update" not in note]  # the run is too short for one
+    assert [("policy.temperature=auto" in note) for note in found] == [True] * collapsed
 
 
 def test_auto_leaves_an_open_policy_as_it_is() -> None:

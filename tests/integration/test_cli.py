@@ -124,3 +124,13 @@ def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:
     assert "holds a run already" in " ".join(done.stderr.split())
     assert "--resume" in done.stderr
     assert (tiny_run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_check_says_what_hindsight_has_to_work_with() -> None:
+    check = sacglam("envs", "--check", "bitflip", "--set", "bits=16", "--set", "max_steps=2", "--episodes", "3")
+    said = " ".join(call(check).stdout.split())
+    assert "0 successes, 6 other goals achieved" in said
+    assert "no episode achieved its own goal in 3 random episodes of at most 50 steps" in said
+    found = json.loads(call([*check, "--json"]).stdout)
+    assert found["others_achieved"] == 6
+    assert found["hindsight"].startswith("no episode achieved its own goal")

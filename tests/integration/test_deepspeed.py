@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
-from tests.integration import rank
+from tests.integration import gpu_rank, rank
 from tests.integration.rank import QUERIES, STAGES, VARIANTS_AT, State
 
 pytestmark = [
@@ -34,10 +35,10 @@ RANKS = [(1, 0), (2, 0), (2, 1)]
 CASES = [(*which, stage) for which in RANKS for stage in STAGES]
 
 
-def start(world: int, folder: Path, saved: dict[int, State]) -> list[dict[Any, Any]]:
+def start(world: int, folder: Path, saved: dict[int, State], program: ModuleType = rank) -> list[dict[Any, Any]]:
     """Run all ranks of a world to their end; what each found."""
     (folder / "saved.pkl").write_bytes(pickle.dumps(saved))
-    command = [sys.executable, "-m", "tests.integration.rank"]
+    command = [sys.executable, "-m", program.__name__]
     ranks = [
         subprocess.Popen(
             [*command, str(number), str(world), str(folder)],
@@ -189,3 +190,32 @@ def test_collectives_wait_no_longer_than_told(found: Any) -> None:
 
 def test_a_rank_left_alone_fails_instead_of_waiting(found: Any) -> None:
     assert "RuntimeError" in found[2, 0]["alone"]
+
+
+@pytest.fixture(scope="module")
+def on_gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[Any, Any]]:
+    """What each rank of each world found with a fake GPU."""
+    folder = tmp_path_factory.mktemp("gpu_ranks")
+    two = start(2, folder, {}, gpu_rank)
+    [one] = start(1, folder, {}, gpu_rank)
+    return {(1, 0): one, (2, 0): two[0], (2, 1): two[1]}
+
+
+@pytest.fixture(scope="module")
+def one_process() -> dict[str, Any]:
+    """The same on the CPU without DeepSpeed."""
+    return gpu_rank.trial(0, 0, "cpu")
+
+
+@pytest.mark.parametrize(("world", "number", "stage"), CASES)
+def test_ranks_on_gpus_learn_and_resume_without_a_mix_up_or_a_timer(
+    world: int, number: int, stage: int, on_gpus: Any, one_process: Any
+) -> None:
+    own = on_gpus[world, number][stage]
+    assert_close(own["metrics"], one_process["metrics"])
+    assert gap(own["end"], one_process["end"]) <= TOLERANCE
+    assert_same(own["resumed"], own["end"])
+    assert "synchronize" not in own["waits"]
+    assert own["broadcasts"] == 0
+    for got, expected in zip(own["policy"], one_process["policy"], strict=True):
+        np.testing.assert_allclose(got, expected, atol=TOLERANCE)

@@ -22,6 +22,7 @@ from sacglam import build, config
 from sacglam.config import Config
 from sacglam.models.loading import BUILTIN
 from sacglam.runtime.group import Worker
+from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Machine, overrides
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
 
@@ -45,13 +46,13 @@ import torch.distributed as dist
 torch._C._cuda_setDevice = lambda index: print("device", index)
 join = dist.init_process_group
 
-def joined(backend, **options):  # NCCL asks for a GPU at once
-    print("backend", backend, options["rank"], options["world_size"], options["timeout"].total_seconds())
+def joined(backend, device_id=None, **options):  # NCCL asks for a GPU at once
+    print("backend", backend, options["rank"], options["world_size"], options["timeout"].total_seconds(), device_id)
     join("gloo", **options)
 
 dist.init_process_group = joined
 from sacglam.learner.deepspeed import init_distributed
-init_distributed(0, 1, f"file://{os.environ['MEETING']}", os.environ["DEVICE"], 61.0)
+init_distributed(int(os.environ["NUMBER"]), 2, f"file://{os.environ['MEETING']}", os.environ["DEVICE"], 61.0)
 
 from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import groups
@@ -63,21 +64,25 @@ print("ZeRO", timeout.total_seconds(), os.environ["LOCAL_RANK"])
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:3", 3)])
-def test_a_rank_takes_its_gpu_and_joins_over_nccl(device: str, index: int, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INIT_DISTRIBUTED],
-        env=os.environ | {"MEETING": str(tmp_path / "meeting"), "DEVICE": device},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-4:] == [
-        f"device {index}",
-        "backend nccl 0 1 61.0",
-        "accelerator cuda nccl",
-        f"ZeRO 61.0 {index}",
+def test_two_ranks_take_their_gpus_and_join_over_nccl(device: str, index: int, tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", INIT_DISTRIBUTED],
+            env=os.environ | {"MEETING": str(tmp_path / "meeting"), "DEVICE": device, "NUMBER": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
     ]
+    for number, (said, errors) in enumerate([process.communicate(timeout=300) for process in ranks]):
+        assert ranks[number].returncode == 0, errors
+        assert said.splitlines()[-4:] == [
+            f"device {index}",
+            f"backend nccl {number} 2 61.0 cuda:{index}",
+            "accelerator cuda nccl",
+            f"ZeRO 61.0 {index}",
+        ]
 
 
 ENGINE_CONFIG = """
@@ -269,3 +274,27 @@ def test_cpu_seconds_of_a_worker_are_those_of_its_calls(eight_gpus: RayRuntime) 
         assert runtime.cpu_seconds == 0
         assert call.result(120) is None
         assert 0.7 < runtime.cpu_seconds < 4
+
+
+class Parcel:
+    """Counts how often it is packed."""
+
+    packed = 0
+
+    def __reduce__(self) -> tuple[type[Parcel], tuple[()]]:
+        Parcel.packed += 1
+        return Parcel, ()
+
+
+class Rank:
+    def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
+        assert isinstance(tensors["weight"], Parcel)
+
+
+def test_what_all_ranks_are_given_is_packed_once(eight_gpus: RayRuntime) -> None:
+    runtime = Reserved(eight_gpus, [WorkerSpec("Learner", 1, 1)] * 3)
+    with closing(runtime):
+        group = LearnerGroup([runtime.spawn(number).build(Rank) for number in range(3)], timeout_s=120)
+        group.load_state({"weight": Parcel()}, {"updates": 4})
+    assert group.updates == 4
+    assert Parcel.packed == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from sacglam.config import (
     quickstart_path,
 )
 from sacglam.errors import ConfigError
+from tests.fuzz.common import within
 
 
 def _write(folder: Path, text: str) -> Path:
@@ -298,8 +300,23 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing.yaml: No such file"):
         load(tmp_path / "missing.yaml")
-    with pytest.raises(ConfigError, match="directory"):
+    with pytest.raises(ConfigError, match="found a folder"):
         load(tmp_path)
+
+
+def test_more_workers_than_copies_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env.workers \(60\) exceeds env.copies \(4\).*at most 4"):
+        load(None, ["env.copies=4", "env.workers=60"])
+
+
+def test_a_pipe_an_endless_and_a_huge_file_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with (tmp_path / "huge.yaml").open("wb") as huge:
+        huge.truncate(1 << 40)
+    kinds = {tmp_path / "pipe.yaml": "named pipe", Path("/dev/zero"): "device", tmp_path / "huge.yaml": "at most"}
+    for file, said in kinds.items():
+        with within(5), pytest.raises(ConfigError, match=said):
+            load(file)
 
 
 def test_every_setting_explains_itself() -> None:

@@ -115,3 +115,9 @@ def test_the_file_holds_the_paper_s_value(file: str, key: str, expected: Any) ->
     # In the file itself, so that no change of a default can change the experiment.
     assert _value(_written(file), key) == expected
     assert _value(_parsed(file).model_dump(), key) == expected
+
+
+@pytest.mark.parametrize("file", sorted(file.name for file in (CONFIGS / "paper").glob("*.yaml")))
+def test_the_papers_runs_keep_a_gpu_busy(file: str) -> None:
+    config = _parsed(f"paper/{file}")
+    assert (config.algo.micro_batch_size, config.model.bucket, config.learners.zero_stage) == (128, 8, 0)

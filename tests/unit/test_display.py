@@ -27,8 +27,10 @@ def test_a_folder_s_name_is_printed_as_it_is(folder: str, finished: bool) -> Non
     }
     console = Console(file=io.StringIO(), emoji=False)
     print_summary(console, Path(folder), summary)
+    print_summary(console, Path(folder), summary, trust=True)
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"sacglam {'evaluate' if finished else 'train --resume'} {shlex.quote(folder)}\n" in said
+    for option in ("", " --trust"):
+        assert f"sacglam {'evaluate' if finished else 'train --resume'} {shlex.quote(folder)}{option}\n" in said
     assert ("[red]kind" in said) == finished
 
 

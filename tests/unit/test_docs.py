@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -50,6 +51,8 @@ def settings(section: type[Section] = Config, prefix: str = "") -> Iterator[str]
 
 
 MEMBERS, SETTINGS = members(), set(settings())
+PYTHON = [file for folder in ("sacglam", "tests", "benchmarks") for file in (ROOT / folder).rglob("*.py")]
+CODE = "".join(file.read_text() for file in PYTHON)
 
 
 def wrong(text: str) -> Iterator[str]:
@@ -67,7 +70,10 @@ def wrong(text: str) -> Iterator[str]:
         elif re.fullmatch(r"\w+(\.\w+)+", name) and first in Config.model_fields:
             if name not in SETTINGS and not re.match(r"env\.options\.|critic\.(json|safetensors)", name):
                 yield quoted
-        elif re.fullmatch(rf"({'|'.join(FOLDERS)})(/[\w.]+)+/?", name) and not (ROOT / name).exists():
+        elif re.fullmatch(rf"({'|'.join(FOLDERS)})(/[\w.]+)+/?", name):
+            if not (ROOT / name).exists():
+                yield quoted
+        elif re.fullmatch(r"[a-z]{2,}(_[a-z]{2,})+", name) and name not in CODE:
             yield quoted
 
 
@@ -78,6 +84,21 @@ def test_what_the_docs_name_exists(file: Path) -> None:
 
 
 def test_a_name_that_is_not_there_is_found() -> None:
-    bad = ["Learner.no_such", "sacglam.no_such", "algo.no_such", "sacglam/no_such.py"]
-    good = ["Learner.state()", "sacglam.envs.register", "algo.epochs", "sacglam/loop.py"]
+    bad = ["Learner.no_such", "sacglam.no_such", "algo.no_such", "sacglam/no_such.py", "with_boot" + "strap"]
+    good = ["Learner.state()", "sacglam.envs.register", "algo.epochs", "sacglam/loop.py", "sac_losses"]
     assert list(wrong(" ".join(f"`{name}`" for name in [*bad, *good]))) == bad
+
+
+def blocks(file: Path) -> list[str]:
+    """The blocks of Python in a page."""
+    return re.findall(r"```python\n(.*?)```", file.read_text(), flags=re.DOTALL)
+
+
+def test_the_loop_in_the_docs_is_the_loop() -> None:
+    [loop] = (block for block in blocks(ROOT / "docs" / "architecture.md") if block.startswith("while "))
+    assert indent(loop, " " * 8) in (ROOT / "sacglam" / "loop.py").read_text()
+
+
+def test_the_first_hour_changes_a_line_that_is_there() -> None:
+    [line] = (block for block in blocks(ROOT / "CONTRIBUTING.md") if block.lstrip().startswith("actor = "))
+    assert line.replace(", config.actor_q", "") in (ROOT / "sacglam" / "algos" / "sac.py").read_text()

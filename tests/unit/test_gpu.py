@@ -7,16 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sacglam import config
 from sacglam.algos import sac
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
+from sacglam.config import ModelConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models import causal
 from sacglam.models.agent_model import AgentModel
+from sacglam.models.base import ACTOR
+from sacglam.models.loading import load_model
 from sacglam.models.packing import Packed
 from sacglam.prompt import query
 from sacglam.runtime.devices import resolve
@@ -194,3 +199,31 @@ def test_waits_are_counted_by_name() -> None:
         "item": 2, "index by a mask": 1, "tolist": 1, "copy to the GPU": 1, "where of a number": 1,
         "tensor from numbers": 1, "copy to the host": 1,
     }  # fmt: skip
+
+
+def test_an_adapter_leaves_the_gpu_in_one_copy(trained: tuple[FakeGpu, Learner]) -> None:
+    gpu, learner = trained
+    with fake_gpu(gpu):
+        gpu.waits.clear()
+        published = learner.publish(())
+    assert gpu.waits == {"copy to the host": 1}
+    tensors = load(published.adapter.files["adapter_model.safetensors"])
+    assert len(tensors) > 1
+    for name, parameter in learner.model.lm.adapter_parameters(ACTOR).items():
+        assert torch.equal(tensors[name], parameter.cpu())
+
+
+def test_a_model_is_read_onto_the_gpu_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PreTrainedModel, "to", lambda model, device: model)  # what moves a whole model
+    with fake_gpu():
+        model = load_model(ModelConfig(), torch.device("cuda")).model
+        assert all(tensor.is_cuda for tensor in (*model.parameters(), *model.buffers()))
+
+
+def test_attention_is_not_cudnns_which_plans_for_each_new_shape() -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    make("cpu", SAC)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    with fake_gpu():
+        make("cuda", SAC)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -135,7 +135,7 @@ def test_term_is_passed_on_and_the_job_queued_again_to_resume(job: dict[str, str
     code, _, lines = finished(job)
     assert code == 0
     assert [line for line in lines if line.startswith("sacglam")] == [
-        f"sacglam train --resume {job['RUN']} --gpus 12 --address auto"
+        f"sacglam train --resume {job['RUN']} --gpus 12 --address auto --trust"
     ]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
+from sacglam.errors import OutOfMemory, memory_explained
 from sacglam.memory import free_bytes, peak_bytes, resident_bytes, total_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on a CPU only Linux reports it")
@@ -35,3 +38,17 @@ def test_what_torch_keeps_of_a_gpu_for_reuse_is_free(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
     assert free_bytes("cuda") == 55
+
+
+@pytest.mark.parametrize(
+    "allocate", [lambda: torch.empty(1 << 56), lambda: np.empty(1 << 56), lambda: bytearray(1 << 56)]
+)
+def test_too_little_memory_says_what_to_lower(allocate: Callable[[], object]) -> None:
+    said = r"(?s)the machine has too little memory: .*algo.micro_batch_size"
+    with pytest.raises(OutOfMemory, match=said), memory_explained():
+        allocate()
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(KeyError), memory_explained():
+        raise KeyError("a")

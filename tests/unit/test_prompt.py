@@ -89,7 +89,7 @@ def test_a_window_has_the_prompts_that_the_rollout_had_and_hindsight_changes_the
     collected = [rollout.collect(5) for _ in range(6)]
     asked = [q for [q] in scorer.asked]
     parts = [w for batch in collected for w in batch.windows]
-    assert [prompt(w.goal, w.observations[t], w.past(t)) for w in parts for t in range(len(w))] == asked
+    assert [prompt.at(w, t) for w in parts for t in range(len(w))] == asked
     first = 0
     for episode in (e for batch in collected for e in batch.episodes):
         for goal in {episode.goal, *(g for t in range(len(episode.steps)) for g in hindsight_goals(episode, t))}:
@@ -98,7 +98,7 @@ def test_a_window_has_the_prompts_that_the_rollout_had_and_hindsight_changes_the
                 for t in range(len(drawn)):
                     had = asked[first + start + t]
                     renamed = had.prompt.replace(f"Goal: {episode.goal}\n", f"Goal: {goal}\n")
-                    assert prompt(goal, drawn.observations[t], drawn.past(t)) == Query(renamed, had.actions)
+                    assert prompt.at(drawn, t) == Query(renamed, had.actions)
         first += len(episode.steps)
 
 

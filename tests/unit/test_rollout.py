@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,12 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacglam.build import collector
 from sacglam.clock import PhaseClock
+from sacglam.config import Config, PpoConfig, PromptConfig, SacConfig, override
 from sacglam.envs import Split, TextEnv
 from sacglam.envs.playground import Playground
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import SamplingPolicy, greedy
-from sacglam.prompt import query
+from sacglam.prompt import Prompt, query
 from sacglam.rollout import RandomStarts, Rollout, Start
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
@@ -369,7 +372,7 @@ def test_an_environment_that_does_not_repeat_itself_is_detected(changed: Steady)
     state = _opened(Steady()).state()
     state[0]["decisions"] = [[1, -0.1, 0], [1, -0.1, 0]]  # the second action, which `fewer-actions` lacks
     _rollout([Steady()], iter(())).restore(state)
-    with pytest.raises(EnvironmentContractError, match="goal '3', seed 0"):
+    with pytest.raises(EnvironmentContractError, match=r"goal '3', seed 0\).*env\.repeats=false"):
         _rollout([changed], iter(())).restore(state)
 
 
@@ -424,3 +427,24 @@ def test_an_action_may_have_no_probability() -> None:
     rollout = _rollout([Steady()], iter(_starts("3")), Broken(np.array([0.0, -np.inf], dtype=np.float32)))
     [window] = rollout.collect(1).windows
     assert window.actions == (0,)
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_a_step_late_in_an_episode_costs_as_much_as_an_early_one(windows: bool) -> None:
+    prompt = Prompt(PromptConfig(history=2))
+    env, starts = Steady(text="", actions=("a", "b", "c")), iter(_starts("20000"))
+    rollout = Rollout([env], UniformScorer(), greedy, starts, PhaseClock(), prompt, windows=windows)
+    spent = []
+    for _ in range(8):
+        started = time.process_time()
+        for _ in range(2000):
+            rollout.collect(1)
+        spent.append(time.process_time() - started)
+    assert min(spent[-3:]) < 2 * min(spent[:3]), spent
+
+
+@pytest.mark.parametrize(("algo", "steps"), [(PpoConfig(), 6), (SacConfig(), 0)], ids=["ppo", "sac"])
+def test_an_interval_is_cut_into_windows_for_ppo_alone(algo: PpoConfig | SacConfig, steps: int) -> None:
+    config = override(Config(algo=algo), ["env.name=bitflip", "env.copies=2"])
+    collected = collector(config, UniformScorer(), PhaseClock()).rollout.collect(6)
+    assert sum(map(len, collected.windows)) == steps

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from typing_extensions import override
 
 from sacglam.envs.base import Split
-from sacglam.envs.checks import check_env
 from sacglam.envs.registry import make, registered
+from sacglam.envs.trial import check_env
 from sacglam.errors import ConfigError
 from sacglam.types import Observation
 

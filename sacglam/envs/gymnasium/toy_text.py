@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.envs.toy_text import CliffWalkingEnv, FrozenLakeEnv, TaxiEnv
 from typing_extensions import override
@@ -105,3 +106,9 @@ class Taxi(Describer):
 
 
 SHIPPED: Mapping[type, type[Describer]] = {FrozenLakeEnv: FrozenLake, CliffWalkingEnv: CliffWalking, TaxiEnv: Taxi}
+
+
+def described(id: str) -> bool:
+    """Whether `id` is one of gymnasium's own environments that a shipped describer is for."""
+    spec = gymnasium.registry.get(id)
+    return spec is not None and spec.entry_point in {f"{kind.__module__}:{kind.__name__}" for kind in SHIPPED}

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from PIL.Image import Image
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sacglam.config import Config
+from sacglam.runs.directory import numbers
 
 AXES = ("updates", "seconds")
 """Counters that are tracked in the context of every value, so that the explorer can use them as its x axis."""
@@ -17,17 +20,61 @@ _ZERO = 1e-6  # Aim's explorer takes an x of 0 for missing, and then does not dr
 class Point:
     """One value of the sequence given by `name` and `context`; `step` is in environment steps.
 
-    The value is a number, the values of a distribution, texts to read side by side, or an image file.
+    The value is a number, the values of a distribution, texts to read side by side, or an image.
     """
 
     name: str
-    value: float | Sequence[float] | Sequence[str] | Path
+    value: float | Sequence[float] | Sequence[str] | Image
     step: int
     context: Mapping[str, str]
 
 
+class _Whole(BaseModel):
+    """Something read from a log, in which anything may be damaged."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class SampledStep(_Whole):
+    """A step of `samples.jsonl`."""
+
+    observation: str
+    actions: Annotated[list[str], Field(min_length=1)]
+    probabilities: list[Annotated[float, Field(ge=0, le=1)]]
+    q: list[Annotated[float, Field(ge=-1e30, le=1e30)]]
+    """Empty if the critic values states alone."""
+    taken: int
+    achieved: list[str]
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Self:
+        if not len(self.probabilities) == len(self.actions) == (len(self.q) or len(self.actions)):
+            raise ValueError("expected a probability, and a Q value if any, for each action")
+        return self
+
+
+class SampledEpisode(_Whole):
+    """An episode of `samples.jsonl`."""
+
+    goal: str
+    goal_type: str
+    success: bool
+    steps: Annotated[list[SampledStep], Field(min_length=1)]
+
+
+class _Samples(_Whole):
+    env_steps: int
+    episodes: Annotated[list[SampledEpisode], Field(min_length=1)]
+
+
 def of_metrics(line: Mapping[str, Any]) -> list[Point]:
-    """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest without context."""
+    """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest without context.
+
+    Raises:
+        ValueError: a value is not a number.
+    """
+    if odd := line.keys() - numbers(line).keys():
+        raise ValueError(f"expected numbers, got other values in {sorted(odd)}")
     step = int(line["env_steps"])
     points = []
     for key, value in line.items():
@@ -57,36 +104,39 @@ def of_summary(summary: Mapping[str, Any]) -> list[Point]:
 
 
 def of_samples(line: Mapping[str, Any]) -> list[Point]:
-    """A line of `samples.jsonl`: the episodes as text, and the distributions over the actions of all their states."""
-    step = int(line["env_steps"])
-    context = {"subset": "train"}
-    steps = [s for episode in line["episodes"] for s in episode["steps"]]
-    q = [value for s in steps for value in s["q"]]
+    """A line of `samples.jsonl`: the episodes as text, and the distributions over the actions of all their states.
+
+    Raises:
+        ValueError: it does not hold episodes.
+    """
+    found, context = _Samples.model_validate(line), {"subset": "train"}
+    step, steps = found.env_steps, [s for episode in found.episodes for s in episode.steps]
+    q = [value for s in steps for value in s.q]
     points = [
-        Point("episodes", [as_text(episode) for episode in line["episodes"]], step, context),
-        Point("action_probabilities", [p for s in steps for p in s["probabilities"]], step, context),
+        Point("episodes", [as_text(episode) for episode in found.episodes], step, context),
+        Point("action_probabilities", [p for s in steps for p in s.probabilities], step, context),
     ]
     return [*points, Point("q_values", q, step, context)] if q else points
 
 
-def as_text(episode: Mapping[str, Any]) -> str:
-    """An episode of `samples.jsonl` as text: each state, and its actions from most to least probable."""
-    outcome = "success" if episode["success"] else "no success"
-    lines = [f"Goal: {episode['goal']}   ({episode['goal_type']}, {outcome} in {len(episode['steps'])} steps)"]
-    for number, step in enumerate(episode["steps"], start=1):
-        lines += ["", f"--- step {number} ---", step["observation"]]
+def as_text(episode: SampledEpisode) -> str:
+    """An episode as text: each state, and its actions from most to least probable."""
+    outcome = "success" if episode.success else "no success"
+    lines = [f"Goal: {episode.goal}   ({episode.goal_type}, {outcome} in {len(episode.steps)} steps)"]
+    for number, step in enumerate(episode.steps, start=1):
+        lines += ["", f"--- step {number} ---", step.observation]
         lines += _action_lines(step)
-        if step["achieved"]:
-            lines.append(f"achieved: {', '.join(step['achieved'])}")
+        if step.achieved:
+            lines.append(f"achieved: {', '.join(step.achieved)}")
     return "\n".join(lines)
 
 
-def _action_lines(step: Mapping[str, Any]) -> Iterator[str]:
+def _action_lines(step: SampledStep) -> Iterator[str]:
     """A line per action; the taken one is marked."""
-    for i in sorted(range(len(step["actions"])), key=lambda i: -step["probabilities"][i]):
-        mark = ">" if i == step["taken"] else " "
-        q = f"  Q {step['q'][i]:+.3f}" if step["q"] else ""
-        yield f"{mark} {step['probabilities'][i]:.3f}{q}  {step['actions'][i]}"
+    for i in sorted(range(len(step.actions)), key=lambda i: -step.probabilities[i]):
+        mark = ">" if i == step.taken else " "
+        q = f"  Q {step.q[i]:+.3f}" if step.q else ""
+        yield f"{mark} {step.probabilities[i]:.3f}{q}  {step.actions[i]}"
 
 
 def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:

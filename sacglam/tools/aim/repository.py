@@ -4,9 +4,11 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
+
+from PIL.Image import Image
 
 from sacglam.errors import TrackingError
 from sacglam.runs.sidecar import INSTALL
@@ -16,6 +18,19 @@ from sacglam.tools.aim.records import Point
 def exists(folder: Path) -> bool:
     """Whether `folder` contains a complete Aim repository; `VERSION` is the last file that Aim writes for a new one."""
     return (folder / ".aim" / "VERSION").is_file()
+
+
+def _open(folder: Path, init: bool = False) -> Any:
+    """Aim's repository in `folder`.
+
+    Aim starts `python -m alembic`, where both Python and alembic put the working directory before all other modules.
+    """
+    from aim.sdk.repo import Repo
+
+    place = str(folder.resolve())
+    os.environ["PYTHONSAFEPATH"] = "1"
+    with chdir(Path(__file__).parents[3]):  # which holds this package, and is searched anyway
+        return Repo.from_path(place, init=init)
 
 
 class AimRun:
@@ -35,11 +50,10 @@ class AimRun:
         self._folder = folder
         with explained(folder):
             from aim import Run
-            from aim.sdk.repo import Repo
 
             logging.getLogger("aim").setLevel(logging.ERROR)  # what matters is raised
             folder.mkdir(parents=True, exist_ok=True)
-            repo = Repo.from_path(str(folder), init=not exists(folder))
+            repo = _open(folder, init=not exists(folder))
             known = run_hash if run_hash and repo.run_exists(run_hash) else None
             self._run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
             self.hash: str = self._run.hash
@@ -69,12 +83,12 @@ class AimRun:
             self._run.close()
 
 
-def _as_aim(value: float | Sequence[float] | Sequence[str] | Path) -> Any:
+def _as_aim(value: float | Sequence[float] | Sequence[str] | Image) -> Any:
     import aim
 
     match value:
-        case Path():
-            return aim.Image(str(value))
+        case Image():
+            return aim.Image(value)
         case [str(), *_]:
             return [aim.Text(text) for text in value]
         case [*_]:
@@ -108,11 +122,10 @@ def explorer(folder: Path) -> Callable[..., Any]:
     with explained(folder):
         from aim.cli.utils import build_db_upgrade_command
         from aim.sdk.index_manager import RepoIndexManager
-        from aim.sdk.repo import Repo
         from aim.sdk.run_status_manager import RunStatusManager
         from aim.web.configs import AIM_ENV_MODE_KEY, AIM_UI_MOUNTED_REPO_PATH
 
-        repo = Repo.from_path(str(folder))
+        repo = _open(folder)
         os.environ |= {AIM_UI_MOUNTED_REPO_PATH: repo.path, AIM_ENV_MODE_KEY: "prod"}
         subprocess.run(build_db_upgrade_command(), check=True, capture_output=True)
         from aim.web.run import app  # reads the environment

@@ -1,45 +1,58 @@
 """Copies a run's files into Aim: all at once for `sacglam aim-import`, line by line while the run trains."""
 
 import fcntl
-import json
+import io
 import os
 import select
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from sacglam import files
 from sacglam.errors import SacglamError, TrackingError
-from sacglam.runs.directory import RunDirectory
+from sacglam.runs.directory import RunDirectory, explained, open_log, parse_line
 from sacglam.tools.aim import records
+from sacglam.tools.aim.records import Point
 from sacglam.tools.aim.repository import AimRun
 
 _PARAMS = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
 _POLL_S = 0.2
 _WAIT_S = 1.0
+_LARGEST_IMAGE = 16 * files.MIB
 _NICENESS = 10
 _PATIENCE_S = 30.0  # for the sidecar of a run that was killed a moment ago
 
 
 class Tail:
-    """The complete lines added to a growing JSON-lines file since the last iteration."""
+    """The complete lines added to a growing log since the last iteration, as points; damaged ones are counted."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, points: Callable[[Mapping[str, Any]], list[Point]]) -> None:
+        """`points` raises `ValueError` for a line that is damaged."""
         self._file = file
+        self._points = points
         self._offset = 0
+        self.damaged = 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if not self._file.exists():
-            return
-        with self._file.open("rb") as opened:
+    def __iter__(self) -> Iterator[list[Point]]:
+        with open_log(self._file) as opened:
             opened.seek(self._offset)
-            for line in opened:
-                if not line.endswith(b"\n"):
+            for text in opened:
+                if not text.endswith(b"\n"):
                     return
-                self._offset += len(line)
-                yield json.loads(line)
+                self._offset += len(text)
+                line = parse_line(text)
+                try:
+                    if line is None:
+                        raise ValueError
+                    yield self._points(line)
+                except ValueError:
+                    self.damaged += 1
 
 
 def fill(
@@ -78,7 +91,9 @@ def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
     Aim has a lock of its own, but current versions of filelock take its contents for damaged and break it.
     """
     deadline = time.monotonic() + patience_s
-    with directory.config_file.open("r+") as held:
+    with explained(directory.config_file):
+        held = files.opened(directory.config_file, "r+b")
+    with held:
         while True:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,16 +109,19 @@ def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
 
 
 def _follow(run: AimRun, directory: RunDirectory, wait: Callable[[], bool], advance: Callable[[int], None]) -> None:
-    metrics, samples = Tail(directory.metrics_file), Tail(directory.samples_file)
+    metrics = Tail(directory.metrics_file, records.of_metrics)
+    samples = Tail(directory.samples_file, records.of_samples)
     done, more = 0, True
     while more:
         more = wait()  # before reading, so that nothing written before the end is missed
-        for line in metrics:
-            run.track(records.of_metrics(line))
+        for points in metrics:
+            run.track(points)
             done += 1
             advance(done)
-        for line in samples:
-            run.track(records.of_samples(line))
+        for points in samples:
+            run.track(points)
+    if damaged := metrics.damaged + samples.damaged:
+        warnings.warn(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were left out", stacklevel=2)
 
 
 def _conclude(run: AimRun, directory: RunDirectory) -> None:
@@ -111,8 +129,21 @@ def _conclude(run: AimRun, directory: RunDirectory) -> None:
     summary: Mapping[str, Any] = directory.summary() or {}
     run.set_params({"summary": {name: summary[name] for name in _PARAMS if summary.get(name) is not None}})
     run.track(records.of_summary(summary))
-    if directory.curves.exists():
-        run.track([records.Point("curves", directory.curves, int(summary.get("env_steps", 0)), {})])
+    if image := _image(directory.curves):
+        run.track([Point("curves", image, int(summary.get("env_steps", 0)), {})])
+
+
+def _image(file: Path) -> Image.Image | None:
+    """A drawing; None if there is none, or it is damaged."""
+    try:
+        image = Image.open(io.BytesIO(files.read(file, _LARGEST_IMAGE)), formats=["PNG"])
+        image.load()
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # damaged bytes make Pillow raise many types
+        warnings.warn(f"{file} was left out: {error}", stacklevel=3)
+        return None
+    return image
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from sacglam.tools.doctor.facts import ALL, CPU, ENGINES, GPU, NONE, Facts, Find
 FEWEST_GPUS = 2
 """One for an engine, one for a learner; a single one is best used by one process."""
 _FIRST_CAPABILITY_WITH_BFLOAT16 = 8.0
+_FIRST_DRIVER = {"12": 525, "13": 580}
+"""The oldest major version of NVIDIA's driver that runs builds for each major version of CUDA."""
 _SHOWN = ("torch", "transformers", "peft")  # the other core packages appear only if something is wrong with them
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models", "gguf": "models in GGUF files"}
@@ -78,12 +80,43 @@ def gpu_use(facts: Facts) -> Iterator[Finding]:
     if not facts.cuda:
         fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
         yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
+    elif old := _old_driver(facts):
+        yield old
     elif facts.torch is not None and not facts.torch.gpus:
         why = facts.torch.warning or f"the driver serves CUDA up to {facts.driver.cuda or 'unknown'}"
         fix = f"update NVIDIA's driver to one for CUDA {facts.cuda}, or install torch for an older CUDA"
         yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} can use none of them: {why}", fix, GPU)
     elif facts.torch is not None:
         yield from (_kernels(f"torch on GPU {index}", gpu) for index, gpu in enumerate(facts.torch.gpus))
+
+
+def _old_driver(facts: Facts) -> Finding | None:
+    """A driver that is too old for torch's build; with CUDA's compatibility libraries torch may work all the same."""
+    version = facts.driver.version or ""
+    needed = _FIRST_DRIVER.get((facts.cuda or "").partition(".")[0], 0)
+    major = version.partition(".")[0]
+    if (facts.torch and facts.torch.gpus) or not major.isdecimal() or int(major) >= needed:
+        return None
+    came = f"torch for CUDA {facts.cuda} needs driver {needed} or later, {version} is installed"
+    fix = f"apt-get install -y nvidia-driver-{needed}, restart the machine (for a container: do so on its host); "
+    fix += f"or install a torch built for CUDA {facts.driver.cuda or 'of that driver'} or earlier"
+    return Finding("torch on GPU", "warning", came, fix, GPU)
+
+
+def compilation(facts: Facts) -> Iterator[Finding]:
+    """What Triton needs to compile on a GPU: vLLM's kernels, and those of `model.compile`, when they first run."""
+    if not facts.gpus or facts.system != "Linux":
+        return
+    use = "which Triton needs at run time, for vLLM and model.compile on GPUs"
+    if facts.compiler is None:
+        fix = "apt-get install -y gcc, or set CC to a C compiler"
+        yield Finding("C compiler", "fault", f"none, {use}", fix, GPU)
+    else:
+        yield Finding("C compiler", "ok", facts.compiler)
+    if not facts.headers:
+        major, minor, _ = facts.python
+        fix = f"apt-get install -y python{major}.{minor}-dev, or use a Python that comes with its headers"
+        yield Finding("Python.h", "fault", f"missing, {use}", fix, GPU)
 
 
 def _kernels(name: str, gpu: Gpu) -> Finding:
@@ -232,4 +265,17 @@ def security(facts: Facts) -> Iterator[Finding]:
 
 
 # In the order of fixing: causes before their consequences.
-CHECKS = (python, platform, gpus, companions, core, gpu_use, conflicts, engines, optional, resources, security)
+CHECKS = (
+    python,
+    platform,
+    gpus,
+    companions,
+    core,
+    gpu_use,
+    compilation,
+    conflicts,
+    engines,
+    optional,
+    resources,
+    security,
+)

@@ -11,7 +11,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from sacglam import cpu
+from sacglam import children, cpu
 from sacglam.tools.doctor.facts import PYPROJECT, Driver, Facts, Gpu, Pins, TorchBuild
 
 _TORCH = """
@@ -77,11 +78,13 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
         machine=platform.machine(),
         checkout=PYPROJECT.is_file(),
         installed=installed,
-        pip_check=tuple((_output(sys.executable, "-m", "pip", "check") or "").splitlines()),
+        pip_check=tuple((_output(*children.python("-m", "pip", "check")) or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
         wrong_widths=wrong_widths(outcomes.get("bitsandbytes")),
         driver=_nvidia_driver(),
+        compiler=compiler(os.environ),
+        headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
         cores=cores,
@@ -104,9 +107,9 @@ class Outcome:
 
 def probe(code: str, timeout_s: float = 120.0) -> Outcome:
     """Run Python code in a process of its own, since a broken package may crash or hang."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default"}
+    env = children.environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONWARNINGS="default")
     try:
-        command = [sys.executable, "-c", code]
+        command = children.python("-c", code)
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:
         return Outcome("", f"took longer than {timeout_s:g} s")
@@ -181,6 +184,12 @@ def open_ports(table: str) -> set[int]:
 
 def _hub_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+
+
+def compiler(environ: Mapping[str, str]) -> str | None:
+    """The C compiler that Triton looks for: the one that CC names, gcc or clang."""
+    names = [environ["CC"]] if "CC" in environ else ["gcc", "clang"]
+    return next((path for name in names if (path := shutil.which(name, path=environ.get("PATH")))), None)
 
 
 def _read(file: str) -> str:

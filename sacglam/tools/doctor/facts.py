@@ -103,6 +103,10 @@ class Facts:
     wrong_widths: tuple[int, ...] = ()
     """Row lengths that bitsandbytes dequantises wrongly on this CPU."""
     driver: Driver = Driver()
+    compiler: str | None = None
+    """The C compiler that Triton would call; None if there is none."""
+    headers: bool = False
+    """Whether this Python's C headers are installed."""
     cpu: str = "unknown"
     avx2: bool = True
     cores: int = 1

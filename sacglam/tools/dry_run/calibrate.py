@@ -16,6 +16,7 @@ from sacglam.models.agent_model import AgentModel
 from sacglam.models.causal import CausalLM
 from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
+from sacglam.runtime.choice import RecordingScorer
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.profile.phases import Recorder
@@ -42,21 +43,20 @@ class RandomRollout:
 def play(config: Config) -> RandomRollout:
     """Play until as many episodes have ended as there are copies, and once more to measure memory."""
     clock = PhaseClock()
-    parts, prompt = _collector(config, clock), Prompt(config.prompt)
-    states: list[Query] = []
+    scorer = RecordingScorer()
+    parts = _collector(config, clock, scorer)
     episodes: list[Episode] = []
     batches: Sequence[Any] = []
     intervals = 0
     while not batches or len(episodes) < config.env.copies:
         collected = parts.rollout.collect(config.algo.update_interval)
         episodes += collected.episodes
-        states += [prompt(w.goal, w.observations[t], w.past(t)) for w in collected.windows for t in range(len(w))]
         with clock.phase("replay"):
             parts.experience.add(collected)
             batches = parts.experience.batches()
         intervals += 1
     return RandomRollout(
-        states=states,
+        states=[state for states in scorer.passes for state in states],
         batch=batches[0],
         environment_s=clock.seconds["environment"] / (intervals * config.algo.update_interval),
         replay_s=clock.seconds["replay"] / intervals,
@@ -70,29 +70,26 @@ def new_share(config: Config) -> float:
 
     For `model.cache_mib`, whose limit it ignores; of the first intervals, later ones find more.
     """
-    parts, prompt, algo = _collector(config, PhaseClock()), Prompt(config.prompt), config.algo
-    seen: set[Query] = set()
-    visits = 0
+    scorer, prompt, algo = RecordingScorer(), Prompt(config.prompt), config.algo
+    parts = _collector(config, PhaseClock(), scorer)
+    learnt: list[Query] = []
     for _ in range(min(_TRIED_INTERVALS, -(-config.steps // algo.update_interval))):
-        collected = parts.rollout.collect(algo.update_interval)
-        parts.experience.add(collected)
-        learnt = [w for batch in parts.experience.batches() for w in batch]
-        for windows, times in ((collected.windows, 1), (learnt, algo.epochs + 1 if algo.type == "ppo" else 1)):
-            states = [prompt(w.goal, w.observations[t], w.past(t)) for w in windows for t in range(len(w))]
-            visits += times * len(states)
-            seen.update(states)
-    return len(seen) / visits
+        parts.experience.add(parts.rollout.collect(algo.update_interval))
+        learnt += [prompt.at(w, t) for batch in parts.experience.batches() for w in batch for t in range(len(w))]
+    scored = [state for states in scorer.passes for state in states]
+    times = algo.epochs + 1 if algo.type == "ppo" else 1
+    return len({*scored, *learnt}) / (len(scored) + times * len(learnt))
 
 
-def _collector(config: Config, clock: PhaseClock) -> Collector:
+def _collector(config: Config, clock: PhaseClock, scorer: UniformScorer) -> Collector:
     """The run's, but with the random policy, and with updates from the first transition on."""
     replay = config.replay.model_copy(update={"min_size": 1})
-    return collector(config.model_copy(update={"replay": replay}), UniformScorer(), clock)
+    return collector(config.model_copy(update={"replay": replay}), scorer, clock)
 
 
 def _replay_bytes(config: Config, intervals: int) -> int:
     """Bytes that Python holds for what `intervals` leave in the experience, scaled to its capacity if it has one."""
-    parts = _collector(config, PhaseClock())
+    parts = _collector(config, PhaseClock(), UniformScorer())
     experience = parts.experience
     parts.rollout.collect(config.env.copies)  # opens episodes, and fills caches
     tracemalloc.start()

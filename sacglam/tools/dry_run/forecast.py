@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedConfig
 
 from sacglam import cpu
-from sacglam.build import build_model, resolve_temperature, settle_engine
+from sacglam.build import build_env, build_model, resolve_temperature, settle_engine
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
+from sacglam.evaluate import EVALUATIONS_AFTER
 from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
 from sacglam.runs.display import Display
@@ -117,14 +118,15 @@ def updates_of(config: Config) -> int:
 
 
 def states_of_evaluations(config: Config, episode_steps: float) -> float:
-    """States scored outside of the rollout: evaluations (before, after, held-out goals, interim) and samples.
+    """States scored outside of the rollout: evaluations (before, after, interim) and samples.
 
     The states of a sample are scored twice: for Q values, too.
     """
-    evaluation, tracking = config.evaluation, config.tracking
-    episodes = 3 * evaluation.episodes  # before, after, and held-out goals
+    evaluation, tracking, env = config.evaluation, config.tracking, build_env(config)
+    episodes = evaluation.episodes * (1 + sum(bool(env.goals(split)) for _, split in EVALUATIONS_AFTER.values()))
     if evaluation.every_steps:
-        episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * (1 + evaluation.heldout)
+        splits = 1 + (evaluation.heldout and bool(env.goals("heldout")))
+        episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * splits
     if tracking.samples_every_steps:
         episodes += 2 * (config.steps // tracking.samples_every_steps) * tracking.samples_episodes
     return episodes * episode_steps

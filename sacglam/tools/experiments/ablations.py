@@ -8,6 +8,7 @@ import yaml
 from pydantic import ConfigDict, ValidationError
 
 from sacglam import config as configuration
+from sacglam import files
 from sacglam.config import Section
 from sacglam.envs import describe
 from sacglam.errors import ConfigError
@@ -88,7 +89,7 @@ def load(name: str) -> Experiment:
 
 def _read(file: Path) -> Ablation:
     try:
-        return Ablation.model_validate(yaml.safe_load(file.read_text()))
+        return Ablation.model_validate(yaml.safe_load(files.read(file, configuration.LARGEST)))
     except OSError as error:
         raise ConfigError(f"cannot read the ablation {file}: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -122,10 +123,10 @@ def report_goals(out: Path) -> list[Path]:
     rows = [f"| {kind} | {counts[kind]:,} | {share:.1%} |" for kind, share in shares.items()]
     text = [f"# {ABOUT_GOALS}", "", f"![goals]({GOALS}.png)", "", "| type | goals | share |", "|---|---|---|", *rows]
     values = {"environment": environment.name, "goals": counts, "shares": shares}
-    files = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
+    written = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
-        draw_bars(shares, f"{total:,} goals of {environment.name}", "share of the goals", files[0])
-        files[1].write_text("\n".join(text) + "\n")
-        files[2].write_text(json.dumps(values, indent=2) + "\n")
-    return files
+        draw_bars(shares, f"{total:,} goals of {environment.name}", "share of the goals", written[0])
+        files.write(written[1], "\n".join(text) + "\n")
+        files.write(written[2], json.dumps(values, indent=2) + "\n")
+    return written

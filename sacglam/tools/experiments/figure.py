@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sacglam import files
 from sacglam.tools.experiments.results import OVERALL, Curve
 from sacglam.tools.experiments.statistics import band
 
@@ -51,7 +52,8 @@ def draw_report(report: Values, file: Path) -> None:
             _draw_panel(axes, group, axis, labels)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
-    figure.savefig(file, dpi=_DPI)
+    with files.replacing(file) as target:
+        figure.savefig(target, format="png", dpi=_DPI)
 
 
 def _draw_panel(axes: Axes, group: Values, axis: str, labels: list[str]) -> None:
@@ -122,4 +124,5 @@ def draw_bars(shares: Mapping[str, float], title: str, y: str, file: Path) -> No
     axes.bar_label(bars, labels=[f"{share:.1%}" for share in shares.values()])
     axes.set(title=title, ylabel=y, ylim=(0, 1))
     axes.grid(axis="y", alpha=0.25)
-    figure.savefig(file, dpi=_DPI)
+    with files.replacing(file) as target:
+        figure.savefig(target, format="png", dpi=_DPI)

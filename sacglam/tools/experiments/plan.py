@@ -1,7 +1,6 @@
 """What an experiment runs: configurations with overrides, seeds, and the order of the runs."""
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +8,7 @@ from math import lcm
 from pathlib import Path
 from typing import Literal
 
+from sacglam import children
 from sacglam import config as configuration
 from sacglam.config import Config
 from sacglam.errors import ConfigError
@@ -107,7 +107,7 @@ class Run:
 
     def command(self) -> list[str]:
         """The command that starts it, or resumes it if it has begun."""
-        train = [sys.executable, "-m", "sacglam", "train"]
+        train = children.python("-m", "sacglam", "train")
         if self.begun:
             return [*train, "--resume", str(self.directory.root), "--trust"]  # its settings are those of this command
         settings = [word for o in (*self.variant.overrides, *self.overrides) for word in ("--set", o)]
@@ -143,25 +143,37 @@ def runs(experiment: Experiment, seeds: Sequence[int], overrides: Sequence[str],
     ]
 
 
-def comparison(files: Sequence[Path]) -> Experiment:
+def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experiment:
     """Configurations over environment steps and over seconds, as in the paper's Figure 2, and over other costs.
+
+    With several environments (`overrides` apply to all runs) there is a group for each, over steps and CPU seconds.
 
     Raises:
         ConfigError: two files have one name and would share a folder.
     """
-    members: dict[str, Variant] = {}
+    variants: dict[str, Variant] = {}
+    members: dict[str, dict[str, Variant]] = {}
     for file in files:
-        if file.stem in members:
+        if file.stem in variants:
             raise ConfigError(
-                f"{members[file.stem].file} and {file} would both be called {file.stem!r}; rename one of them"
+                f"{variants[file.stem].file} and {file} would both be called {file.stem!r}; rename one of them"
             )
-        members[file.stem] = Variant(file.stem, file)
+        variant = variants[file.stem] = Variant(file.stem, file)
+        members.setdefault(_environment(variant.config(overrides)), {})[file.stem] = variant
     about = (
         "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes, and what "
         "slower environments would change."
     )
-    group = Group("Success", members, (*MEASURED, "latency"))
-    return Experiment("compare", "Comparison", about, (group,), files="report", figure="figure2.png")
+    if len(members) == 1:
+        groups = [Group("Success", each, (*MEASURED, "latency")) for each in members.values()]
+    else:
+        groups = [Group(environment, each, ("steps", "cpu_seconds")) for environment, each in members.items()]
+    return Experiment("compare", "Comparison", about, tuple(groups), files="report", figure="figure2.png")
+
+
+def _environment(config: Config) -> str:
+    """The environment with its options, as a title."""
+    return ", ".join([config.env.name, *(f"{name} {value}" for name, value in config.env.options.items())])
 
 
 def evaluation_grid(configs: Sequence[Config]) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sacglam import files
 from sacglam.config import Config
 from sacglam.errors import RunDirectoryError
 from sacglam.runs.directory import read_object
@@ -92,12 +93,12 @@ def note_session(run: Run, jobs: int) -> None:
     """Add to the run's `sessions.json` that it was one of `jobs` runs at a time."""
     if run.begun:
         sessions = [*_sessions(run), {"jobs": jobs}]
-        (run.directory.root / "sessions.json").write_text(json.dumps(sessions, indent=2) + "\n")
+        files.write(run.directory.root / "sessions.json", json.dumps(sessions, indent=2) + "\n")
 
 
 def _sessions(run: Run) -> list[dict[str, Any]]:
     try:
-        found = json.loads((run.directory.root / "sessions.json").read_bytes())
+        found = json.loads(files.read(run.directory.root / "sessions.json", files.MIB))
     except (OSError, ValueError):
         return []
     return [each for each in found if isinstance(each, dict) and type(each.get("jobs")) is int] if found else []

@@ -12,6 +12,7 @@ from typing import Self
 from rich import progress as rich_progress
 from rich.console import Console
 
+from sacglam import children, files
 from sacglam.clock import duration
 from sacglam.runs.directory import explained, locked_folder
 from sacglam.runs.stopping import Stopped, StopSignal
@@ -146,9 +147,10 @@ class _Job:
         self._run, self._jobs, self._display, self._shown_at = run, jobs, display, 0.0
         with explained(run.log):
             run.log.parent.mkdir(parents=True, exist_ok=True)
-            with run.log.open("ab") as log:
+            with files.opened(run.log, "ab") as log:
                 self.process = subprocess.Popen(
                     run.command(),
+                    env=children.environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

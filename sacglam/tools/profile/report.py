@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from sacglam.errors import ProfileError
+from sacglam import files
 from sacglam.runs.directory import explained
 from sacglam.runs.summary import versions
 from sacglam.tools.profile.phases import Timeline, look, ordered, trace
@@ -19,17 +19,6 @@ from sacglam.tools.profile.result import Profile
 
 _LEAST_LABELLED = 0.04  # of the highest bar: a smaller part has no room for its figure
 _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
-
-
-def vacant(folder: Path) -> Path:
-    """A folder for a new profile; touches nothing.
-
-    Raises:
-        ProfileError: there is something in it already.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ProfileError(f"expected a new or empty folder, but {folder} exists; choose another --out")
-    return folder
 
 
 def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timeline]) -> None:
@@ -40,7 +29,7 @@ def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timelin
     texts = {"profile.json": json.dumps(found, indent=2), "trace.json": json.dumps(trace(timelines))}
     for name, text in texts.items():
         with explained(folder / name):
-            (folder / name).write_text(text + "\n")
+            files.write(folder / name, text + "\n")
     _draw(profiles, folder / "profile.png")
 
 
@@ -61,8 +50,8 @@ def _draw(profiles: Sequence[Profile], file: Path) -> None:
     shares.set_ylim(0, 100)
     handles, labels = absolute.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize="small")
-    with explained(file):
-        figure.savefig(file, dpi=120)
+    with explained(file), files.replacing(file) as target:
+        figure.savefig(target, format="png", dpi=120)
 
 
 def _stack(axes: Axes, profiles: Sequence[Profile], scales: Sequence[float]) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 from sacglam.algos.math import (
     actor_loss,
     alpha_loss,
+    at_least,
+    best_known_loss,
     critic_loss,
     entropy,
     expectation,
@@ -96,6 +98,21 @@ def test_relative_advantage_by_hand() -> None:
         torch.tensor([1.0, 0.25, 0.25, 0.25, 0.0, 0.0]), torch.tensor([0.5, 0.125, 1.0, -1.0, 0.5, -0.5])
     )
     assert found.tolist() == [0.5, 0.5, -3.0, 1.0, 0.0, 0.0]
+
+
+def test_a_known_path_bounds_q_from_below() -> None:
+    known_BA = torch.tensor([[2.0, 0.0, -1.0], [3.0, 3.0, -1.0]])  # 0: no path; -1: not tried
+    found = at_least(Q_CBA, known_BA).tolist()
+    assert found == [[[2.0, 2.0, 4.0], [3.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]]
+
+
+def test_the_best_known_actions_are_imitated_alike() -> None:
+    # Row 0: action 1 alone, -ln(1/4) = 2 ln 2. Row 1: both actions, ln 2 each. So (2 ln 2 + ln 2) / 2.
+    known_BA = torch.tensor([[0.2, 0.5, 0.0], [0.3, 0.3, -1.0]])
+    assert best_known_loss(LOG_PI_BA, known_BA).item() == pytest.approx(1.5 * LN2)
+    # Where no path is known, nothing is imitated: the first row counts 0.
+    known_BA[0] = torch.tensor([0.0, -1.0, -1.0])
+    assert best_known_loss(LOG_PI_BA, known_BA).item() == pytest.approx(0.5 * LN2)
 
 
 def test_taken_picks_each_row_s_action_from_every_critic() -> None:

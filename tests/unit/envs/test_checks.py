@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, cycle
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sacglam.envs import CheckedEnv, check_env, make
@@ -58,6 +63,127 @@ def test_harmless_forms_are_converted() -> None:
     assert CheckedEnv(World(train=(goal for goal in ("a", "b"))), "world").goals("train") == ["a", "b"]
 
 
+def test_numbers_of_numpy_become_python_s() -> None:
+    end = Step(Observation(np.str_("end"), (np.str_("Go"),)), np.float32(1), ["win"], np.bool_(True), 0)  # type: ignore[arg-type]
+    [step] = play(World((end,), train=np.array(["win", "lose"])))
+    assert step == Step(Observation("end", ("Go",)), 1.0, ("win",), True, False)
+    kinds = {
+        type(each) for each in (step.reward, step.terminated, step.truncated, step.observation.text, *step.achieved)
+    }
+    assert kinds == {float, bool, str}
+    [step] = play(World((replace(WON, reward=np.ones(1)),)))  # type: ignore[arg-type]
+    assert type(step.reward) is float
+
+
+def test_a_list_that_the_environment_changes_later_is_not_ours() -> None:
+    train, actions = ["win", "lose"], ["Go"]
+    env = CheckedEnv(World(first=Observation("here", actions), train=train), "world")  # type: ignore[arg-type]
+    goals, first = env.goals("train"), env.reset("win", 0)
+    train.clear(), actions.append("Stay")
+    assert goals == ["win", "lose"]
+    assert first.actions == ("Go",)
+
+
+@dataclass
+class Planner(World):
+    """Says how far it is, and which of its goals evaluation is about."""
+
+    distance: Any = None
+    about: Any = ("win",)
+
+    def optimal_length(self) -> Any:
+        return self.distance
+
+    def tasks(self) -> Any:
+        return self.about
+
+
+@pytest.mark.parametrize(("distance", "found"), [(np.int64(3), 3), (3.0, 3), (0, 0), (None, None)])
+def test_lengths_are_ints(distance: Any, found: int | None) -> None:
+    env = CheckedEnv(Planner(distance=distance), "world")
+    env.reset("win", 0)
+    assert type(env.optimal_length()) is type(found)
+    assert env.optimal_length() == found
+
+
+@pytest.mark.parametrize("distance", [-1, 0.5, math.inf, math.nan, "3", True, np.arange(2)])
+def test_other_lengths_are_refused(distance: Any) -> None:
+    env = CheckedEnv(Planner(distance=distance), "world")
+    env.reset("win", 0)
+    with pytest.raises(EnvironmentContractError, match=r"'world', optimal_length\(\), goal 'win', seed 0: expected"):
+        env.optimal_length()
+
+
+def test_tasks_are_training_goals() -> None:
+    assert CheckedEnv(Planner(about=(goal for goal in ["win"])), "world").tasks() == ["win"]
+    for about in ((), ("draw",), "win"):
+        with pytest.raises(EnvironmentContractError, match=r"environment 'world', tasks\(\): expected"):
+            CheckedEnv(Planner(about=about), "world").tasks()
+
+
+@dataclass
+class Raising(World):
+    """Raises `error` in one method."""
+
+    error: type[BaseException] = SystemExit
+    method: str = "step"
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "method"):
+            return self.fail
+        return object.__getattribute__(self, name)
+
+    def fail(self, *given: Any) -> Any:
+        raise self.error("for \ud800")
+
+
+def use_all(env: CheckedEnv) -> None:
+    env.goals("train"), env.goal_type("win"), env.reset("win", 3), env.optimal_length(), env.tasks(), env.notes()
+    env.step(1)
+
+
+@pytest.mark.parametrize("error", [SystemExit, ZeroDivisionError, GeneratorExit, MemoryError])
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [
+        ("goals", r"goals\('train'\)"),
+        ("goal_type", r"goal_type\('win'\)"),
+        ("reset", r"reset\('win', 3\)"),
+        ("step", r"step\(1\) after 0 steps, goal 'win', seed 3"),
+        ("optimal_length", r"optimal_length\(\), goal 'win', seed 3"),
+        ("tasks", r"tasks\(\)"),
+        ("notes", r"notes\(\)"),
+    ],
+)
+def test_what_the_environment_raises_names_it(error: type[BaseException], method: str, where: str) -> None:
+    env = CheckedEnv(Raising(error=error, method=method), "world")
+    with pytest.raises(EnvironmentContractError, match=f"environment 'world', {where}: it raised") as caught:
+        use_all(env)
+    assert isinstance(caught.value.__cause__, error)
+    said = str(caught.value)
+    assert "raise self.error" in said, "its author sees where"
+    assert "in _call" not in said, "its own frames alone"
+    assert said.encode(), "it can be printed"
+
+
+@pytest.mark.parametrize("program", ["import sys; sys.exit(0)", "1 / 0", "raise KeyError('x')", "a b"])
+@pytest.mark.parametrize("place", ["import", "constructor"])
+def test_what_a_module_or_a_constructor_raises_names_it(
+    place: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = program if place == "import" else f"class Env:\n    def __init__(self):\n        exec({program!r})"
+    (tmp_path / "broken_env.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_env", raising=False)
+    with pytest.raises(EnvironmentContractError, match=f"environment 'broken_env:Env', its {place}.*: it raised"):
+        make("broken_env:Env")
+
+
+def test_ctrl_c_in_an_environment_is_no_fault_of_its() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        CheckedEnv(Raising(error=KeyboardInterrupt, method="goals"), "world").goals("train")
+
+
 @pytest.mark.parametrize(
     ("world", "said"),
     [
@@ -80,6 +206,24 @@ def test_harmless_forms_are_converted() -> None:
         (World(train=("a", "a")), "each goal once"),
         (World(train=7), "in a fixed order"),
         (World((NOTHING,) * 10_000), "an end within 10,000 steps"),
+        (World(first=Observation("here", {"Go", "Stay"})), "its actions as a tuple of str, in a fixed order"),  # type: ignore[arg-type]
+        (World(first=Observation("here", "Go")), "its actions as a tuple of str, in a fixed order; got 'Go'"),  # type: ignore[arg-type]
+        (World(first=Observation("here", ("Go", 7))), "each of its actions as a str, got 7"),  # type: ignore[arg-type]
+        (World(first=Observation("here", ("Go \ud800",))), r"lone surrogate at 3 of 'Go \\ud800'"),
+        (World(first=Observation("here \udfff", ("Go",))), "the observation's text as valid Unicode"),
+        (World(first=Observation(None, ("Go",))), "the observation's text as a str, got None"),  # type: ignore[arg-type]
+        (World((replace(WON, achieved={"win"}),)), "achieved as a tuple of str, in a fixed order; got {'win'}"),  # type: ignore[arg-type]
+        (World((replace(WON, achieved=("win", "\ud800")),)), "each of achieved as valid Unicode"),
+        (World((replace(NOTHING, achieved=None),)), "achieved as a tuple of str"),  # type: ignore[arg-type]
+        (World((replace(NOTHING, reward=np.zeros(2)),)), "the reward as a number, got array"),  # type: ignore[arg-type]
+        (World((replace(NOTHING, reward="0"),)), "the reward as a number, got '0'"),  # type: ignore[arg-type]
+        (World((replace(NOTHING, reward=10**400),)), "reward 0 without"),
+        (World((replace(NOTHING, truncated=None),)), "truncated as a number, got None"),  # type: ignore[arg-type]
+        (World((replace(NOTHING, terminated=2),)), "terminated as True or False, got 2"),  # type: ignore[arg-type]
+        (World(train="win"), "goals as a tuple of str, in a fixed order; got 'win'"),
+        (World(train=("win", 7)), "each of goals as a str, got 7"),
+        (World(train=("win", "\ud800")), "each of goals as valid Unicode"),
+        (World(train=cycle(["win"])), "goals as at most 1,000,000 texts"),
     ],
 )
 def test_what_breaks_the_contract_is_named(world: World, said: str) -> None:
@@ -114,6 +258,46 @@ def test_what_is_shipped_keeps_the_contract(name: str) -> None:
     trial = check_env(lambda: make(name), episodes=20)
     assert trial.episodes == 20
     assert trial.steps > 20
+
+
+@dataclass
+class Heldout(World):
+    """Has a goal to evaluate on that is not as it should be."""
+
+    heldout: Any = ("\ud800",)
+
+    def goals(self, split: str) -> Any:
+        return self.train if split == "train" else self.heldout
+
+
+@pytest.mark.parametrize(
+    "world", [Heldout(), Planner(distance=-1), Planner(about=("draw",)), Raising(method="optimal_length")]
+)
+def test_what_a_run_would_meet_at_its_end_is_found_before(world: World) -> None:
+    with pytest.raises(EnvironmentContractError, match="environment 'world', "):
+        check_env(lambda: CheckedEnv(world, "world"), repeats=False)
+
+
+LOST = replace(NOTHING, truncated=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "others", "said"),
+    [
+        (
+            (NOTHING, LOST),
+            0,
+            "no goal at all was achieved in 4 random episodes of at most 50 steps: there is no",
+        ),
+        ((replace(NOTHING, achieved=("lose",)), LOST), 1, "no episode achieved its own goal .*, while 1 other goals"),
+        ((NOTHING, WON), 0, "hindsight has nothing to relabel: no step achieved another goal than its episode's own"),
+        ((replace(NOTHING, achieved=("lose",)), WON), 1, "^$"),
+    ],
+)
+def test_a_trial_says_what_hindsight_has_to_work_with(answers: tuple[Step, ...], others: int, said: str) -> None:
+    trial = check_env(lambda: CheckedEnv(World(answers, train=("win",)), "world"), 4)
+    assert trial.others_achieved == others
+    assert re.search(said, trial.hindsight)
 
 
 def test_an_environment_that_does_not_repeat_itself_is_found() -> None:

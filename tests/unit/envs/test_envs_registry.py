@@ -66,6 +66,8 @@ def test_a_name_is_registered_once(house: None) -> None:
         ("time:nothing", "cannot be imported"),
         (":Env", "cannot be imported"),
         ("time:tzname", "is not a factory"),
+        ("sacglam.runs.checkpoint:os.system", "reaches into os, another module; name that one"),
+        ("os:path", "reaches into posixpath"),
     ],
 )
 def test_what_is_no_environment_is_refused(name: str, message: str) -> None:

@@ -15,7 +15,7 @@ from gymnasium import make, spaces
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
 import sacglam.envs.gymnasium  # noqa: F401  (gives our environments their ids)
-from sacglam.envs import TextEnv, check_env, check_trusted
+from sacglam.envs import TextEnv, check_env
 from sacglam.envs import make as make_world
 from sacglam.envs.checks import evaluation_goals
 from sacglam.errors import ConfigError, EnvironmentContractError
@@ -296,17 +296,6 @@ def test_an_environment_that_ignores_its_seed_is_found_at_the_start() -> None:
     with pytest.raises(EnvironmentContractError, match=r"does not repeat itself.*set env.repeats to false"):
         check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"))
     check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"), repeats=False)
-
-
-def test_code_that_a_run_names_is_refused_unless_it_is_yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, options in ((LAKE, {}), ("gymnasium:mine:Env-v0", {"describer": "mine:Words"})):
-        check_trusted(name, options)
-    for name, options in (("gymnasium:os:system", {}), (LAKE, {"describer": "os:system"})):
-        with pytest.raises(ConfigError, match="names 'os:system', which would be imported"):
-            check_trusted(name, options)
 
 
 def test_without_gymnasium_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

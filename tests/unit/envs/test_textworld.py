@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants
 
 from sacglam.envs import describe, make
-from sacglam.envs.textworld import TextWorld
+from sacglam.envs.textworld import TextWorld, games
 from sacglam.errors import ConfigError
 from sacglam.types import Observation
 
@@ -30,6 +30,7 @@ STUDIO = {"games": 1, "first_seed": 1, "rooms": 2, "objects": 8}
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of compiled games, empty at first."""
     home = tmp_path_factory.mktemp("home")
+    games.make_game.cache_clear()  # other tests of this process may have made the same games
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "HF_HOME", str(home))
         yield home / "sacglam" / "textworld"

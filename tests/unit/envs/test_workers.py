@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +15,9 @@ import numpy as np
 import pytest
 
 from sacglam.clock import PhaseClock
-from sacglam.envs import TextEnv, make
-from sacglam.envs.checks import check_env
+from sacglam.envs import TextEnv, check_env, make
 from sacglam.envs.workers import call_all, close_workers, in_workers
-from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.errors import ConfigError, EnvironmentContractError, SacglamError
 from sacglam.policy import SamplingPolicy
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import UniformScorer
@@ -65,6 +66,41 @@ class Faulty(Meeting):
         if self.folder.name == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         return Step(Observation("", ("Wait",)), 0.5, (), False, False)
+
+
+class Talkative(Meeting):
+    """Reads stdin and writes to stdout, itself and in processes of its own; one of these outlives it."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        read = [sys.stdin.read(), subprocess.run(["cat"], capture_output=True, text=True, check=True).stdout]
+        os.write(1, b"a line\n")
+        subprocess.run(["echo", "another"], check=True)
+        return Observation("".join(read), ("Wait",))
+
+    def step(self, action: int) -> Step:
+        if os.fork():
+            os._exit(7)
+        time.sleep(5)  # in a child, which holds all that the worker held
+        os._exit(0)
+
+
+class Closing(Meeting):
+    """Closes what it did not open."""
+
+    def step(self, action: int) -> Step:
+        os.closerange(3, 100)
+        return Step(Observation("", ("Wait",)), 0.0, (), False, False)
+
+
+class Refusing(Meeting):
+    """Has an error of its own for the user."""
+
+    def step(self, action: int) -> Step:
+        raise Refusal("not today")
+
+
+class Refusal(SacglamError):
+    """One that sacglam does not know."""
 
 
 class Long(Meeting):
@@ -123,6 +159,33 @@ def test_a_fault_says_what_happened_and_the_next_call_gets_new_workers(fault: st
     with pytest.raises(EnvironmentContractError, match=message):
         call_all("step", [(env, [0]) for env in envs])
     assert in_workers(f"{HERE}:Faulty", options, 2).reset("Meet", 0).text == "alone"
+
+
+def test_stdin_and_stdout_are_the_environment_s(capfd: pytest.CaptureFixture[str]) -> None:
+    env = in_workers(f"{HERE}:Talkative", {"folder": "", "copies": 1}, 1)
+    assert env.reset("Meet", 0) == Observation("", ("Wait",))
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "a line\nanother\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("Talkative", "ended with code 7"), ("Closing", "ended with code 1"), ("Refusing", "not today")],
+)
+def test_a_worker_that_ends_is_noticed(name: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    env = in_workers(f"{HERE}:{name}", {"folder": "", "copies": 1}, 1)
+    env.reset("Meet", 0)
+    with pytest.raises(EnvironmentContractError, match=message):
+        env.step(0)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
+def test_workers_start_where_stdin_or_stderr_is_closed(closed: str) -> None:
+    code = "from sacglam.envs.workers import in_workers as w; print(w('bitflip', {}, 1).reset('a b c d e f g h', 0))"
+    command = ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("Observation"), done
 
 
 def test_an_unknown_environment_is_refused_before_workers_start() -> None:

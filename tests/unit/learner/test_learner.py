@@ -103,7 +103,7 @@ def test_divergence_changes_nothing() -> None:
     learner.update([windows()])
     before, updates = learner.state(), learner.updates
     kept = {name: tensor.clone() for name, tensor in before[0].items()}
-    with pytest.raises(DivergenceError, match="expected finite losses"):
+    with pytest.raises(DivergenceError, match=r"expected finite losses, .* checkpoints, if there are any, are unaffec"):
         learner.update([windows(reward=math.inf)])
     assert learner.updates == updates
     for name, tensor in learner.state()[0].items():

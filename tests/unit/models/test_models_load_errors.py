@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.load_errors import load_error, missing_files
-from sacglam.models.loading import load_model, load_shape
+from sacglam.models.loading import BUILTIN, load_model, load_shape
+from tests.fuzz.common import within
 
 WEIGHTS = "weights (model.safetensors, or model.safetensors.index.json and its parts)"
 
@@ -82,3 +88,58 @@ def test_a_download_that_was_not_finished(tmp_path: Path, monkeypatch: pytest.Mo
     said = str(load_error("google/flan-t5-base", "no route"))
     assert f"{cache} lacks {WEIGHTS}. The hub did not provide them" in said
     assert said.endswith("The loader says: no route")
+
+
+def make_huge(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 1 << 40)
+
+
+DAMAGES: dict[str, dict[str, object]] = {
+    "config.json": {
+        "num_attention_heads": [0, -1, "2", None, [], 2**31],
+        "hidden_size": [-1, 0, "x", None],
+        "num_hidden_layers": [-1, 10**9, "x"],
+        "vocab_size": [0, -1, 3, None],
+        "model_type": [["llama"], {}, None, 3],
+        "max_position_embeddings": ["x", None, [], 0],
+        "bos_token_id": [[[]], "x"],
+    },
+    "tokenizer.json": {"model": [None, [], {}, 3], "added_tokens": [None, {}, [{"id": 2**31}]], "version": [None]},
+    "tokenizer_config.json": {"tokenizer_class": [[], 3], "eos_token": [[], 3, {}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [(name, key, value) for name, keys in DAMAGES.items() for key, values in keys.items() for value in values],  # type: ignore[attr-defined]
+)
+def test_a_damaged_value_is_refused_or_does_no_harm(name: str, key: str, value: object, tmp_path: Path) -> None:
+    folder = shutil.copytree(BUILTIN, tmp_path / "model")
+    found = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**found, key: value}))
+    with within(20), suppress(ModelError):
+        load_model(ModelConfig(name=str(folder)), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
+@pytest.mark.parametrize("planted", [os.mkfifo, Path.mkdir, lambda file: file.symlink_to("/dev/zero"), make_huge])
+def test_what_is_no_file_is_refused_at_once(name: str, planted: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = shutil.copytree(BUILTIN, tmp_path / "model")
+    (folder / name).unlink()
+    planted(folder / name)
+    with within(20), pytest.raises(ModelError, match=r"cannot be loaded"):
+        load_model(ModelConfig(name=str(folder)), torch.device("cpu"))
+
+
+def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
+    folder = shutil.copytree(BUILTIN, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("q_proj.weight"))
+    save_file(
+        {other: tensor for other, tensor in tensors.items() if other != name},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+    with pytest.raises(ModelError, match=f"it lacks 1 tensors, e.g. {name}"):
+        load_model(ModelConfig(name=str(folder)), torch.device("cpu"))

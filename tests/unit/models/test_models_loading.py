@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -310,22 +311,33 @@ def test_a_model_that_takes_no_positions_is_refused_in_one_line(config: PreTrain
     assert len(str(caught.value).replace(str(tmp_path), "")) < 250
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (GPTJConfig(**GPT, rotary_dim=8), r"\(gptj\) has no sdpa attention .* set model.attention=eager"),
-        (RwkvConfig(**(SMALL | {"vocab_size": 512}), context_length=128), "cannot be packed: its hidden states differ"),
-    ],
-    ids=["gptj", "rwkv"],
-)
-def test_a_model_without_sdpa_is_refused_for_what_eager_shows(
-    config: PreTrainedConfig, said: str, folder: Path, tmp_path: Path
+@pytest.fixture
+def without_sdpa(folder: Path, tmp_path: Path) -> Callable[[PreTrainedConfig], ModelConfig]:
+    """Saves a model whose attention is to be sdpa, and is not."""
+
+    def save(config: PreTrainedConfig) -> ModelConfig:
+        _random(config).save_pretrained(tmp_path)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / name, tmp_path)
+        return ModelConfig(name=str(tmp_path), attention="sdpa")
+
+    return save
+
+
+def test_a_model_without_sdpa_is_loaded_with_eager_attention(
+    without_sdpa: Callable[[PreTrainedConfig], ModelConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _random(config).save_pretrained(tmp_path)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(folder / name, tmp_path)
-    with pytest.raises(ModelError, match=said):
-        load_model(ModelConfig(name=str(tmp_path)), CPU)
+    loaded = load_model(without_sdpa(GPTJConfig(**GPT, rotary_dim=8)), CPU)
+    assert loaded.model.config._attn_implementation == "eager"
+    assert capsys.readouterr().err == "transformers has no sdpa attention for gptj: using eager\n"
+
+
+def test_a_model_without_sdpa_is_refused_for_what_eager_shows(
+    without_sdpa: Callable[[PreTrainedConfig], ModelConfig],
+) -> None:
+    config = RwkvConfig(**(SMALL | {"vocab_size": 512}), context_length=128)
+    with pytest.raises(ModelError, match="cannot be packed: its hidden states differ"):
+        load_model(without_sdpa(config), CPU)
 
 
 def test_a_window_that_counts_the_tokens_of_other_actions_is_refused() -> None:

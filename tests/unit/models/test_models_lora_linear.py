@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from sacglam.models.lora_linear import convert_once
 from sacglam.models.lora_lm import add_adapters
 
 Layers = tuple[nn.Module, nn.Module]
@@ -79,3 +84,49 @@ def test_in_bfloat16_it_is_as_exact_as_the_type(bias: bool) -> None:
         # Every factor and every sum is rounded once, by half a unit in the last place at most.
         assert (a - true).norm() < EPS * true.norm()
         assert (a - b).norm() < EPS * true.norm()
+
+
+class _Conversions(TorchDispatchMode):
+    """Counts the tensors that are converted from float32 to bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float32:
+            self.count += found.dtype == torch.bfloat16
+        return found
+
+
+def test_in_an_update_a_and_b_are_converted_once_with_the_same_gradients() -> None:
+    x = torch.randn(3, 50, 48, generator=torch.Generator().manual_seed(1)).bfloat16()
+
+    def two_passes_and_one_without_gradient(once: bool) -> tuple[list[Tensor], int]:
+        layer, _ = layers(torch.bfloat16)
+        with _Conversions() as conversions, convert_once() if once else nullcontext():
+            with torch.no_grad():
+                target = layer(x)
+            for part in (x, x.flip(0)):
+                ((layer(part) - target).float().square()).sum().backward()
+        return [t.grad for t in _adapter(layer) if t.grad is not None], conversions.count
+
+    expected, each_pass = two_passes_and_one_without_gradient(once=False)
+    found, once = two_passes_and_one_without_gradient(once=True)
+    assert each_pass - once == 4, "six conversions become two"
+    assert len(found) == 2
+    for own, other in zip(found, expected, strict=True):
+        assert own.dtype == torch.float32
+        assert torch.equal(own, other)
+
+
+def test_the_next_update_converts_the_weights_that_the_last_one_has_left() -> None:
+    layer, _ = layers(torch.bfloat16)
+    x = torch.randn(2, 48).bfloat16()
+    with convert_once():
+        before = layer(x)
+    with torch.no_grad():
+        _adapter(layer)[1].mul_(2)
+    with convert_once():
+        assert not torch.equal(layer(x), before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -425,3 +426,19 @@ def test_columns_of_another_type_or_length_are_refused() -> None:
                 _buffer(6).load_state({**columns, name: other}, texts)
     with pytest.raises(CheckpointError):
         _buffer(6).load_state(columns, {**texts, "goals": [None] * 4})
+
+
+def test_an_episode_leaves_with_its_last_entry() -> None:
+    buffer = _buffer(capacity=3, sampling="future")
+    first, second, long = _steps(2), _steps(2), _steps(4)
+    assert buffer.add(first) == []
+    assert buffer.add(second) == []  # overwrites one of the first's two entries
+    assert buffer.episodes() == [second, first]
+    assert buffer.add(long) == [first, second]  # and the first entry of its own
+    assert buffer.episodes() == [long]
+
+
+def _steps(count: int) -> Episode:
+    """An episode of so many steps."""
+    one = _episode(count)
+    return replace(one, decisions=one.decisions * count, steps=one.steps * count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,3 +140,27 @@ def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_befor
         assert list(experience.batches()) == [(played,)]
     assert experience.metrics(3) == {}
     assert experience.state() == ({}, {})
+
+
+def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
+    config = ReplayConfig(capacity=3, sampling="future", hindsight_ratio=0.0, min_size=1, graph=True)
+    sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=4, updates_per_interval=1)
+    prior = {"any": 1.0}
+    replay = HindsightReplay(ReplayBuffer(config, lambda goal: "any", prior), np.random.default_rng(0), sac, config)
+    episode = replace(_episode(), goal="b")  # its second step achieves b, its first takes x and its second y
+    replay.add(_collected(episode))
+    known = {0: (0.5, -1.0), 1: (-1.0, 1.0), 2: (0.0, -1.0)}
+    states = {Observation(f"state {t}", ("x", "y")): values for t, values in known.items()}
+    for window_ in replay.batches()[0]:
+        assert window_.known == tuple(states[state] for state in window_.observations[: len(window_)])
+
+    resumed = HindsightReplay(ReplayBuffer(config, lambda goal: "any", prior), np.random.default_rng(1), sac, config)
+    columns, values = replay.state()
+    resumed.load_state(columns, json.loads(json.dumps(values)))
+    assert resumed.batches() == replay.batches()
+
+    # Three steps are all that it keeps: with the next episode what this one knew is forgotten.
+    replay.add(_collected(replace(_episode(), goal="goal", start=Observation("elsewhere", ("x", "y")))))
+    assert {len(window_.known) for window_ in replay.batches()[0]} <= {1, 2, 3}
+    assert replay._graph is not None
+    assert replay._graph.action_values("b", Observation("state 0", ("x", "y"))) == (-1.0, -1.0)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.config import load
-from sacglam.errors import ConfigError, RunDirectoryError
-from sacglam.runs.directory import LineLog, RunDirectory
+from sacglam.errors import ConfigError, RunDirectoryError, SacglamError
+from sacglam.runs.curves import draw_curves
+from sacglam.runs.directory import LineLog, RunDirectory, write_files
+from tests.fuzz.common import within
 
 LINES = [{"env_steps": 32 * i, "success": 0.5} for i in range(1, 5)]
 
@@ -95,26 +100,43 @@ def test_a_folder_has_one_process_at_a_time_and_is_free_when_it_ends(tmp_path: P
         pass
 
 
-@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "numpy:zeros", "no_such_module:Env"])
-def test_a_run_may_not_name_code_from_elsewhere(name: str, tmp_path: Path) -> None:
-    RunDirectory(tmp_path).claim(load(None, [f"env.name={name}"]))
-    with pytest.raises(ConfigError, match="--trust"):
+LAKE = "gymnasium:FrozenLake-v1"
+CODE = {
+    "a module": ("os:system", {}),
+    "of ours": ("sacglam.runs.checkpoint:os.system", {"command": "true"}),
+    "one that does not exist": ("no_such_module:Env", {}),
+    "below the working directory": ("my_world:World", {}),
+    "an id of ours": ("gymnasium:Bitflip-v0", {"kwargs": {"name": "os:system", "command": "true"}}),
+    "an id with a module": ("gymnasium:my_world:World-v0", {}),
+    "an id of no describer": ("gymnasium:CartPole-v1", {"text": "obs"}),
+    "a describer": (LAKE, {"describer": "my_world:Words"}),
+}
+
+
+@pytest.mark.parametrize(("name", "options"), CODE.values(), ids=CODE)
+def test_a_run_may_not_name_code(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_world.py").write_text("raise SystemExit('this must not be imported to find out')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    RunDirectory(tmp_path).settle(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
+    with pytest.raises(ConfigError, match=f"names '{options.get('describer', name)}'.*pass --trust"):
         RunDirectory.open(tmp_path).config()
     assert RunDirectory.open(tmp_path, trusted=True).config().env.name == name
 
 
-def test_a_run_may_name_code_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_world.py").write_text("raise SystemExit('this must not be imported to find out')\n")
-    run = RunDirectory(tmp_path / "run")
-    with run.locked():
-        run.claim(load(None, ["env.name=my_world:World"]))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert RunDirectory.open(tmp_path / "run").config().env.name == "my_world:World"
-    monkeypatch.chdir("/")
-    monkeypatch.chdir(Path(__file__).parent)
-    with pytest.raises(ConfigError, match="--trust"):
-        RunDirectory.open(tmp_path / "run").config()
+@pytest.mark.parametrize(("name", "options"), [("bitflip", {"bits": 3}), (LAKE, {"kwargs": {"is_slippery": False}})])
+def test_a_run_may_name_what_comes_with_sacglam(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    RunDirectory(tmp_path).settle(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
+    assert RunDirectory.open(tmp_path).config().env.name == name
+
+
+def test_a_run_may_name_no_cluster(tmp_path: Path) -> None:
+    for address, refused in (("auto", False), ("10.0.0.1:6379", True)):
+        RunDirectory(tmp_path).settle(load(None, ["engines.count=1", f"runtime.address='{address}'"]))
+        with pytest.raises(ConfigError, match="Ray at 10") if refused else nullcontext():
+            RunDirectory.open(tmp_path).config()
 
 
 def test_a_configuration_that_was_changed_after_the_start_is_reported(tmp_path: Path, tiny_run: Path) -> None:
@@ -158,5 +180,95 @@ def test_what_is_no_number_is_no_metric(tmp_path: Path) -> None:
     run.metrics_file.write_bytes(written(lines))
     assert [line.get("q") for line in run.metrics()] == [0.5, None, None, None, None, None, None]
     run.metrics_file.unlink()
-    run.metrics_file.mkdir()
     assert run.metrics() == []
+
+
+@pytest.mark.parametrize("planted", [Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/dev/zero")])
+def test_a_log_that_is_no_file_is_refused_at_once(planted: Callable[[Path], None], tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    planted(run.metrics_file)
+    with within(5), pytest.raises(RunDirectoryError, match=r"cannot read .*metrics.jsonl: expected a regular file"):
+        run.metrics()
+
+
+@pytest.mark.parametrize("planted", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("name", [".lock", "summary.json", "aim.json", "config.yaml"])
+def test_a_pipe_or_an_endless_file_hangs_no_reader(
+    name: str, planted: Callable[[Path], None], tmp_path: Path, tiny_run: Path
+) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    planted(tmp_path / "run" / name)
+    run = RunDirectory(tmp_path / "run")
+    with within(10), suppress(SacglamError):
+        run.summary()
+        run.aim()
+        with run.locked():
+            run.config()
+
+
+WRITTEN = {
+    "config.yaml": lambda run: run.settle(load()),
+    "metrics.jsonl": lambda run: LineLog(run.metrics_file).rewind(32),
+    "summary.json": lambda run: run.write_summary({}),
+    "aim.json": lambda run: run.write_aim("hash", run.root),
+    "curves.png": draw_curves,
+    "adapter/README.md": lambda run: write_files(run.adapter, {"README.md": b"x"}),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("planted", ["{}", "{}.writing", "{stem}.writing"])
+def test_no_write_follows_a_planted_link(name: str, planted: str, tmp_path: Path) -> None:
+    run, theirs = RunDirectory(tmp_path / "run"), tmp_path / "theirs"
+    theirs.write_text("precious")
+    link = run.root / planted.format(name, stem=name.partition(".")[0])
+    link.parent.mkdir(parents=True)
+    link.symlink_to(theirs)
+    WRITTEN[name](run)
+    assert theirs.read_text() == "precious"
+    assert (run.root / name).is_file()
+    assert not (run.root / name).is_symlink()
+
+
+REFUSED = {
+    "metrics.jsonl": lambda run: LineLog(run.metrics_file).append({"env_steps": 1}),
+    ".lock": lambda run: run.locked().__enter__(),
+    "adapter": lambda run: write_files(run.adapter, {"README.md": b"x"}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_written_through_a_link_is_refused(name: str, tmp_path: Path) -> None:
+    run, theirs = RunDirectory(tmp_path / "run"), tmp_path / "theirs"
+    for folder in (run.root, theirs):
+        folder.mkdir()
+    (run.root / name).symlink_to(theirs if name == "adapter" else theirs / "file")
+    with pytest.raises(RunDirectoryError, match="it is a link"):
+        REFUSED[name](run)
+    assert not any(theirs.iterdir())
+
+
+@pytest.mark.parametrize(
+    "left", ["metrics.jsonl", "samples.jsonl", "summary.json", "checkpoints/step-1/x", "adapter/x", "notes"]
+)
+def test_a_new_run_wants_an_empty_place(left: str, tmp_path: Path) -> None:
+    """`rm config.yaml; sacglam train --out` went on with the old weights under another configuration."""
+    (tmp_path / left).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / left).touch()
+    first = left.partition("/")[0]
+    with pytest.raises(RunDirectoryError, match=f"new or empty folder, but it holds {first}; choose another --out"):
+        RunDirectory.vacant(tmp_path)
+    run = RunDirectory(tmp_path)
+    with run.locked(), pytest.raises(RunDirectoryError, match=first):
+        run.claim(load())
+    assert not run.claimed
+
+
+def test_a_new_run_may_have_an_empty_folder_or_what_a_killed_claim_left(tmp_path: Path) -> None:
+    RunDirectory.vacant(tmp_path)
+    for name in (".lock", "config.yaml", "config.yaml.writing"):
+        (tmp_path / name).touch()
+    with RunDirectory.vacant(tmp_path).locked():
+        RunDirectory(tmp_path).claim(load())
+    assert RunDirectory.open(tmp_path).config() == load()

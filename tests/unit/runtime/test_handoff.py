@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
+from sacglam.build import PARITY_TOLERANCES
 from sacglam.clock import PhaseClock
 from sacglam.config import EnginesConfig
 from sacglam.errors import ParityError
@@ -26,13 +29,28 @@ class Uniform(UniformScorer, Engine):
         self.version = adapter.version
 
 
-def handoff(tolerance: float = 1e-4, every: int = 3) -> EngineHandoff:
+class Fixed(Engine):
+    """Has a policy of its own for each state."""
+
+    def __init__(self, policies: Sequence[LogPolicy]) -> None:
+        self.policies, self.version = list(policies), 0
+
+    def load(self, adapter: Adapter) -> None:
+        self.version = adapter.version
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        return self.policies[: len(queries)]
+
+
+def handoff(
+    tolerance: float = 1e-4, every: int = 3, engine: Engine | None = None, queries: Sequence[Query] = (QUERY,)
+) -> EngineHandoff:
     engines = EngineGroup(
-        lambda index: LocalWorker(Uniform()),
+        lambda index: LocalWorker(engine or Uniform()),
         EnginesConfig(count=2, timeout_s=1, start_timeout_s=1, max_restarts=0),
         note=lambda text: None,
     )
-    return EngineHandoff(engines, [QUERY], tolerance=tolerance, every=every, clock=PhaseClock())
+    return EngineHandoff(engines, queries, tolerance=tolerance, every=every, clock=PhaseClock())
 
 
 def test_total_variation_by_hand() -> None:
@@ -59,7 +77,10 @@ def test_a_gap_beyond_the_tolerance_stops_with_both_tables() -> None:
     with pytest.raises(ParityError) as raised:
         handoff().deliver(Published(Adapter(5, {}), [log(0.7, 0.3)]))
     message = str(raised.value)
-    assert "differ by 0.2 in total variation at adapter version 5, beyond the tolerance 0.0001" in message
+    assert (
+        "differ by 0.2 in total variation (mean over 1 states) at adapter version 5, beyond the tolerance 0.0001"
+        in message
+    )
     assert "0.700000    0.500000  left" in message
     assert "0.300000    0.500000  right" in message
 
@@ -67,3 +88,29 @@ def test_a_gap_beyond_the_tolerance_stops_with_both_tables() -> None:
 def test_a_policy_that_is_no_number_never_passes() -> None:
     with pytest.raises(ParityError):
         handoff(tolerance=1.0).deliver(Published(Adapter(1, {}), [np.array([np.nan, 0.0], dtype=np.float32)]))
+
+
+def probe(rng: np.random.Generator, noise: float) -> tuple[list[LogPolicy], list[LogPolicy]]:
+    """Policies at eight states, as they are and with every token off by about `noise` nats, some by far more."""
+    exact, rounded = [], []
+    for actions in rng.integers(3, 11, size=8):
+        scores = rng.normal(0.0, 1.0, actions)
+        gaps = rng.standard_t(3, size=(actions, 5)).sum(axis=1) * noise  # of five tokens each
+        for found, logits in ((exact, scores), (rounded, scores + gaps)):
+            found.append((logits - np.log(np.exp(logits).sum())).astype(np.float32))
+    return exact, rounded
+
+
+def test_in_bfloat16_rounding_passes_and_another_states_policies_do_not() -> None:
+    rng, tolerance = np.random.default_rng(0), PARITY_TOLERANCES["bfloat16"]
+    worst = 0.0
+    for _ in range(50):
+        exact, rounded = probe(rng, noise=0.05)  # about 0.5 nats in the worst token
+        queries = [Query("Goal: x\nAction:", (" left",) * len(policy)) for policy in exact]
+        worst = max(worst, *map(total_variation, exact, rounded))
+        link = handoff(tolerance, engine=Fixed(rounded), queries=queries)
+        assert 0 < link.deliver(Published(Adapter(1, {}), exact))["parity_gap"] < tolerance
+        link = handoff(tolerance, engine=Fixed([np.roll(policy, 1) for policy in exact]), queries=queries)
+        with pytest.raises(ParityError):
+            link.deliver(Published(Adapter(1, {}), exact))
+    assert worst > tolerance, "a bound on single states would have ended the run"

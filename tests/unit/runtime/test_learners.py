@@ -50,7 +50,10 @@ def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
 
 def test_a_lost_rank_is_an_error_for_the_user() -> None:
     group = LearnerGroup([Rank(0, RuntimeError("connection closed")), Rank(1, WorkerLost("killed"))], timeout_s=1)
-    with pytest.raises(LearnerError, match=r"a learner rank was lost: killed\. Checkpoints are whole"):
+    with pytest.raises(
+        LearnerError,
+        match=r"a learner rank was lost: killed\. --resume continues from the last",
+    ):
         group.learn([[]], 1, publish=False, probe=()).finish()
     with pytest.raises(LearnerError, match="killed"):
         LearnerGroup([Rank(0), Rank(1, WorkerLost("killed"))], timeout_s=1).check()

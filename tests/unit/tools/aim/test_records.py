@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sacglam.config import parse
-from sacglam.tools.aim.records import Point, algorithm, as_text, of_metrics, of_samples, of_summary
+from sacglam.tools.aim.records import Point, SampledEpisode, algorithm, as_text, of_metrics, of_samples, of_summary
 
 EPISODE = {
     "goal": "Grasp red tea",
@@ -69,14 +69,14 @@ def test_a_summary_of_a_run_that_has_just_started_gives_nothing() -> None:
 def test_samples_give_texts_and_distributions_over_all_states() -> None:
     context = {"subset": "train"}
     assert of_samples({"env_steps": 32, "episodes": [EPISODE, EPISODE]}) == [
-        Point("episodes", [as_text(EPISODE)] * 2, 32, context),
+        Point("episodes", [as_text(SampledEpisode.model_validate(EPISODE))] * 2, 32, context),
         Point("action_probabilities", [0.25, 0.75, 0.25, 0.75], 32, context),
         Point("q_values", [-0.5, 0.125, -0.5, 0.125], 32, context),
     ]
 
 
 def test_an_episode_reads_from_top_to_bottom_with_its_likeliest_action_first() -> None:
-    assert as_text(EPISODE).splitlines() == [
+    assert as_text(SampledEpisode.model_validate(EPISODE)).splitlines() == [
         "Goal: Grasp red tea   (grasp, success in 1 steps)",
         "",
         "--- step 1 ---",

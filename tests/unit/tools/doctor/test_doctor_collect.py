@@ -20,6 +20,7 @@ from sacglam.tools.doctor.collect import (
     _TORCH,
     Outcome,
     collect,
+    compiler,
     open_ports,
     parse_driver,
     probe,
@@ -81,13 +82,25 @@ def test_four_gpus_are_found_and_all_ways_to_train_judged(
     here = collect(quick=True)
     versions = {"torch": "2.13.0", "vllm": "0.32.0", "deepspeed": "0.19.8", "ray": "2.60.0"}
     installed = {name: v for name, v in here.installed.items() if not name.startswith(("vllm", "torch"))} | versions
-    whole = replace(here, system="Linux", pip_check=(), installed=installed, torch=build)
+    whole = replace(here, compiler="gcc", headers=True, system="Linux", pip_check=(), installed=installed, torch=build)
     assert whole.driver.cuda == "13.0"
     assert len(whole.driver.gpus) == len(whole.gpus) == 4
     found = diagnose(whole)
     names = {finding.name: finding for finding in found.findings}
     assert [names[f"torch on GPU {index}"].came for index in range(4)] == ["kernels and bfloat16"] * 4
     assert [(v.title, v.works) for v in found.verdicts if v.way == "gpu"] == [("engines + learners on 4 GPUs", True)]
+
+
+def test_the_c_compiler_is_the_one_that_triton_would_call(tmp_path: Path) -> None:
+    for name in ("clang", "icx"):
+        (tmp_path / name).touch(0o755)
+    path = {"PATH": str(tmp_path)}
+    assert compiler(path) == str(tmp_path / "clang")
+    assert compiler({**path, "CC": "icx"}) == str(tmp_path / "icx")
+    assert compiler({**path, "CC": "no-such-compiler"}) is None
+    (tmp_path / "gcc").touch(0o755)
+    assert compiler(path) == str(tmp_path / "gcc")
+    assert compiler({"PATH": str(tmp_path / "empty")}) is None
 
 
 def test_the_probe_of_bitsandbytes_runs() -> None:

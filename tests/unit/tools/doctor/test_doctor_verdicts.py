@@ -41,6 +41,8 @@ GPU_SERVER = replace(
     installed={**BASE, **ENGINES, "torch": "2.13.0", "vllm": "0.32.0"},
     torch=TorchBuild("13.0", (H100,) * 4),
     driver=Driver("580.95", "13.0", (H100,) * 4),
+    compiler="/usr/bin/gcc",
+    headers=True,
 )
 
 
@@ -174,7 +176,8 @@ def test_gpus_that_torch_cannot_use() -> None:
     assert "CPU build" in (verdicts(cpu_torch)["gpu"].reason or "")
     old_driver = replace(GPU_SERVER, torch=TorchBuild("13.0"), driver=Driver("550.54", "12.4", (H100,) * 4))
     assert works(old_driver) == (True, False, False)
-    assert "the driver serves CUDA up to 12.4" in (verdicts(old_driver)["gpu"].reason or "")
+    assert "needs driver 580 or later, 550.54 is installed" in (verdicts(old_driver)["gpu"].reason or "")
+    assert "apt-get install -y nvidia-driver-580" in (verdicts(old_driver)["gpu"].fix or "")
     broken = replace(V100, error="CUDA error: no kernel image is available for execution on the device")
     old_gpus = replace(GPU_SERVER, torch=TorchBuild("13.0", (H100, broken)))
     assert "(compute capability 7.0): CUDA error: no kernel image" in (verdicts(old_gpus)["gpu"].reason or "")
@@ -183,6 +186,30 @@ def test_gpus_that_torch_cannot_use() -> None:
     assert named(slow, "torch on GPU 0").came == "no fast bfloat16"
     silent = replace(GPU_SERVER, torch=TorchBuild("13.0"), driver=Driver(fault="nvidia-smi does not answer"))
     assert not works(silent)[2]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "fine"),
+    [("13.0", "580.65.06", True), ("13.0", "575.57.08", False), ("12.8", "535.104", True), ("12.8", "520.61", False)],
+)
+def test_the_driver_that_a_build_of_torch_needs(cuda: str, driver: str, fine: bool) -> None:
+    """Not tried with `--quick`; what torch finds counts more, since CUDA has compatibility libraries."""
+    installed = {**GPU_SERVER.installed, "torch": f"2.13.0+cu{cuda.replace('.', '')}"}
+    quick = replace(GPU_SERVER, installed=installed, torch=None, driver=Driver(driver, "12.0", (H100,) * 4))
+    assert works(quick)[2] == fine
+    assert works(replace(quick, torch=TorchBuild(cuda, (H100,) * 4)))[2]
+
+
+def test_triton_needs_a_c_compiler_and_pythons_headers() -> None:
+    bare = replace(GPU_SERVER, compiler=None)
+    assert works(bare) == (True, False, False)
+    assert (verdicts(bare)["gpu"].fix or "").startswith("apt-get install -y gcc")
+    headless = replace(GPU_SERVER, headers=False, python=(3, 12, 4))
+    assert works(headless) == (True, False, False)
+    assert (verdicts(headless)["gpu"].reason or "").startswith("Python.h: missing")
+    assert (verdicts(headless)["gpu"].fix or "").startswith("apt-get install -y python3.12-dev")
+    assert works(replace(CPU_ENGINES, compiler=None, headers=False)) == (True, True, False)
+    assert all(finding.name not in ("C compiler", "Python.h") for finding in diagnose(CPU_ENGINES).findings)
 
 
 def test_one_gpu_is_for_one_process() -> None:

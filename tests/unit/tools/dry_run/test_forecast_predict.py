@@ -40,7 +40,7 @@ def test_sac() -> None:
             "forward": 200 * 8.0,
             "backward": 200 * 12.0,
             "optimizer": 200 * 0.25,
-            EVALUATION: 15 * 30 * 0.05,
+            EVALUATION: 4 * 5 * 30 * 0.05,
         }
     )
     assert seconds_of_an_update(config, found) == pytest.approx(0.4 + 4 + 8 + 12 + 0.25)
@@ -81,9 +81,11 @@ def test_engines_share_states_and_ranks_rows() -> None:
     assert shared["optimizer"] == alone["optimizer"]
 
 
-def test_states_outside_the_rollout() -> None:
-    """Before, after and held out 5 each; 4 times 10, and as many held out; 8 times 3 samples, also for Q."""
+@pytest.mark.parametrize(("env", "heldout"), [("playground", 1), ("bitflip", 0)])
+def test_states_outside_the_rollout(env: str, heldout: int) -> None:
+    """Before, after, sampled and held out 5 each; 4 times 10, and as many held out; 8 times 3 samples, also for Q."""
     settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10, heldout: true}"]
+    settings += [f"env.name={env}"]
     settings += ["tracking.samples_every_steps=125", "tracking.samples_episodes=3"]
     config = configuration.override(configuration.Config(), settings)
-    assert states_of_evaluations(config, 7) == (15 + 2 * 4 * 10 + 2 * 8 * 3) * 7
+    assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + (1 + heldout) * 4 * 10 + 2 * 8 * 3) * 7

@@ -43,17 +43,35 @@ def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
     folder = tmp_path / "out/runs/a/seed1"
     assert run.directory.root == folder
     expected = ["train", str(tmp_path / "a.yaml"), "--seed=1", f"--out={folder}"]
-    assert run.command()[1:] == ["-m", "sacglam", *expected, "--set", "steps=640", "--set", "threads=2"]
+    assert run.command()[1:] == ["-P", "-m", "sacglam", *expected, "--set", "steps=640", "--set", "threads=2"]
     assert (run.config.seed, run.config.steps, run.config.threads) == (1, 640, 2)
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(run.config.to_yaml())
-    assert run.command()[3:] == ["train", "--resume", str(folder), "--trust"]
+    assert run.command()[4:] == ["train", "--resume", str(folder), "--trust"]
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(ConfigError, match="would both be called 'a'"):
         plan.comparison(files(tmp_path, "a") + files(tmp_path / "other", "a"))
+
+
+def test_each_environment_is_a_group_of_its_own(tmp_path: Path) -> None:
+    written = {
+        "sac": "env: {name: bitflip, options: {bits: 4}}",
+        "full": "env: {name: playground}",
+        "ppo": "env: {name: bitflip, options: {bits: 4}}\nalgo: {type: ppo}",
+    }
+    for name, text in written.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    named = [tmp_path / f"{name}.yaml" for name in written]
+    groups = plan.comparison(named).groups
+    assert [(group.title, list(group.members)) for group in groups] == [
+        ("bitflip, bits 4", ["sac", "ppo"]),
+        ("playground", ["full"]),
+    ]
+    joined = plan.comparison(named, ["env.name=bitflip", "env.options={bits: 5}"]).groups
+    assert [(group.title, list(group.members)) for group in joined] == [("Success", ["sac", "full", "ppo"])]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Environments as different as users' are, and what is measured in them."""

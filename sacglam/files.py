@@ -1,0 +1,118 @@
+"""Files that others may have planted: a named pipe, a file without an end, a link to somewhere else.
+
+Only regular files within a size limit are read, and nothing is written through a link.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal
+
+MIB = 1 << 20
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int | None = None) -> IO[bytes]:
+    """Open a regular file of at most `most` bytes without waiting for anything. Links are followed only for reading.
+
+    Raises:
+        OSError: it cannot be opened, is something else, or is larger.
+    """
+
+    def opener(path: str, flags: int) -> int:
+        if mode != "rb":
+            flags |= os.O_NOFOLLOW
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        try:
+            _check(file, os.fstat(descriptor), most)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    if mode != "rb":
+        _check_no_link(file)
+    found: IO[bytes] = open(file, mode, opener=opener)  # noqa: SIM115
+    return found
+
+
+def read(file: Path, most: int) -> bytes:
+    """The contents of a regular file of at most `most` bytes.
+
+    Raises:
+        OSError: it cannot be read, is something else, or is larger.
+    """
+    with opened(file, most=most) as source:
+        # Its size, since Python reserves memory for as many bytes as it is to read.
+        return source.read(min(most, os.fstat(source.fileno()).st_size))
+
+
+def check(file: Path, most: int | None = None) -> None:
+    """Refuse what is not a regular file, or is larger than `most` bytes: for files that a library opens by name.
+
+    Raises:
+        OSError: it is refused, or there is no such file.
+    """
+    _check(file, file.stat(), most)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[IO[bytes]]:
+    """A new file to write. At the end of the block it is synced and takes the place of `file`, or of a link there.
+
+    Raises:
+        OSError: it cannot be written; `file` is unchanged.
+    """
+    writing = file.with_name(f"{file.name}.writing")
+    writing.unlink(missing_ok=True)  # of a process that was killed, or planted
+    try:
+        with opened(writing, "xb") as target:
+            yield target
+            target.flush()
+            os.fsync(target.fileno())
+        writing.replace(file)
+    except BaseException:
+        writing.unlink(missing_ok=True)
+        raise
+
+
+def write(file: Path, content: str | bytes) -> None:
+    """Write `file` whole or not at all; a link there is replaced.
+
+    Raises:
+        OSError: it cannot be written; it is unchanged.
+    """
+    with replacing(file) as target:
+        target.write(content.encode() if isinstance(content, str) else content)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, unless it exists.
+
+    Raises:
+        OSError: it cannot be made, or is a link.
+    """
+    _check_no_link(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _check(file: Path, found: os.stat_result, most: int | None) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "special file")
+        raise OSError(errno.EINVAL, f"expected a regular file, found a {kind}", str(file))
+    if most is not None and found.st_size > most:
+        raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, found {found.st_size:,}", str(file))
+
+
+def _check_no_link(path: Path) -> None:
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, and nothing is written through one; remove it", str(path))

@@ -1,0 +1,26 @@
+"""What Ray is started with."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from sacglam.runtime.ray import object_store_bytes
+
+
+@pytest.mark.parametrize(("free_mib", "store_mib"), [(64, 512), (4000, 1000), (64_000, 2048)])
+def test_the_object_store_holds_a_large_models_state_where_there_is_room(
+    free_mib: int, store_mib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free_mib << 20))
+    assert object_store_bytes() == store_mib << 20
+
+
+def test_without_shared_memory_the_object_store_is_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_such_folder(path: str) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", no_such_folder)
+    assert object_store_bytes() == 512 << 20
