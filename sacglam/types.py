@@ -99,6 +99,8 @@ class Window:
 
     def past(self, t: int, steps: int) -> Past:
         """The last `steps` steps before `observations[t]`: those `before` the window, and its own."""
+        if not steps:
+            return ()
         own = range(max(0, t - steps), t)
         seen = ((self.observations[i], self.actions[i]) for i in own)
         before = self.before[max(0, len(self.before) + t - steps) :]

@@ -76,7 +76,9 @@ class QueryTokenizer:
 
     def _shown(self, query: Query) -> Query:
         """The texts that the model reads."""
-        return self._in_chat(Query(query.prompt, tuple(action.removeprefix(self._dropped) for action in query.actions)))
+        if self._dropped:
+            query = Query(query.prompt, tuple(action.removeprefix(self._dropped) for action in query.actions))
+        return self._in_chat(query)
 
     def _in_chat(self, query: Query) -> Query:
         """With the prompt as a user's message, where the settings say so."""

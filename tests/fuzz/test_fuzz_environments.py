@@ -25,7 +25,7 @@ from tests.conftest import sacglam
 from tests.fuzz import COUNTS
 from tests.fuzz.common import TINY, cached_models, refused, within
 from tests.fuzz.misbehaving import FAULTS, Fault
-from tests.launcher import start
+from tests.launcher import ROOT, start
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def test_what_hangs_is_reported(workers: int, tmp_path: Path) -> None:
     settings = ["env.options.fault=hangs", f"env.workers={workers}", "env.copies=2", f"env.name={NAME}"]
     command = sacglam("train", "--out", tmp_path / "run", *(word for each in settings for word in ("--set", each)))
     with (tmp_path / "said").open("w") as said:
-        process = start(command, stderr=said)
+        process = start(command, stderr=said, cwd=ROOT)  # some packages install a module that is called tests, too
     where = r"environment .*step\(\d\) after 0 steps, goal .*"
     message = re.compile(f"{where}{FAULTS['hangs'].said}.*misbehaving.py", re.DOTALL)
     with within(120):
