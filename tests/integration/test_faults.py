@@ -206,8 +206,11 @@ def test_ctrl_c_at_any_moment_of_start_up_ends_a_run_cleanly(reference: Referenc
             # Before that it is Python itself that starts.
             wait_for(process, lambda pid=process.pid: "pydantic_core" in Path(f"/proc/{pid}/maps").read_text())
             # It may start faster than the reference did: a run must not end before its fault.
-            delay_s, lines, began = rng.uniform(0, reference.start_s), run.lines(), time.monotonic()
-            assert wait_for(process, lambda: time.monotonic() > began + delay_s or run.lines() > lines), run.said()
+            delay_s, began, lines = rng.uniform(0, reference.start_s), time.monotonic(), run.lines()
+            in_time = wait_for(
+                process, lambda end=began + delay_s, lines=lines: time.monotonic() > end or run.lines() > lines
+            )
+            assert in_time, run.said()
             if fault % 2:
                 process.send_signal(signal.SIGINT)
             else:
