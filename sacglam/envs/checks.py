@@ -20,6 +20,7 @@ from sacglam.types import Observation, Step
 T = TypeVar("T")
 MOST_STEPS = 10_000
 """Steps of an episode that neither terminates nor is truncated, after which it counts as endless."""
+_ALL_TYPES = "overall"  # in success by goal type
 _MOST_TEXT, _MOST_TRACE = 1000, 4000  # characters of an observation, and of a traceback, that are shown
 
 
@@ -136,22 +137,35 @@ class CheckedEnv(TextEnv):
     def optimal_length(self) -> int | None:
         if self._choices is None:
             raise self._broken("optimal_length", (), "a call to reset before this: no episode was started")
-        if member(self._env, "optimal_length") is None:
+        if self._lacks("optimal_length"):
             return None
         return self._call(lambda found: length(found, "a length"), "optimal_length")
 
     def tasks(self) -> Sequence[str]:
         """The training goals that an evaluation draws from: all, unless the environment's own `tasks` names some."""
         goals = self.goals("train")
-        if member(self._env, "tasks") is None:
+        if self._lacks("tasks"):
             return goals
         return self._call(lambda found: _tasks(found, goals), "tasks")
 
     def notes(self) -> Sequence[str]:
         """Lines for the user at the start of a run, such as what was guessed; from the environment's own `notes`."""
-        if member(self._env, "notes") is None:
+        if self._lacks("notes"):
             return ()
         return self._call(lambda found: texts(found, "the notes"), "notes")
+
+    def _lacks(self, method: str) -> bool:
+        """Whether the environment has no such method, which is optional.
+
+        Raises:
+            EnvironmentContractError: a property or `__getattr__` raised something other than `AttributeError`.
+        """
+        try:
+            return member(self._env, method) is None
+        except (SacglamError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise raised(f"environment {self.name!r}, its attribute {method}", error) from error
 
     def _call(self, convert: Callable[[Any], T], method: str, *given: Any) -> T:
         """The environment's answer, converted by `convert`.
@@ -215,7 +229,10 @@ def _tasks(found: Any, goals: Sequence[str]) -> Sequence[str]:
 
 
 def _goal_type(found: Any) -> str:
-    return text(found, "a goal's type")
+    kind = text(found, "a goal's type")
+    if kind in ("", _ALL_TYPES):  # also in Aim, whose curve without a type is the one of all
+        raise Unmet(f"a goal's type other than '' and {_ALL_TYPES!r}, which stands for all types; got {kind!r}")
+    return kind
 
 
 def _first(found: Any) -> Observation:
@@ -226,7 +243,7 @@ def _observation(found: Any, method: str) -> Observation:
     if not isinstance(found, Observation):
         raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
     seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
-    plain = seen is found.text and actions is found.actions
+    plain = type(found) is Observation and seen is found.text and actions is found.actions
     observation: Observation = found if plain else Observation(seen, actions)
     _check_actions(observation)
     return observation
@@ -239,7 +256,8 @@ def _plain_step(found: Step) -> Step:
     reward = float(reward) if reward in (0, 1) else reward  # which is refused
     terminated, truncated = flag(found.terminated, "terminated"), flag(found.truncated, "truncated")
     if (
-        observation is found.observation
+        type(found) is Step
+        and observation is found.observation
         and achieved is found.achieved
         and reward is found.reward
         and terminated is found.terminated

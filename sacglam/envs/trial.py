@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -42,7 +43,7 @@ def check_env(make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeat
     Raises:
         EnvironmentContractError: an answer breaks the contract, or the copies differ.
     """
-    working_directory = os.getcwd()
+    before = _of_the_process()
     copies = [make_env() for _ in range(2 if repeats else 1)]
     first, *others = copies
     goals, rng, seen = _goals(copies), Random(0), _Seen()
@@ -53,15 +54,33 @@ def check_env(make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeat
             other.reset(goals[0], episode)
             other.step(0)
         _play(copies, goal, seed, rng, seen)
-    if os.getcwd() != working_directory:
-        raise EnvironmentContractError(
-            f"the environment changed the working directory from {working_directory} to {os.getcwd()}, where the run's "
-            "files would end up; have it use absolute paths, start its processes with cwd=, or set env.workers"
-        )
+    for (what, was, remedy), (_, now, _) in zip(before, _of_the_process(), strict=True):
+        if now != was:
+            raise EnvironmentContractError(f"the environment changed {what} from {was} to {now}, {remedy}")
     notes = tuple((member(first, "notes") or tuple)())
     hindsight = _hindsight(seen.successes, len(seen.others), f"in {episodes} random episodes of at most {_STEPS} steps")
     counts = (episodes, seen.steps, seen.successes, len(goals), seen.most_actions, len(seen.others))
     return Trial(*counts, notes, hindsight)
+
+
+def _of_the_process() -> list[tuple[str, str, str]]:
+    """What an environment may change for the whole process: the name, the value, and why and how to leave it alone."""
+    torch = sys.modules.get("torch")
+    dtype, gradients = (torch.get_default_dtype(), torch.is_grad_enabled()) if torch else ("torch.float32", True)
+    return [
+        (
+            "the working directory",
+            os.getcwd(),
+            "where the run's files would end up; have it use absolute paths, start its processes with cwd=, or set "
+            "env.workers",
+        ),
+        ("torch's default dtype", str(dtype), "in which the agent would compute; have it give dtype= to its tensors"),
+        (
+            "whether torch records gradients",
+            str(gradients),
+            "without which nothing is learnt; have it use `with torch.no_grad():`",
+        ),
+    ]
 
 
 @dataclass

@@ -94,7 +94,7 @@ def _snapshot(cache: Path) -> Path:
     """The folder of the newest downloaded version, which may not exist."""
     try:
         return cache / "snapshots" / (cache / "refs" / "main").read_text().strip()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return cache / "snapshots" / "main"
 
 

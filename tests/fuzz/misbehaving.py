@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count, cycle
 from random import Random
 from typing import Any
@@ -130,6 +130,17 @@ def numpy(make: Callable[[Any], Any]) -> Any:
     return make(np)
 
 
+def torch(act: Callable[[Any], Any]) -> Any:
+    import torch
+
+    return act(torch)
+
+
+def raising_property(method: str) -> Patch:
+    """It is looked up in vain, and not with an `AttributeError`; so is what a careless `__getattr__` looks up."""
+    return lambda env: setattr(env, "__class__", type("Raising", (Walk,), {method: property(fail(KeyError))}))
+
+
 class Unprintable(Exception):
     """An exception, and a value, that cannot be shown."""
 
@@ -149,6 +160,25 @@ class Strange(str):
 
     def __hash__(self) -> int:
         return 7
+
+
+class StrangeStep(Step):
+    """A step of the environment's own kind, which cannot be compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class StrangeObservation(Observation):
+    """The same for an observation."""
+
+    __eq__, __hash__ = StrangeStep.__eq__, None  # type: ignore[assignment]
+
+
+def strange(kind: Callable[..., Any], found: Any) -> Any:
+    return kind(*(getattr(found, field.name) for field in fields(found)))
 
 
 def once(act: Callable[[], Any]) -> Patch:
@@ -241,6 +271,10 @@ FAULTS: dict[str, Fault] = {
     "none": Fault(lambda env: None),
     **{f"{m} raises": Fault(lambda e, m=m: setattr(e, m, fail(ZeroDivisionError)), s) for m, s in RAISED.items()},
     **{f"{m} exits": Fault(lambda e, m=m: setattr(e, m, fail(lambda: SystemExit(0))), s) for m, s in RAISED.items()},
+    **{
+        f"{m} is a property that raises": Fault(raising_property(m), NAMED + f"its attribute {m}: it raised KeyError")
+        for m in ("optimal_length", "tasks", "notes")
+    },
     "constructor raises": Fault(fail(ZeroDivisionError), MADE + "ZeroDivisionError"),
     "constructor exits": Fault(fail(lambda: SystemExit(0)), MADE + "SystemExit"),
     "constructor has a wrong type": Fault(lambda env: len(3), MADE + "TypeError"),  # type: ignore[arg-type]
@@ -319,6 +353,10 @@ FAULTS: dict[str, Fault] = {
     "reset gives none": Fault(gives("reset", lambda: None), RESET + "expected reset to give .*, got a NoneType"),
     "reset gives a tuple": Fault(gives("reset", lambda: ("", {})), "Observation, got a tuple"),
     "observation is a text": Fault(steps(observation=lambda o: o.text), "Observation, got a str"),
+    "steps are strange": Fault(lambda e: setattr(e, "step", lambda a, s=e.step: strange(StrangeStep, s(a)))),
+    "observations are strange": Fault(
+        lambda e: setattr(e, "observe", lambda o=e.observe: strange(StrangeObservation, o()))
+    ),
     # goals
     "goals are a set": Fault(gives("goals", lambda: {"a", "b"}), "goals " + ORDER),
     "goals are a text": Fault(gives("goals", lambda: "abc"), f"goals {ORDER} 'abc'"),
@@ -336,6 +374,8 @@ FAULTS: dict[str, Fault] = {
     "held-out goals are none": Fault(heldout(None), r"goals\('heldout'\): .*in a fixed order"),
     "type is none": Fault(gives("goal_type", lambda: None), "a goal's type as a str, got None"),
     "type has a surrogate": Fault(gives("goal_type", lambda: SURROGATE), "a goal's type as valid Unicode"),
+    "type is empty": Fault(gives("goal_type", lambda: ""), "a goal's type other than '' and 'overall'"),
+    "type is overall": Fault(gives("goal_type", lambda: "overall"), "a goal's type other than '' and 'overall'"),
     # planner, tasks, notes
     "length is numpy's": Fault(gives("optimal_length", lambda: numpy(lambda np: np.int64(3)))),
     "length is negative": Fault(gives("optimal_length", lambda: -1), "a length as an int of at least 0"),
@@ -366,6 +406,16 @@ FAULTS: dict[str, Fault] = {
     "goes elsewhere": Fault(before("reset", lambda: os.chdir("/")), "changed the working directory", alone=True),
     "seeds all": Fault(before("step", lambda: Random(0) and __import__("random").seed(0))),
     "changes its lists": Fault(mutates),
+    "needs no gradients": Fault(
+        before("step", lambda: torch(lambda t: t.set_grad_enabled(False))),
+        "changed whether torch records gradients from True to False",
+        alone=True,
+    ),
+    "prefers other numbers": Fault(
+        before("step", lambda: torch(lambda t: t.set_default_dtype(t.float64))),
+        r"changed torch's default dtype from torch.float32 to torch.float64",
+        alone=True,
+    ),
     # ends the process, or keeps it: only in a process of its own
     "leaves": Fault(before("step", lambda: os._exit(0)), "ended with code 0"),
     "dies": Fault(before("step", lambda: os.kill(os.getpid(), signal.SIGKILL)), "died of signal 9"),

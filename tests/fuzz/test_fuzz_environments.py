@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from sacglam import cli
@@ -47,6 +48,8 @@ def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         yield
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
     close_workers()
 
 

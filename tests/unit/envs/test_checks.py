@@ -179,6 +179,31 @@ def test_what_a_module_or_a_constructor_raises_names_it(
         make("broken_env:Env")
 
 
+class Delegating(World):
+    """Looks up what it lacks in a dict, which does not raise what Python expects."""
+
+    def __getattr__(self, name: str) -> Any:
+        found: dict[str, Any] = {}
+        return found[name]
+
+
+def test_an_attribute_whose_look_up_raises_is_named() -> None:
+    env = CheckedEnv(Delegating(), "world")
+    for method in (env.tasks, env.notes):
+        with pytest.raises(EnvironmentContractError, match=f"'world', its attribute {method.__name__}: it raised Key"):
+            method()
+
+
+@pytest.mark.parametrize("kind", ["", "overall"])
+def test_a_type_is_not_that_of_all_goals(kind: str) -> None:
+    class Typed(World):
+        def goal_type(self, goal: str) -> str:
+            return kind
+
+    with pytest.raises(EnvironmentContractError, match=f"goal_type.*other than '' and 'overall'.*got '{kind}'"):
+        CheckedEnv(Typed(), "world").goal_type("win")
+
+
 def test_ctrl_c_in_an_environment_is_no_fault_of_its() -> None:
     with pytest.raises(KeyboardInterrupt):
         CheckedEnv(Raising(error=KeyboardInterrupt, method="goals"), "world").goals("train")

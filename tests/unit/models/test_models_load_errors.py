@@ -63,6 +63,11 @@ def test_no_folder(tmp_path: Path) -> None:
         load_shape(ModelConfig(name=str(tmp_path / "nothing")))
 
 
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_shape(ModelConfig(name="a\0b"))
+
+
 def test_a_name_of_the_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
