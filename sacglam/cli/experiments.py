@@ -13,8 +13,8 @@ from rich.table import Table
 
 from sacglam import cpu, files
 from sacglam.cli.display import console, print_plain
-from sacglam.errors import ConfigError
-from sacglam.runs.directory import explained
+from sacglam.errors import ConfigError, RunDirectoryError
+from sacglam.runs.directory import explained, read_object
 from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import ablations, plan, results, runner
 from sacglam.tools.experiments.plan import Experiment, Run
@@ -137,6 +137,7 @@ def _run_and_report(
     settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
     runs = plan.runs(experiment, plan.seeds(seeds), settings, out)
     succeeded = True
+    _check_reports(experiment, out)
     if not report_only:
         results.check_same(runs)
         try:
@@ -163,6 +164,21 @@ def _settings(experiment: Experiment, overrides: list[str], threads: int, report
     return [*settings, f"evaluation.every_steps={grid}"]
 
 
+def _reports(experiment: Experiment, out: Path) -> tuple[Path, Path, Path]:
+    """Where the figure, the text and the values go."""
+    return out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
+
+
+def _check_reports(experiment: Experiment, out: Path) -> None:
+    """Refuse to overwrite files of these names that are not an earlier report, which its values show."""
+    reports = _reports(experiment, out)
+    there = [file for file in reports if file.exists()]
+    if there and not {"command", "groups"} <= (read_object(reports[-1]) or {}).keys():
+        raise RunDirectoryError(
+            f"the report would overwrite {there[0]}, which is none; choose another --out, or remove that file"
+        )
+
+
 def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, threshold: float) -> bool:
     """Write figure, text and values; False if no run is finished yet."""
     from sacglam.tools.experiments.figure import draw_report
@@ -174,7 +190,7 @@ def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, thresh
     if not count["finished"]:
         print_plain(console, f"no run under {out} is finished, so there is nothing to report on")
         return False
-    figure, text, data = out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
+    figure, text, data = _reports(experiment, out)
     with explained(out):
         draw_report(values, figure)
         files.write(text, markdown(values, figure.name))

@@ -102,6 +102,18 @@ def test_a_report_alone_runs_nothing(compared: Path) -> None:
     assert call(command("compare", *configs(compared), out=compared / "out")).returncode == 0  # the report as it was
 
 
+@pytest.mark.parametrize("option", [[], ["--report-only"]])
+def test_no_file_is_overwritten_that_is_not_a_report(option: list[str], tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()  # as of `sacglam train`
+    for name, content in (("report.md", "mine"), ("report.json", "{}")):
+        (tmp_path / name).write_text(content)
+    done = call(command("compare", *configs(tmp_path), *option, out=tmp_path))
+    assert done.returncode == 1
+    assert f"the report would overwrite {tmp_path / 'report.md'}" in " ".join(done.stderr.split())
+    assert (tmp_path / "report.md").read_text() == "mine"
+    assert not any((tmp_path / "runs").iterdir())
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
     her, _ = configs(tmp_path)

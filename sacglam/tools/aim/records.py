@@ -71,13 +71,15 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
     """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest without context.
 
     Raises:
-        ValueError: a value is not a number.
+        ValueError: a value is not a number, or a name is not valid Unicode.
     """
+    "".join(line).encode()  # which is a ValueError for a lone surrogate
     if odd := line.keys() - numbers(line).keys():
         raise ValueError(f"expected numbers, got other values in {sorted(odd)}")
     step = int(line["env_steps"])
     points = []
-    for key, value in line.items():
+    for key, number in line.items():
+        value = float(number)  # Aim takes ints of 64 bits alone
         head, _, goal_type = key.partition("/")
         if key in ("env_steps", *AXES):
             continue
@@ -107,13 +109,14 @@ def of_samples(line: Mapping[str, Any]) -> list[Point]:
     """A line of `samples.jsonl`: the episodes as text, and the distributions over the actions of all their states.
 
     Raises:
-        ValueError: it does not hold episodes.
+        ValueError: it does not hold episodes, or a text is not valid Unicode.
     """
     found, context = _Samples.model_validate(line), {"subset": "train"}
     step, steps = found.env_steps, [s for episode in found.episodes for s in episode.steps]
-    q = [value for s in steps for value in s.q]
+    q, texts = [value for s in steps for value in s.q], [as_text(episode) for episode in found.episodes]
+    "".join(texts).encode()
     points = [
-        Point("episodes", [as_text(episode) for episode in found.episodes], step, context),
+        Point("episodes", texts, step, context),
         Point("action_probabilities", [p for s in steps for p in s.probabilities], step, context),
     ]
     return [*points, Point("q_values", q, step, context)] if q else points
@@ -143,7 +146,7 @@ def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:
     """The counters in every context of `points`."""
     contexts = {tuple(point.context.items()): point for point in points}.values()
     known = [axis for axis in AXES if axis in counters]
-    return [Point(axis, counters[axis] or _ZERO, p.step, p.context) for p in contexts for axis in known]
+    return [Point(axis, float(counters[axis]) or _ZERO, p.step, p.context) for p in contexts for axis in known]
 
 
 def algorithm(config: Config) -> str:

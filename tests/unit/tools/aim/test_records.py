@@ -61,6 +61,14 @@ def test_the_summary_gives_the_evaluations_before_and_after() -> None:
     assert [p.value for p in found if p.name == "seconds" and p.step == 64] == [3.0]
 
 
+def test_numbers_are_floats_since_aim_refuses_large_ints() -> None:
+    points = of_metrics({"env_steps": 32, "updates": 2**64, "q": 2**64})
+    assert [(point.name, point.value, type(point.value)) for point in points] == [
+        ("q", 2.0**64, float),
+        ("updates", 2.0**64, float),
+    ]
+
+
 def test_a_summary_of_a_run_that_has_just_started_gives_nothing() -> None:
     assert of_summary({}) == []
     assert {p.step for p in of_summary({"success_before": {"overall": 0.1}, "success_after": None})} == {0}

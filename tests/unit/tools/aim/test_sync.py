@@ -14,13 +14,14 @@ DAMAGED = [
     b"\xff",
     b"{",
     b"[" * 9999,
-    *map(str.encode, ["[]", "null", "3", "{}", '{"success": 1}']),
+    *map(str.encode, ["[]", "null", "3", "{}", '{"success": 1}', r'{"env_steps": 7, "\ud800": 1}']),
     *(f'{{"env_steps": {steps}}}'.encode() for steps in ("null", '"32"', "3.5", "-1", "true", "1" + "0" * 400)),
     *(f'{{"env_steps": 7, "{key}": {value}}}'.encode() for key in ("q", "updates", "seconds")
       for value in ("null", '"x"', "[]", "{}", "true", "NaN", "1" + "0" * 400)),
 ]  # fmt: skip
+ODD: list[object] = [[None], "\ud800", ["\ud800"]]
 STEP = {"observation": "o", "actions": ["a"], "probabilities": [1.0], "q": [0.5], "taken": 0, "achieved": []}
-HOSTILE = [None, "x", "\ud800", 3, [], [None], ["x"], [[]], {}, 10**400, [10**400], [0.5, 0.5]]
+HOSTILE = [None, "x", "\ud800", ["\ud800"], 3, [], [None], ["x"], [[]], {}, 10**400, [10**400], [0.5, 0.5]]
 
 
 def points(line: dict[str, object]) -> list[Point]:
@@ -52,7 +53,7 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_samples_with_a_value_of_another_kind_are_left_out_and_counted(key: str, tmp_path: Path) -> None:
     file = tmp_path / "samples.jsonl"
     steps = [{name: value for name, value in STEP.items() if name != key}]
-    steps += [{**STEP, key: value} for value in HOSTILE if type(value) is not type(STEP[key]) or value == [None]]
+    steps += [{**STEP, key: value} for value in HOSTILE if type(value) is not type(STEP[key]) or value in ODD]
     episodes = [{"goal": "g", "goal_type": "t", "success": True, "steps": [step]} for step in [STEP, *steps]]
     lines = [{"env_steps": 32, "episodes": [episode]} for episode in episodes]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
