@@ -126,7 +126,7 @@ def _read(settings: ModelConfig, text: ModelText, device: torch.device) -> PreTr
 
 
 def _check_parts(source: str) -> None:
-    """Refuse an index of safetensors that names other files: transformers would unpickle them."""
+    """Refuse an index of safetensors that names other files, which transformers would unpickle, or files elsewhere."""
     index = cached_file(
         source,
         SAFE_WEIGHTS_INDEX_NAME,
@@ -139,6 +139,8 @@ def _check_parts(source: str) -> None:
         raise ValueError(f"{index} is not an index of weights") from error
     if pickles := [part for part in parts if not part.endswith(".safetensors")]:
         raise ValueError(f"{index} names {pickles[0]}; only *.safetensors are read, never pickles")
+    if elsewhere := [part for part in parts if Path(part).name != part]:  # not among the files that were checked
+        raise ValueError(f"{index} names {elsewhere[0]}; expected files beside it")
 
 
 def load_text(settings: ModelConfig) -> ModelText:

@@ -137,6 +137,15 @@ def test_what_is_no_file_is_refused_at_once(name: str, planted: Callable[[Path],
         load_model(ModelConfig(name=str(folder)), torch.device("cpu"))
 
 
+@pytest.mark.parametrize("part", ["../part.safetensors", "parts/part.safetensors"])
+def test_an_index_names_files_beside_it(part: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(BUILTIN, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"a": part}}))
+    with pytest.raises(ModelError, match=f"names {part}; expected files beside it"):
+        load_model(ModelConfig(name=str(folder)), torch.device("cpu"))
+
+
 def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
     folder = shutil.copytree(BUILTIN, tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
