@@ -1,7 +1,8 @@
 """Success on fresh episodes."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -65,7 +66,19 @@ def evaluate(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
         spl=float(np.mean(known)) if len(known) == len(played) and _optimal(env, played[0]) is not None else None,
         episodes=len(played),
+        repeated=_repeated([episode for episode in played if not episode.success]),
     )
+
+
+def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
+    """See `Evaluation.repeated`."""
+    actions = [
+        [episode.observation(t).actions[decision.action] for t, decision in enumerate(episode.decisions)]
+        for episode in episodes
+    ]
+    pairs = [pair for each in actions for pair in pairwise(each)]
+    again = Counter(action for before, action in pairs if action == before)
+    return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")
 
 
 def _efficiency(env: TextEnv, episode: Episode) -> float | None:

@@ -68,20 +68,6 @@ class Loop:
             self.window.add(self._parts.handoff.deliver(learned.published))
             self.progress.updates = self._parts.learners.updates
 
-    def why_no_update(self) -> str | None:
-        """Why no update has been made, and what would allow one; None if one has, or if it is too early to say."""
-        progress, config = self.progress, self._config
-        if progress.updates or self._pending_updates or not progress.env_steps:
-            return None
-        if progress.env_steps - config.algo.update_interval < config.random_steps:
-            return f"all steps were random play; take more, or lower replay.random_steps ({config.random_steps:,})"
-        each = progress.env_steps // config.env.copies
-        cause = self._parts.collector.experience.missing() if progress.episodes else "no episode has ended"
-        return (
-            f"{cause}, after {each:,} steps in each of {config.env.copies} copies of the environment. Take more steps, "
-            "fewer copies (env.copies), or shorter episodes (the environment's limit, often env.options.max_steps)"
-        )
-
     def start_up(self, display: Display, check: Callable[[], None]) -> None:
         """Wait for the other processes, if there are any; `publish` then brings the first adapter to the engines.
 

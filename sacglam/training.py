@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sacglam.evaluate import EVALUATIONS_AFTER, evaluate
 from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
 from sacglam.prompt import Prompt
-from sacglam.runs import checkpoint
+from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import LineLog, RunDirectory, write_files
 from sacglam.runs.display import Display
@@ -40,7 +41,6 @@ from sacglam.types import Evaluation
 # Streams of evaluation episodes: before and after a run play the same ones, and training none of them.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1
 _SAMPLED = 0x5A3D  # the stream of sampled actions after training
-_COLLAPSED = 0.2  # share of the random policy's entropy below which hardly anything is explored
 
 
 @memory_explained()
@@ -100,6 +100,7 @@ class Run:
         self._sidecar = sidecar_for(directory, config.tracking, display)
         self._saved_at: int | None = None
         self._ready = False  # to take steps and checkpoints
+        self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
@@ -178,17 +179,37 @@ class Run:
         if self._due(self._config.evaluation.every_steps):
             self._append(self._interim_evaluation())
         if self._due(self._config.tracking.samples_every_steps):
-            self._samples.append({**self._counters(), "episodes": self._sample()})
+            self._samples.append({**self._counters(), "episodes": self._sample(self._config.tracking.samples_episodes)})
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
-        self._warn_halfway()
+        self._note_warnings()
         self._display.advance(progress.env_steps)
 
-    def _warn_halfway(self) -> None:
-        """Note once that half of the steps are gone without an update, while there is time to start again."""
-        now, half, random = self._loop.progress.env_steps, self._config.steps / 2, self._config.random_steps
-        if now - self._config.algo.update_interval < half <= now and now > random and self._loop.why_no_update():
-            self._display.note(f"no update yet after half of the steps: {self._loop.why_no_update()}")
+    def _note_warnings(self) -> None:
+        """Note why the run may not learn, while there is time to start again: each cause once."""
+        now, interval, steps = self._loop.progress.env_steps, self._config.algo.update_interval, self._config.steps
+        due = any(now - interval < share * steps <= now < steps for share in diagnosis.CHECKS)
+        found = self._diagnose({}) if due and now > self._config.random_steps else {}
+        for rule in [rule for rule in found if rule not in self._noted]:
+            self._display.note(f"warning after {now:,} of {steps:,} steps: {found[rule]}")
+        self._noted.update(found)
+
+    def _diagnose(self, after: Mapping[str, Evaluation]) -> dict[str, str]:
+        """Why the run does not learn, if it does not: messages by rule."""
+        progress, start = self._loop.progress, self._directory.summary() or {}
+        evidence = diagnosis.Evidence(
+            config=self._config,
+            lines=self._log.lines(),
+            env_steps=progress.env_steps,
+            episodes=progress.episodes,
+            updates=self._parts.learners.begun,
+            missing=self._parts.collector.experience.missing(),
+            random_success=start["success_random"]["overall"],
+            after=after,
+        )
+        if evidence.stuck and evidence.sac:
+            evidence = replace(evidence, played=self._sample(diagnosis.PLAYED))
+        return diagnosis.diagnose(evidence)
 
     def _due(self, every: int) -> bool:
         """Whether the last interval reached or passed a multiple of `every` environment steps; 0 is never."""
@@ -233,13 +254,8 @@ class Run:
     def _warn_of_collapse(self) -> None:
         """Note a policy that is almost deterministic before it has learned anything."""
         policies = self._parts.scorer.log_policy(first_states(self._config))
-        entropy, uniform = mean_entropy(policies), uniform_entropy(policies)
-        if entropy < _COLLAPSED * uniform:
-            self._display.note(
-                f"the untrained policy hardly explores: its mean entropy in first states is {entropy:.3f} nats, the "
-                f"random policy's {uniform:.3f}. It will learn little. Set policy.temperature=auto or "
-                "policy.length_normalised=true, or name the possible actions in the observations"
-            )
+        if message := diagnosis.collapsed_start(mean_entropy(policies), uniform_entropy(policies)):
+            self._display.note(message)
 
     def _evaluate_end(self, stop: StopSignal) -> dict[str, Evaluation]:
         """The trained policy on the goals of training and on those held out, if the budget is spent."""
@@ -256,7 +272,7 @@ class Run:
         """Write the summary and, of a finished run, the agent; the summary."""
         parts = self._parts
         end = summary_of_end(self._config, self._loop.progress, parts.clock.seconds, self._processes(), after)
-        summary = {**start, **end, "no_update": self._loop.why_no_update()}
+        summary = {**start, **end, "warnings": list(self._diagnose(after).values()) if after else []}
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
@@ -292,13 +308,13 @@ class Run:
             metrics |= {f"{prefix}/{name}": value for name, value in found.success.items()}
         return metrics
 
-    def _sample(self) -> list[dict[str, Any]]:
+    def _sample(self, episodes: int) -> list[dict[str, Any]]:
         with self._parts.clock.phase("samples"):
             return sample_episodes(
                 lambda: build_env(self._config),
                 self._parts.scorer,
                 self._parts.learners.q_values,
-                self._config.tracking.samples_episodes,
+                episodes,
                 np.random.default_rng([self._config.seed, _SAMPLES, self._loop.progress.env_steps]),
                 Prompt(self._config.prompt),
             )

@@ -130,9 +130,10 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
         rates = [summary[f"success_{when}"].get(name) for when in columns]
         table.add_row(escape(name), *("" if rate is None else f"{rate:.3f}" for rate in rates))
     console.print(table)
-    if summary.get("no_update"):  # not in older runs
-        why = escape(summary["no_update"])
-        console.print(f"[bold yellow]No update was made, so this is the untrained model:[/] {why}", soft_wrap=True)
+    if summary["updates"] == 0:
+        console.print("[bold yellow]No update was made, so this is the untrained model", soft_wrap=True)
+    for warning in summary.get("warnings", ()):  # not in older runs
+        console.print(f"[bold yellow]Warning:[/] {escape(warning)}", soft_wrap=True)
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "

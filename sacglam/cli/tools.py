@@ -21,6 +21,7 @@ def envs(
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it.", metavar="KEY=VALUE")] = None,
     episodes: Annotated[int, typer.Option(help="Random episodes to check it with.", min=1)] = 100,
+    steps: Annotated[int, typer.Option(help="Steps after which these episodes are cut.", min=1)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the environments and their number of goals by type, to train on and held out.
@@ -36,7 +37,7 @@ def envs(
     if check is not None:
         settings = configuration.load(None, [f"env.name={check}", *(f"env.options.{each}" for each in set_ or [])]).env
         with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
-            trial = check_env(lambda: make(settings.name, **settings.options), episodes)
+            trial = check_env(lambda: make(settings.name, **settings.options), episodes, steps=steps)
         if as_json:
             print(json.dumps(asdict(trial)))
         else:
@@ -46,8 +47,8 @@ def envs(
                 f"{trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} other goals achieved, "
                 f"up to {trial.most_actions} actions",
             )
-            for note in filter(None, [*trial.notes, trial.hindsight]):
-                print_plain(console, note)
+            for line in trial.findings():
+                print_plain(console, line)
         return
     found = [asdict(description) for description in describe()]
     if as_json:

@@ -7,14 +7,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from statistics import median
 from typing import Any
 
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import evaluation_goals, member
+from sacglam.envs.plain import shown
 from sacglam.errors import EnvironmentContractError
+from sacglam.types import Observation, Step
 
 _EPISODES, _STEPS = 8, 50
 _CONTEXT = 50  # characters before the first difference of two answers; twice as many are shown after it
+_NAMED = 3  # of the goals that were never achieved
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,51 @@ class Trial:
     notes: tuple[str, ...]
     hindsight: str
     """What the achievements mean for hindsight, if there is nothing to relabel or nothing else to learn from."""
+    longest: int
+    """Steps of the longest episode."""
+    cut: int
+    """Episodes that this trial ended at its own limit of steps."""
+    achieving: int
+    """Episodes that achieved a goal, their own or another."""
+    first_achievement: float | None
+    """Median number of steps to the first achievement in these."""
+    never_achieved: int
+    """Training goals that no episode achieved."""
+    never_achieved_some: tuple[str, ...]
+    repeated: int
+    """Pairs of observation and action that were seen more than once."""
+    alike: int
+    """Those of them that were followed by different observations or achievements."""
+    alike_example: str
+
+    def findings(self) -> list[str]:
+        """What there is to say about learning in this environment, as lines of text."""
+        length = f"The longest episode took {self.longest:,} steps"
+        if self.cut:
+            length = f"{self.cut} episodes were still going after {self.longest:,} steps, the limit of this check"
+        lines = [*self.notes, length + "."]
+        if self.first_achievement is not None:
+            lines.append(
+                f"{self.achieving} episodes achieved a goal, the first one at step {self.first_achievement:g} (median)."
+            )
+        if self.never_achieved:
+            some = ", ".join(map(shown, self.never_achieved_some))
+            lines.append(f"Never achieved: {self.never_achieved:,} of {self.goals:,} training goals, such as {some}.")
+        if self.alike:
+            lines.append(
+                f"Of {self.repeated:,} actions taken more than once in a state that reads the same, {self.alike:,} had "
+                f"different consequences: {self.alike_example}. Either the environment is random, or its observations "
+                "hide something; in that case prompt.history may help."
+            )
+        return [*lines, *filter(None, [self.hindsight])]
 
 
-def check_env(make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeats: bool = True) -> Trial:
+def check_env(
+    make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeats: bool = True, steps: int = _STEPS
+) -> Trial:
     """Play random episodes in two copies at once, and hold their answers against the contract and each other.
+
+    Episodes that are still going after `steps` steps are left there.
 
     The second copy plays a step of another episode before each, which must not matter. If the environment need not
     repeat itself (`repeats` false), there is one copy. For tests of your own:
@@ -53,14 +98,36 @@ def check_env(make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeat
         for other in others:
             other.reset(goals[0], episode)
             other.step(0)
-        _play(copies, goal, seed, rng, seen)
+        _play(copies, goal, seed, rng, seen, steps)
     for (what, was, remedy), (_, now, _) in zip(before, _of_the_process(), strict=True):
         if now != was:
             raise EnvironmentContractError(f"the environment changed {what} from {was} to {now}, {remedy}")
-    notes = tuple((member(first, "notes") or tuple)())
-    hindsight = _hindsight(seen.successes, len(seen.others), f"in {episodes} random episodes of at most {_STEPS} steps")
-    counts = (episodes, seen.steps, seen.successes, len(goals), seen.most_actions, len(seen.others))
-    return Trial(*counts, notes, hindsight)
+    never = [goal for goal in goals if goal not in seen.achieved]
+    alike = [example for example in seen.alike.values() if example]
+    return Trial(
+        episodes=episodes,
+        steps=sum(seen.lengths),
+        successes=seen.successes,
+        goals=len(goals),
+        most_actions=seen.most_actions,
+        others_achieved=len(seen.others),
+        notes=tuple((member(first, "notes") or tuple)()),
+        hindsight=_hindsight(
+            seen.successes, len(seen.others), f"in {episodes} random episodes of at most {steps} steps"
+        ),
+        longest=max(seen.lengths),
+        cut=seen.cut,
+        achieving=len(seen.first),
+        first_achievement=median(seen.first) if seen.first else None,
+        never_achieved=len(never),
+        never_achieved_some=tuple(never[:_NAMED]),
+        repeated=len(seen.alike),
+        alike=len(alike),
+        alike_example=alike[0] if alike else "",
+    )
+
+
+_Pair = tuple[Observation, int]  # what is seen, and the action taken there
 
 
 def _of_the_process() -> list[tuple[str, str, str]]:
@@ -87,27 +154,63 @@ def _of_the_process() -> list[tuple[str, str, str]]:
 class _Seen:
     """What the episodes so far have shown."""
 
-    steps: int = 0
+    lengths: list[int] = field(default_factory=list)
     successes: int = 0
     most_actions: int = 0
+    cut: int = 0
+    achieved: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
+    first: list[int] = field(default_factory=list)  # steps to the first achievement, where there was one
+    followed: dict[_Pair, Observation] = field(default_factory=dict)
+    achieving: dict[tuple[str, _Pair], tuple[set[str], set[str]]] = field(default_factory=dict)
+    alike: dict[_Pair, str] = field(default_factory=dict)  # how what followed a pair seen again differed; empty: not
+
+    def compare(self, goal: str, seen: Observation, action: int, step: Step, before: set[str]) -> None:
+        """Compare what followed an action with what followed it earlier in a state that reads the same.
+
+        `before` are the goals achieved earlier in the episode, which a step does not list again. Achievements are
+        compared under the same goal only, since some environments list no others. Ends are not compared: they depend
+        on the goal and on the number of steps.
+        """
+        pair, achieved, differences = (seen, action), set(step.achieved), []
+        if not (step.terminated or step.truncated):
+            if pair in self.followed:
+                before_and_now = (self.followed[pair], step.observation)
+                texts = _differing(*(f"{each.text!r} {[*each.actions]}" for each in before_and_now))
+                differences.append(f"led to {texts[0]} and to {texts[1]}" if texts[0] != texts[1] else "")
+            self.followed.setdefault(pair, step.observation)
+        gained, had = self.achieving.setdefault((goal, pair), (achieved, before))
+        if gained is not achieved:
+            some = sorted((achieved - gained - had) | (gained - achieved - before))
+            differences.append(f"achieved {some[0]!r} and did not, with the goal {goal!r}" if some else "")
+        for difference in differences:
+            said = difference and f"{seen.actions[action]!r} in {seen.text[: 3 * _CONTEXT]!r} {difference}"
+            self.alike[pair] = self.alike.get(pair) or said
 
 
-def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, seen: _Seen) -> None:
+def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, seen: _Seen, steps: int) -> None:
     """A random episode in all copies."""
-    shown = f"goal {goal!r}, seed {seed}"
-    observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {shown}")
+    where = f"goal {goal!r}, seed {seed}"
+    observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {where}")
     copies[0].optimal_length()
-    for t in range(1, _STEPS + 1):
+    achieved: set[str] = set()
+    for t in range(1, steps + 1):
         seen.most_actions = max(seen.most_actions, len(observation.actions))
         action = rng.randrange(len(observation.actions))
-        step = _agreed([copy.step(action) for copy in copies], f"after {t} steps of {shown}")
+        step = _agreed([copy.step(action) for copy in copies], f"after {t} steps of {where}")
+        seen.compare(goal, observation, action, step, set(achieved))
         observation = step.observation
-        seen.steps += 1
-        seen.others.update(achieved for achieved in step.achieved if achieved != goal)
+        if step.achieved and not achieved:
+            seen.first.append(t)
+        achieved.update(step.achieved)
         if step.terminated or step.truncated:
-            seen.successes += goal in step.achieved
-            return
+            break
+    else:
+        seen.cut += 1
+    seen.lengths.append(t)
+    seen.successes += goal in achieved
+    seen.achieved |= achieved
+    seen.others |= achieved - {goal}
 
 
 def _goals(copies: Sequence[TextEnv]) -> Sequence[str]:
@@ -145,12 +248,16 @@ def _hindsight(successes: int, others: int, where: str) -> str:
 def _agreed(answers: list[Any], when: str) -> Any:
     """The answer of all copies."""
     if answers[0] != answers[-1]:
-        said = [repr(answer) for answer in (answers[0], answers[-1])]
-        start = next((i for i, (a, b) in enumerate(zip(*said, strict=False)) if a != b), 0) - _CONTEXT
-        shown = [f"...{text[max(start, 0) :][: 3 * _CONTEXT]}..." for text in said]
+        said = _differing(repr(answers[0]), repr(answers[-1]))
         raise EnvironmentContractError(
-            f"the environment does not repeat itself: {when}, one copy answers {shown[0]}, another {shown[1]}. "
+            f"the environment does not repeat itself: {when}, one copy answers {said[0]}, another {said[1]}. "
             "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false, and "
             "train without exact resume"
         )
     return answers[0]
+
+
+def _differing(*texts: str) -> list[str]:
+    """Two texts around the first difference between them."""
+    start = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0) - _CONTEXT
+    return [f"...{text[max(start, 0) :][: 3 * _CONTEXT]}..." for text in texts]

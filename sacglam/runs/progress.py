@@ -1,5 +1,6 @@
 """How far a run is, and the means of its metrics since the last line of metrics.jsonl."""
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,8 +43,9 @@ class MetricsWindow:
         """Episodes that ended; success by the type of their goals is a mean since the last flush."""
         for episode in episodes:
             self._recent.append(episode.success)
-            success = {f"success/{goal_type(episode.goal)}": float(episode.success)}
-            self.add({"episode_length": float(len(episode.steps)), **success})
+            success, achieved = float(episode.success), sum(len(step.achieved) for step in episode.steps)
+            self.add({"episode_length": float(len(episode.steps)), f"success/{goal_type(episode.goal)}": success})
+            self.add({"episode_success": success, "goals_achieved": float(achieved), **_entropy_share(episode)})
 
     @property
     def success(self) -> float | None:
@@ -68,3 +70,10 @@ class MetricsWindow:
         if min(self._counts.values(), default=1) < 1 or not all(type(each) is bool for each in state["recent"]):
             raise ValueError("the window of its metrics counts nothing, or holds what is no success")
         self._recent = deque(state["recent"], maxlen=_RECENT_EPISODES)
+
+
+def _entropy_share(episode: Episode) -> dict[str, float]:
+    """The policy's entropy over the random policy's, as sampled: -sum log pi(a|s) / sum ln |A|; none without choices."""
+    uniform = sum(math.log(len(episode.observation(t).actions)) for t in range(len(episode.steps)))
+    sampled = -sum(decision.log_prob for decision in episode.decisions)
+    return {"entropy_share": sampled / uniform} if uniform else {}

@@ -55,6 +55,7 @@ class _End(_Start):
     platform: str
     machine: dict[Literal["cpu", "cores"], str | int] | None = None
     versions: dict[str, str]
+    warnings: list[str] = []
 
 
 def whole(found: Mapping[str, Any]) -> bool:
@@ -162,8 +163,10 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
         table = [["Goals", "Random policy", "Untrained", "Trained"], ["---"] * 4, *rows]
         success = f"Success in {summary['evaluation_episodes']} fresh episodes; both of the model's are greedy.\n\n"
         success += "".join(f"| {' | '.join(row)} |\n" for row in table)
-    if summary.get("no_update"):
-        success += f"\nNo update was made, so this is the untrained model: {summary['no_update']}.\n"
+    if summary.get("updates") == 0:
+        success += "\nNo update was made, so this is the untrained model.\n"
+    for warning in summary.get("warnings", ()):  # not in older runs
+        success += f"\nThe run warned: {warning}.\n"
     policy = config.policy
     return _CARD.format(
         quoted=json.dumps(config.model.name),

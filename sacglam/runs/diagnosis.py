@@ -1,0 +1,229 @@
+"""Why a run does not learn: messages from its own numbers, each with what was seen, the likely cause and a remedy."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sacglam.config import Config
+from sacglam.types import Evaluation
+
+CHECKS = (0.5, 0.75)
+"""Shares of the budget at which a run that trains is diagnosed. The first looks for a lack of experience alone."""
+PLAYED = 32
+"""Episodes in which Q is compared with the return."""
+_GOOD = 0.9  # success at which there is nothing to diagnose
+_MARGIN = 0.05  # of success, above the random policy or an earlier quarter of the run
+_COLLAPSED_START, _COLLAPSED, _CEILING = 0.2, 0.05, 0.95  # shares of the random policy's entropy
+_CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
+_GAP = 0.15  # of greedy success below sampled
+_TOO_SHORT = 2  # times the budget
+_OPEN = "policy.temperature=auto or policy.length_normalised=true"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run knows of itself."""
+
+    config: Config
+    lines: Sequence[Mapping[str, Any]]
+    """Those of metrics.jsonl."""
+    env_steps: int
+    episodes: int
+    updates: int
+    missing: str
+    """What the experience lacks for an update; empty if nothing."""
+    random_success: float
+    after: Mapping[str, Evaluation]
+    """The final evaluations: `train` (greedy) and `sampled`; empty while the run trains."""
+    played: Sequence[Mapping[str, Any]] = ()
+    """Episodes as in samples.jsonl, in which Q is compared with the return."""
+
+    def mean(self, name: str, quarter: int) -> float | None:
+        """Mean of a metric over the lines of one quarter (1 to 4) of the steps taken; None if there are none."""
+        start, end = (self.env_steps * each / 4 for each in (quarter - 1, quarter))
+        values = [line[name] for line in self.lines if name in line and start < line["env_steps"] <= end]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def success(self) -> tuple[float, float] | None:
+        """Training success in the third and in the last quarter of the steps; None if no episode ended in one."""
+        earlier, now = self.mean("episode_success", 3), self.mean("episode_success", 4)
+        return None if earlier is None or now is None else (earlier, now)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether success is low and does not rise, when a slow start is no longer an explanation."""
+        if self.env_steps < CHECKS[-1] * self.config.steps or self.success is None:
+            return False
+        earlier, now = self.success
+        return now - earlier < _MARGIN and now < min(_GOOD, max(0.5, self.random_success + _MARGIN))
+
+    @property
+    def sac(self) -> bool:
+        """Whether the algorithm has replay and Q."""
+        return self.config.algo.type == "sac"
+
+
+def diagnose(evidence: Evidence) -> dict[str, str]:
+    """The messages that apply, by the name of their rule; none for a run that learns."""
+    for rules in (_ROOTS, _RULES, (_no_better,)):  # what comes first explains what comes after
+        if found := {rule.__name__: message for rule in rules if (message := rule(evidence))}:
+            return found
+        if evidence.after and evidence.after["train"].success["overall"] >= _GOOD:
+            break
+    return {}
+
+
+def collapsed_start(entropy: float, uniform: float) -> str | None:
+    """What to say of an untrained policy, from its mean entropy in first states and the random policy's, in nats."""
+    if entropy >= _COLLAPSED_START * uniform:
+        return None
+    return (
+        f"the untrained policy hardly explores: its mean entropy in first states is {entropy:.3f} nats, the "
+        f"random policy's {uniform:.3f}. It will learn little. Set {_OPEN}, or name the possible actions in the "
+        "observations"
+    )
+
+
+def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[float, int] | None:
+    """Correlation of Q of the action taken with the discounted return that followed, and the number of steps.
+
+    None where there are too few steps, successes or failures to tell; 0 where Q is constant.
+    """
+    successes = sum(episode["success"] for episode in played)
+    pairs = [
+        (step["q"][step["taken"]], gamma**left * episode["success"])
+        for episode in played
+        for left, step in enumerate(reversed(episode["steps"]))
+    ]
+    if len(pairs) < _LEAST_STEPS or min(successes, len(played) - successes) < _LEAST_EPISODES:
+        return None
+    pairs_N2 = np.array(pairs)
+    return (float(np.corrcoef(pairs_N2.T)[0, 1]) if np.ptp(pairs_N2[:, 0]) else 0.0), len(pairs)
+
+
+def _no_experience(evidence: Evidence) -> str | None:
+    steps, config = evidence.env_steps, evidence.config
+    if not steps or (evidence.updates and evidence.episodes):
+        return None
+    effect = "success is unknown" if evidence.updates else "no update has been made"
+    if steps - config.algo.update_interval < config.random_steps:
+        return (
+            f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"
+        )
+    cause = evidence.missing if evidence.episodes else "no episode has ended"
+    return (
+        f"{effect}: {cause}, after {steps // config.env.copies:,} steps in each copy of the environment "
+        f"(env.copies={config.env.copies}). Raise steps, use fewer copies, or make episodes shorter (the environment's "
+        "limit, often env.options.max_steps)"
+    )
+
+
+def _nothing_achieved(evidence: Evidence) -> str | None:
+    lines = [line for line in evidence.lines if "goals_achieved" in line]
+    if not lines or any(line["episode_success"] for line in lines):
+        return None
+    hindsight = evidence.sac and evidence.config.replay.hindsight
+    if not any(line["goals_achieved"] for line in lines):
+        return (
+            f"no goal was achieved in {evidence.episodes:,} episodes, neither an episode's own nor another: there is "
+            f"no reward{', and hindsight has nothing to relabel' if hindsight else ''}. Add easier goals, list them in "
+            "Step.achieved, or allow longer episodes; sacglam envs --check shows what random play achieves"
+        )
+    if hindsight:
+        return None
+    return (
+        f"none of {evidence.episodes:,} episodes achieved its own goal, and without hindsight the other goals that "
+        "were achieved teach nothing. Use algo.type=sac with replay.hindsight=true, or add easier goals"
+    )
+
+
+def _entropy(evidence: Evidence) -> str | None:
+    share = evidence.mean("entropy_share", 4)
+    if share is None or not evidence.stuck or _COLLAPSED <= share <= _CEILING:
+        return None
+    weight = "algo.alpha.target_entropy and algo.alpha.init" if evidence.sac else "algo.entropy_coef"
+    seen = f"its entropy is {share:.0%} of the random policy's, and {_stays(evidence)}"
+    if share < _COLLAPSED:
+        return (
+            f"the policy hardly explores any more: {seen}. It became certain before it was right. Raise {weight}, "
+            f"lower algo.actor_lr, or set {_OPEN}"
+        )
+    return (
+        f"the policy is still almost random: {seen}. Updates are too few or too small, or entropy counts for too much. "
+        f"Raise {_more_updates(evidence)} or algo.actor_lr, or lower {weight}"
+    )
+
+
+def _q_values(evidence: Evidence) -> str | None:
+    found = correlation(evidence.played, evidence.config.algo.gamma)
+    if found is None or found[0] >= _CORRELATED or not evidence.stuck:
+        return None
+    return (
+        f"Q does not predict the return: over {found[1]:,} steps of {len(evidence.played)} episodes their correlation "
+        f"is {found[0]:.2f}, and {_stays(evidence)}. The critic has not learnt what leads to the goal, and the policy "
+        "follows it. Raise algo.critic_lr, algo.updates_per_interval or algo.n_step; if different states look alike "
+        "(sacglam envs --check), set prompt.history"
+    )
+
+
+def _greedy(evidence: Evidence) -> str | None:
+    if not evidence.after:
+        return None
+    greedy, sampled = evidence.after["train"], evidence.after["sampled"]
+    low, high = greedy.success["overall"], sampled.success["overall"]
+    if high - low <= max(_GAP, 2 * math.sqrt(0.5 / greedy.episodes)):  # two standard errors of the difference at most
+        return None
+    share, action = greedy.repeated
+    loop = f" ({share:.0%} of the actions in failed episodes repeat the one before, most often {action!r})"
+    return (
+        f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
+        f"into loops{loop if action else ''}. Raise steps, set prompt.history=1 so that the policy sees its last action, or "
+        "sample actions (sacglam evaluate --sample)"
+    )
+
+
+def _budget(evidence: Evidence) -> str | None:
+    late = [line for line in evidence.lines if "episode_success" in line and line["env_steps"] > evidence.env_steps / 2]
+    if not evidence.after or evidence.success is None or len(late) < 3:
+        return None
+    earlier, now = evidence.success
+    if now - earlier < max(_MARGIN, 2 * math.sqrt(2 / evidence.episodes)):  # two standard errors at most
+        return None
+    times = round(1 + (_GOOD - now) / (now - earlier) / 4, 1)
+    if times <= _TOO_SHORT:
+        return None
+    return (
+        f"the budget is too short: training success was {earlier:.2f} in the third quarter of the steps and {now:.2f} "
+        f"in the last; at that rate it takes {times} times the budget to reach {_GOOD}. Raise steps to "
+        f"{int(times * evidence.config.steps):,}, or learn more from each step ({_more_updates(evidence)})"
+    )
+
+
+def _no_better(evidence: Evidence) -> str | None:
+    random = evidence.random_success
+    if not evidence.after or random >= _GOOD:
+        return None
+    greedy, sampled = (evidence.after[name].success["overall"] for name in ("train", "sampled"))
+    if max(greedy, sampled) >= random + _MARGIN:
+        return None
+    return (
+        f"success is no better than the random policy's {random:.2f}: {greedy:.2f} greedy, {sampled:.2f} sampled, and "
+        "no single cause stands out. Read the episodes in samples.jsonl, and 'When a run does not learn' in "
+        "docs/environments.md"
+    )
+
+
+def _more_updates(evidence: Evidence) -> str:
+    return "algo.updates_per_interval" if evidence.sac else "algo.epochs"
+
+
+def _stays(evidence: Evidence) -> str:
+    return f"success stays at {evidence.mean('episode_success', 4):.2f}"
+
+
+_ROOTS = (_no_experience, _nothing_achieved)
+_RULES = (_entropy, _q_values, _greedy, _budget)

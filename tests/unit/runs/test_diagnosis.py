@@ -1,0 +1,191 @@
+"""The diagnosis of a run, from numbers worked out by hand."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sacglam import config as configuration
+from sacglam.runs.diagnosis import Evidence, collapsed_start, correlation, diagnose
+from sacglam.types import Evaluation
+
+RANDOM = 0.1
+
+
+def config(**values: Any) -> configuration.Config:
+    return configuration.parse({"steps": 800, "env": {"copies": 8}, **values})
+
+
+def after(greedy: float, sampled: float, repeated: tuple[float, str] = (0.0, ""), episodes: int = 500) -> Any:
+    return {
+        "train": Evaluation({"overall": greedy}, None, episodes, repeated),
+        "sampled": Evaluation({"overall": sampled}, None, episodes),
+    }
+
+
+def lines(*success: float, entropy: float = 0.5, achieved: float = 2.0) -> list[dict[str, float]]:
+    """Eight lines, two for each quarter; `success` by quarter."""
+    return [
+        {
+            "env_steps": 100 * number,
+            "episode_success": success[(number - 1) // 2],
+            "entropy_share": entropy,
+            "goals_achieved": achieved,
+        }
+        for number in range(1, 9)
+    ]
+
+
+PPO = config(algo={"type": "ppo", "update_interval": 64})
+LEARNS = Evidence(
+    config=config(),
+    lines=lines(0.1, 0.4, 0.7, 0.9),
+    env_steps=800,
+    episodes=1600,
+    updates=100,
+    missing="",
+    random_success=RANDOM,
+    after=after(0.95, 0.9),
+)
+STUCK = replace(LEARNS, lines=lines(0.1, 0.1, 0.1, 0.12), after=after(0.3, 0.3))
+
+
+def played(*episodes: tuple[bool, list[float]]) -> list[dict[str, Any]]:
+    """Episodes by success and Q of the action taken, which is the second of two."""
+    return [
+        {"success": success, "steps": [{"q": [9.0, each], "taken": 1} for each in q]} for success, q in episodes * 10
+    ]
+
+
+# Discounted by 0.5 the success returns 0.25, 0.5 and 1.
+FOLLOWS = played((True, [0.3, 0.4, 0.6]), (False, [0.1, 0.2, 0.1]))
+MISSES = played((True, [0.1, 0.2, 0.1]), (False, [0.3, 0.4, 0.6]))
+
+LOW, HIGH = (lines(0.1, 0.1, 0.1, 0.12, entropy=share) for share in (0.01, 0.99))
+CASES = {
+    "no episode has ended": (
+        replace(LEARNS, lines=[], episodes=0, updates=0),
+        "no update has been made: no episode has ended, after 100 steps in each copy of the environment .env.copies=8",
+    ),
+    "no episode has ended, PPO": (
+        replace(LEARNS, config=PPO, lines=[], episodes=0),
+        "success is unknown: no episode has ended",
+    ),
+    "replay is too small": (
+        replace(LEARNS, updates=0, missing="replay.min_size is 500 and ended episodes gave 100 steps"),
+        "no update has been made: replay.min_size is 500 and ended episodes gave 100 steps, after 100 steps",
+    ),
+    "nothing achieved": (
+        replace(LEARNS, lines=lines(0, 0, 0, 0, achieved=0)),
+        "no goal was achieved in 1,600 episodes.*hindsight has nothing to relabel.*Step.achieved",
+    ),
+    "only other goals achieved, PPO": (
+        replace(LEARNS, config=PPO, lines=lines(0, 0, 0, 0)),
+        "none of 1,600 episodes achieved its own goal.*replay.hindsight=true",
+    ),
+    "only other goals achieved, without hindsight": (
+        replace(LEARNS, config=config(replay={"hindsight": False}), lines=lines(0, 0, 0, 0)),
+        "none of 1,600 episodes achieved its own goal",
+    ),
+    "entropy at its ceiling": (
+        replace(STUCK, lines=HIGH),
+        "still almost random: its entropy is 99% of the random policy's, and success stays at 0.12.*target_entropy",
+    ),
+    "entropy at its ceiling, PPO": (
+        replace(STUCK, lines=HIGH, config=PPO),
+        "Raise algo.epochs or algo.actor_lr, or lower algo.entropy_coef",
+    ),
+    "entropy collapsed": (
+        replace(STUCK, lines=LOW),
+        "hardly explores any more: its entropy is 1% of the random policy's, and success stays at 0.12.*temperature",
+    ),
+    "entropy collapsed, while it trains": (
+        replace(STUCK, lines=LOW, after={}),
+        "hardly explores any more",
+    ),
+    "Q without relation to returns": (
+        replace(STUCK, played=MISSES),
+        r"over 60 steps of 20 episodes their correlation is -0.\d\d, and success stays at 0.12.*algo.critic_lr",
+    ),
+    "greedy far below sampled": (
+        replace(STUCK, after=after(0.2, 0.6, (0.8, "Go north"))),
+        r"0.20, far below the 0.60 .*80% of the actions in failed episodes repeat .* often 'Go north'.*prompt.history=1",
+    ),
+    "greedy far below sampled, without repetition": (
+        replace(STUCK, after=after(0.2, 0.6)),
+        "leads into loops. Raise steps",
+    ),
+    # 0.1 a quarter: 0.6 more takes six quarters, so 2.5 budgets.
+    "budget too short": (
+        replace(LEARNS, lines=lines(0.1, 0.1, 0.2, 0.3), after=after(0.3, 0.3)),
+        "0.20 in the third quarter of the steps and 0.30 in the last; .* 2.5 times the budget .*Raise steps to 2,000",
+    ),
+    "no better than random": (
+        replace(STUCK, after=after(0.02, 0.12)),
+        "no better than the random policy's 0.10: 0.02 greedy, 0.12 sampled",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_message_in_the_case_that_it_is_for(name: str) -> None:
+    evidence, said = CASES[name]
+    [message] = diagnose(evidence).values()
+    assert re.search(said, message), message
+
+
+QUIET = {
+    "learns": LEARNS,
+    "learns, and is certain": replace(LEARNS, lines=lines(0.1, 0.5, 0.9, 0.92, entropy=0.01)),
+    "a random environment's optimum": replace(
+        LEARNS, lines=lines(0.2, 0.6, 0.74, 0.74, entropy=0.01), after=after(0.75, 0.74), played=MISSES
+    ),
+    "still random, and rising": replace(
+        STUCK, lines=lines(0.1, 0.1, 0.1, 0.2, entropy=0.99), after=after(0.5, 0.4), episodes=100
+    ),
+    "half done": replace(STUCK, lines=HIGH[:4], env_steps=400, after={}, played=MISSES),
+    "Q is right": replace(STUCK, played=FOLLOWS),
+    "twice the budget would do": replace(LEARNS, lines=lines(0.1, 0.2, 0.4, 0.6), after=after(0.6, 0.6)),
+    "a rise within the noise": replace(
+        LEARNS, lines=lines(0.1, 0.1, 0.2, 0.3), after=after(0.3, 0.3), episodes=100
+    ),
+    "few evaluation episodes": replace(STUCK, after=after(0.3, 0.6, episodes=20)),
+    "random play is good already": replace(
+        STUCK, lines=lines(0.95, 0.95, 0.95, 0.95), random_success=0.95, after=after(0.85, 0.95)
+    ),
+    "nothing yet": replace(LEARNS, lines=[], env_steps=0, episodes=0, updates=0, after={}),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_no_message_without_a_case_for_it(name: str) -> None:
+    assert diagnose(QUIET[name]) == {}
+
+
+def test_a_cause_hides_what_follows_from_it() -> None:
+    evidence = replace(STUCK, lines=lines(0, 0, 0, 0, entropy=0.99, achieved=0), after=after(0.0, 0.0))
+    assert list(diagnose(evidence)) == ["_nothing_achieved"]
+
+
+def test_a_policy_that_hardly_explores_from_the_start() -> None:
+    assert collapsed_start(0.2, 0.9) is None
+    assert "mean entropy in first states is 0.100 nats, the random policy's 0.900" in str(collapsed_start(0.1, 0.9))
+
+
+def test_correlation_of_q_with_returns() -> None:
+    exact = played((True, [0.25, 0.5, 1.0]), (False, [0.0, 0.0, 0.0]))
+    assert correlation(exact, 0.5) == (pytest.approx(1.0), 60)
+    inverse = played((True, [-0.25, -0.5, -1.0]), (False, [0.0, 0.0, 0.0]))
+    assert correlation(inverse, 0.5) == (pytest.approx(-1.0), 60)
+    constant = played((True, [0.3, 0.3, 0.3]), (False, [0.3, 0.3, 0.3]))
+    assert correlation(constant, 0.5) == (0.0, 60)
+
+
+def test_too_few_episodes_for_a_correlation() -> None:
+    exact = played((True, [0.25, 0.5, 1.0]), (False, [0.0, 0.0, 0.0]))
+    assert correlation(exact[:16], 0.5) is None  # 48 steps
+    assert correlation(exact[::2] * 2 + exact[1:4:2], 0.5) is None  # two failures
+    assert correlation((), 0.5) is None
