@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sacglam.config import Config
+from sacglam.config import Config, SacConfig
 from sacglam.types import Evaluation
 
 CHECKS = (0.5, 0.75)
@@ -49,9 +49,12 @@ class Evidence:
 
     @property
     def success(self) -> tuple[float, float] | None:
-        """Training success in the third and in the last quarter of the steps; None if no episode ended in one."""
+        """Training success in the third and in the last quarter of the steps; None if no episode ended in the last.
+
+        The same twice if none ended in the third, so that nothing rises.
+        """
         earlier, now = self.mean("episode_success", 3), self.mean("episode_success", 4)
-        return None if earlier is None or now is None else (earlier, now)
+        return None if now is None else (now if earlier is None else earlier, now)
 
     @property
     def stuck(self) -> bool:
@@ -107,16 +110,19 @@ def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[floa
 
 def _no_experience(evidence: Evidence) -> str | None:
     steps, config = evidence.env_steps, evidence.config
-    if not steps or (evidence.updates and evidence.episodes):
+    warm_up = config.algo.warmup_updates if isinstance(config.algo, SacConfig) else 0
+    if not steps or (evidence.updates > warm_up and evidence.episodes):
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
+    if 0 < evidence.updates <= warm_up:
+        effect = f"the policy has not been trained, since all updates were warm-up (algo.warmup_updates={warm_up})"
     if steps - config.algo.update_interval < config.random_steps:
         return (
             f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"
         )
     cause = evidence.missing if evidence.episodes else "no episode has ended"
     return (
-        f"{effect}: {cause}, after {steps // config.env.copies:,} steps in each copy of the environment "
+        f"{effect}{cause and ': '}{cause}, after {steps // config.env.copies:,} steps in each copy of the environment "
         f"(env.copies={config.env.copies}). Raise steps, use fewer copies, or make episodes shorter (the environment's "
         "limit, often env.options.max_steps)"
     )
@@ -149,8 +155,8 @@ def _entropy(evidence: Evidence) -> str | None:
     seen = f"its entropy is {share:.0%} of the random policy's, and {_stays(evidence)}"
     if share < _COLLAPSED:
         return (
-            f"the policy hardly explores any more: {seen}. It became certain before it was right. Raise {weight}, "
-            f"lower algo.actor_lr, or set {_OPEN}"
+            f"the policy hardly explores: {seen}. It is certain before it is right. If it was so from the start, set "
+            f"{_OPEN}; otherwise raise {weight}, or lower algo.actor_lr"
         )
     return (
         f"the policy is still almost random: {seen}. Updates are too few or too small, or entropy counts for too much. "
@@ -181,8 +187,8 @@ def _greedy(evidence: Evidence) -> str | None:
     loop = f" ({share:.0%} of the actions in failed episodes repeat the one before, most often {action!r})"
     return (
         f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
-        f"into loops{loop if action else ''}. Raise steps, set prompt.history=1 so that the policy sees its last action, or "
-        "sample actions (sacglam evaluate --sample)"
+        f"into loops{loop if action else ''}. Raise steps, set prompt.history=1 so that the policy sees its last "
+        "action, or sample actions (sacglam evaluate --sample)"
     )
 
 

@@ -73,7 +73,7 @@ class MetricsWindow:
 
 
 def _entropy_share(episode: Episode) -> dict[str, float]:
-    """The policy's entropy over the random policy's, as sampled: -sum log pi(a|s) / sum ln |A|; none without choices."""
+    """Sampled entropy of the policy over the random policy's, -sum log pi(a|s) / sum ln |A|; none without choices."""
     uniform = sum(math.log(len(episode.observation(t).actions)) for t in range(len(episode.steps)))
     sampled = -sum(decision.log_prob for decision in episode.decisions)
     return {"entropy_share": sampled / uniform} if uniform else {}

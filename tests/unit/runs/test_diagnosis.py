@@ -78,6 +78,10 @@ CASES = {
         replace(LEARNS, updates=0, missing="replay.min_size is 500 and ended episodes gave 100 steps"),
         "no update has been made: replay.min_size is 500 and ended episodes gave 100 steps, after 100 steps",
     ),
+    "all updates were warm-up": (
+        replace(LEARNS, updates=20),
+        r"the policy has not been trained, .*\(algo.warmup_updates=20\), after 100 steps",
+    ),
     "nothing achieved": (
         replace(LEARNS, lines=lines(0, 0, 0, 0, achieved=0)),
         "no goal was achieved in 1,600 episodes.*hindsight has nothing to relabel.*Step.achieved",
@@ -100,11 +104,15 @@ CASES = {
     ),
     "entropy collapsed": (
         replace(STUCK, lines=LOW),
-        "hardly explores any more: its entropy is 1% of the random policy's, and success stays at 0.12.*temperature",
+        "hardly explores: its entropy is 1% of the random policy's, and success stays at 0.12.*temperature",
     ),
     "entropy collapsed, while it trains": (
         replace(STUCK, lines=LOW, after={}),
-        "hardly explores any more",
+        "hardly explores: ",
+    ),
+    "entropy collapsed, in few lines": (
+        replace(STUCK, lines=LOW[-1:]),
+        "hardly explores: ",
     ),
     "Q without relation to returns": (
         replace(STUCK, played=MISSES),
@@ -112,7 +120,7 @@ CASES = {
     ),
     "greedy far below sampled": (
         replace(STUCK, after=after(0.2, 0.6, (0.8, "Go north"))),
-        r"0.20, far below the 0.60 .*80% of the actions in failed episodes repeat .* often 'Go north'.*prompt.history=1",
+        r"0.20, far below the 0.60 .*80% of the actions in failed episodes repeat .* 'Go north'.*prompt.history=1",
     ),
     "greedy far below sampled, without repetition": (
         replace(STUCK, after=after(0.2, 0.6)),
@@ -149,9 +157,7 @@ QUIET = {
     "half done": replace(STUCK, lines=HIGH[:4], env_steps=400, after={}, played=MISSES),
     "Q is right": replace(STUCK, played=FOLLOWS),
     "twice the budget would do": replace(LEARNS, lines=lines(0.1, 0.2, 0.4, 0.6), after=after(0.6, 0.6)),
-    "a rise within the noise": replace(
-        LEARNS, lines=lines(0.1, 0.1, 0.2, 0.3), after=after(0.3, 0.3), episodes=100
-    ),
+    "a rise within the noise": replace(LEARNS, lines=lines(0.1, 0.1, 0.2, 0.3), after=after(0.3, 0.3), episodes=100),
     "few evaluation episodes": replace(STUCK, after=after(0.3, 0.6, episodes=20)),
     "random play is good already": replace(
         STUCK, lines=lines(0.95, 0.95, 0.95, 0.95), random_success=0.95, after=after(0.85, 0.95)
