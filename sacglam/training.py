@@ -100,6 +100,7 @@ class Run:
         self._sidecar = sidecar_for(directory, config.tracking, display)
         self._saved_at: int | None = None
         self._ready = False  # to take steps and checkpoints
+        self._random_success = 0.0
         self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
 
     def run(self, new: bool = False) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class Run:
 
     def _diagnose(self, after: Mapping[str, Evaluation]) -> dict[str, str]:
         """Why the run does not learn, if it does not: messages by rule."""
-        progress, start = self._loop.progress, self._directory.summary() or {}
+        progress = self._loop.progress
         evidence = diagnosis.Evidence(
             config=self._config,
             lines=self._log.lines(),
@@ -204,7 +205,7 @@ class Run:
             episodes=progress.episodes,
             updates=self._parts.learners.begun,
             missing=self._parts.collector.experience.missing(),
-            random_success=start["success_random"]["overall"],
+            random_success=self._random_success,
             after=after,
         )
         if evidence.stuck and evidence.sac:
@@ -249,6 +250,7 @@ class Run:
             known = {"config_sha256": self._directory.config_hash(), **(measured or {})}
             start = {**summary_of_start(random, before), **known}
             self._directory.write_summary(start)
+        self._random_success = start["success_random"]["overall"]
         return start
 
     def _warn_of_collapse(self) -> None:

@@ -54,13 +54,14 @@ class Trial:
 
     def findings(self) -> list[str]:
         """What there is to say about learning in this environment, as lines of text."""
-        length = f"The longest episode took {self.longest:,} steps"
+        length = f"Steps of the longest episode: {self.longest:,}."
         if self.cut:
-            length = f"{self.cut} episodes were still going after {self.longest:,} steps, the limit of this check"
-        lines = [*self.notes, length + "."]
+            length = f"Episodes still going after step {self.longest:,}, the limit of this check: {self.cut}."
+        lines = [*self.notes, length]
         if self.first_achievement is not None:
             lines.append(
-                f"{self.achieving} episodes achieved a goal, the first one at step {self.first_achievement:g} (median)."
+                f"Episodes that achieved a goal: {self.achieving}, the first one at step {self.first_achievement:g} "
+                "(median)."
             )
         if self.never_achieved:
             some = ", ".join(map(shown, self.never_achieved_some))

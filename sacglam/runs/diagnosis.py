@@ -11,7 +11,7 @@ from sacglam.config import Config, SacConfig
 from sacglam.types import Evaluation
 
 CHECKS = (0.5, 0.75)
-"""Shares of the budget at which a run that trains is diagnosed. The first looks for a lack of experience alone."""
+"""Shares of the budget at which a run is diagnosed while it trains. At the first, only experience can be missing."""
 PLAYED = 32
 """Episodes in which Q is compared with the return."""
 _GOOD = 0.9  # success at which there is nothing to diagnose
@@ -115,7 +115,7 @@ def _no_experience(evidence: Evidence) -> str | None:
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
     if 0 < evidence.updates <= warm_up:
-        effect = f"the policy has not been trained, since all updates were warm-up (algo.warmup_updates={warm_up})"
+        effect = f"the policy has learnt nothing: all updates trained the critic alone (algo.warmup_updates={warm_up})"
     if steps - config.algo.update_interval < config.random_steps:
         return (
             f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"

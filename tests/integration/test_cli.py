@@ -134,3 +134,11 @@ def test_a_check_says_what_hindsight_has_to_work_with() -> None:
     found = json.loads(call([*check, "--json"]).stdout)
     assert found["others_achieved"] == 6
     assert found["hindsight"].startswith("no episode achieved its own goal")
+    assert (
+        "Steps of the longest episode: 2. Episodes that achieved a goal: 3, the first one at step 1 (median)." in said
+    )
+    assert (found["longest"], found["cut"], found["first_achievement"]) == (2, 0, 1)
+    assert (
+        call([*check, "--steps", "1"]).stdout.count("Episodes still going after step 1, the limit of this check: 3.")
+        == 1
+    )

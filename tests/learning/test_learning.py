@@ -26,3 +26,4 @@ def test_the_quickstart_learns_the_simple_game(tmp_path: Path) -> None:
     assert 0.25 < summary["success_random"]["overall"] < 0.45
     assert summary["success_after"]["overall"] >= 0.85
     assert summary["spl_after"] >= 0.8
+    assert summary["warnings"] == []

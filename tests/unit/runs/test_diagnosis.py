@@ -80,7 +80,7 @@ CASES = {
     ),
     "all updates were warm-up": (
         replace(LEARNS, updates=20),
-        r"the policy has not been trained, .*\(algo.warmup_updates=20\), after 100 steps",
+        r"the policy has learnt nothing: .*\(algo.warmup_updates=20\), after 100 steps",
     ),
     "nothing achieved": (
         replace(LEARNS, lines=lines(0, 0, 0, 0, achieved=0)),
@@ -143,6 +143,17 @@ def test_each_message_in_the_case_that_it_is_for(name: str) -> None:
     evidence, said = CASES[name]
     [message] = diagnose(evidence).values()
     assert re.search(said, message), message
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_settings_that_a_message_names_exist(name: str) -> None:
+    evidence, _ = CASES[name]
+    [message] = diagnose(evidence).values()
+    named = re.findall(r"\b(?:algo|env|policy|prompt|replay)\.[a-z_.]*[a-z]", message)
+    for setting in (setting for setting in named if not setting.startswith("env.options.")):
+        values: Any = config() if setting.startswith("algo.type") else evidence.config
+        for part in setting.split("."):
+            values = getattr(values, part)
 
 
 QUIET = {
