@@ -118,7 +118,7 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), starts_rng)
     settings = (Prompt(config.prompt), config.env.repeats, config.algo.type == "ppo")
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings, config.exploration)
     experience = build_experience(config, envs[0], replay_rng)
     return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng})
 

@@ -32,6 +32,14 @@ class SamplingPolicy:
         return min(bisect_right(cumulative, self.rng.random() * cumulative[-1]), len(cumulative) - 1)
 
 
+def explored(log_pi: LogPolicy, exploration: float) -> LogPolicy:
+    """log((1 - exploration) pi + exploration / |A|): the policy that takes a uniform action with this probability."""
+    with np.errstate(divide="ignore"):  # log 0, of a share of 1
+        taken, uniform = np.log1p(-exploration), np.log(exploration / len(log_pi))
+    mixed: LogPolicy = np.logaddexp(log_pi + taken, uniform).astype(np.float32)
+    return mixed
+
+
 def mean_entropy(policies: Sequence[LogPolicy], temperature: float = 1.0) -> float:
     """Mean over states of the entropy of softmax(log pi / temperature), in nats. It rises with the temperature."""
     entropies = []

@@ -12,7 +12,7 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
 from sacglam.envs.workers import call_all
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
-from sacglam.policy import Policy
+from sacglam.policy import Policy, explored
 from sacglam.prompt import Prompt, query
 from sacglam.replay.hindsight import window
 from sacglam.scoring.base import Scorer, UniformScorer
@@ -106,6 +106,7 @@ class Rollout:
     prompt: Prompt = query
     repeats: bool = True  # else open episodes cannot be replayed
     windows: bool = True  # whether `collect` also returns the steps of each interval, to learn on-policy
+    exploration: float = 0.0  # share of the actions that are drawn uniformly
     at_random: bool = field(default=False, init=False)  # plays the random policy, and asks no scorer
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
@@ -170,7 +171,7 @@ class Rollout:
                     f"{len(log_pi)} that add up to {total}: the weights have diverged; start again with smaller "
                     "learning rates"
                 )
-        return found
+        return [explored(log_pi, self.exploration) for log_pi in found] if self.exploration else found
 
     def state(self) -> list[dict[str, Any]]:
         """The open episodes as goal, seed and decisions: all that is needed to replay them, if they `repeats`."""

@@ -73,6 +73,10 @@ class Episode:
         """Whether the episode's own goal was achieved."""
         return any(self.goal in step.achieved for step in self.steps)
 
+    def loses_at(self, t: int) -> bool:
+        """Whether `steps[t]` ends it for good: an episode that achieved its goal would have gone on towards another."""
+        return self.steps[t].terminated and not self.success
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

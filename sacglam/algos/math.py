@@ -20,6 +20,11 @@ def entropy(log_pi_BA: Tensor) -> Tensor:
     return -expectation(log_pi_BA, finite(log_pi_BA))
 
 
+def uniform_entropy(log_pi_BA: Tensor) -> Tensor:
+    """ln |A(s)|, the entropy of the random policy, in nats, shape (B,)."""
+    return (log_pi_BA != -torch.inf).sum(dim=-1).float().log()
+
+
 def finite(log_pi_BA: Tensor) -> Tensor:
     """log pi with padding's -inf replaced by 0, so that 0 * log 0 and its gradient are 0 rather than NaN."""
     return log_pi_BA.masked_fill(log_pi_BA == -torch.inf, 0.0)
@@ -70,12 +75,12 @@ def at_least(q_CBA: Tensor, known_BA: Tensor) -> Tensor:
     return torch.where(known_BA > 0, torch.maximum(q_CBA, known_BA), q_CBA)
 
 
-def best_known_loss(log_pi_BA: Tensor, known_BA: Tensor) -> Tensor:
-    """-mean_B log pi(a|s), a scalar; averaged over the actions with the best known value, 0 where no path is known."""
-    best_B1 = known_BA.max(dim=-1, keepdim=True).values
-    best_BA = ((known_BA == best_B1) & (known_BA > 0)).float()
+def best_known(log_pi_BA: Tensor, known_BA: Tensor) -> tuple[Tensor, Tensor]:
+    """The best known value, at most 0 where no path is known, and the mean log pi of its actions, both (B,)."""
+    value_B = known_BA.amax(dim=-1)
+    best_BA = ((known_BA == value_B[:, None]) & (known_BA > 0)).float()
     share_BA = best_BA / best_BA.sum(dim=-1, keepdim=True).clamp(min=1.0)
-    return -(share_BA * finite(log_pi_BA)).sum(dim=-1).mean()
+    return value_B, (share_BA * finite(log_pi_BA)).sum(dim=-1)
 
 
 def relative_advantage(return_B: Tensor, value_B: Tensor) -> Tensor:

@@ -40,10 +40,9 @@ class SacBatch:
 class Temperature:
     """alpha > 0, learned through its logarithm by Adam towards a target entropy (paper, Appendix C)."""
 
-    def __init__(self, init: float, target_entropy: float, lr: float) -> None:
-        """`target_entropy` in nats; `lr` 0 keeps alpha fixed."""
+    def __init__(self, init: float, lr: float) -> None:
+        """`lr` 0 keeps alpha fixed."""
         self._log_alpha = torch.tensor(math.log(init), dtype=torch.float64, requires_grad=True)
-        self._target = target_entropy
         self._optimizer = torch.optim.Adam([self._log_alpha], lr=lr)
 
     @property
@@ -51,10 +50,10 @@ class Temperature:
         """The coefficient now."""
         return float(self._log_alpha.detach().exp())
 
-    def update(self, entropy: float) -> None:
-        """One step, given the mean policy entropy of a batch in nats."""
+    def update(self, entropy: float, target: float) -> None:
+        """One step, given the mean policy entropy of a batch and its target, in nats."""
         self._optimizer.zero_grad()
-        equations.alpha_loss(self._log_alpha, entropy, self._target).backward()  # type: ignore[no-untyped-call]
+        equations.alpha_loss(self._log_alpha, entropy, target).backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
     def state(self) -> dict[str, Any]:
@@ -81,7 +80,7 @@ class Sac(Algorithm):
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
     def __init__(self, model: ActorCritic, config: SacConfig, clock: PhaseClock) -> None:
-        self.alpha = Temperature(config.alpha.init, config.alpha.target_entropy, config.alpha.lr)
+        self.alpha = Temperature(config.alpha.init, config.alpha.lr)
         self._model = model
         self._config = config
         self._clock = clock
@@ -141,7 +140,7 @@ class Sac(Algorithm):
         with self._clock.phase("target"):
             self._model.update_target(self._config.tau, lerp)
         if not self._warming_up(update):
-            self.alpha.update(metrics["entropy"])
+            self.alpha.update(metrics["entropy"], self._config.alpha.target(metrics["random_entropy"]))
         return {"alpha": self.alpha.alpha}
 
     @override
@@ -194,6 +193,7 @@ def sac_losses(
     metrics = {
         "critic_loss": critic.detach(),
         "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
+        "random_entropy": equations.uniform_entropy(values.log_pi_BA.detach()).mean(),
         "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
         "target": target_B.mean(),
     }
@@ -209,16 +209,19 @@ def sac_losses(
 
 
 def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) -> Tensor:
-    """Imitate the best known actions; without a replay graph, those taken whose return exceeds their state's value."""
+    """Imitate actions whose return exceeds their state's value: those taken or, with a replay graph, the best known."""
+    q_CBA = values.q_CBA.detach()
     if batch.known_BA is not None:
-        return equations.best_known_loss(values.log_pi_BA, batch.known_BA)
-    # What the episode returned, whether or not the window reaches its end.
-    following_WT = torch.zeros_like(batch.reward_WT)
-    following_WT[:, -1] = batch.return_after_W
-    return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
-    return_B = return_WT.flatten()[batch.place_B]
-    value_B = equations.soft_value(values.log_pi_BA.detach(), values.q_CBA.detach(), 0.0)
+        return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA)
+        q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)  # what was tried has shown its value
+    else:
+        # What the episode returned, whether or not the window reaches its end.
+        following_WT = torch.zeros_like(batch.reward_WT)
+        following_WT[:, -1] = batch.return_after_W
+        return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
+        return_B = return_WT.flatten()[batch.place_B]
+        log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
+    value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
     relative = config.relative_imitation
     advantage_B = equations.relative_advantage(return_B, value_B) if relative else return_B - value_B
-    log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
     return equations.imitation_loss(log_prob_B, advantage_B)

@@ -38,6 +38,11 @@ class Config(Section):
     tracking: sections.TrackingConfig = sections.TrackingConfig()
 
     @property
+    def exploration(self) -> float:
+        """`algo.exploration`; PPO, which learns from its own policy alone, has none."""
+        return self.algo.exploration if self.algo.type == "sac" else 0.0
+
+    @property
     def random_steps(self) -> int:
         """`replay.random_steps`; PPO, which learns from its own steps alone, has none."""
         return self.replay.random_steps if self.algo.type == "sac" else 0

@@ -19,6 +19,7 @@ _LATER_KEYS = {
     "algo.soft_target",
     "algo.self_imitation",
     "algo.relative_imitation",
+    "algo.exploration",
     "model.lora.layers",
     "model.cache_mib",
     "model.compile",
@@ -26,7 +27,6 @@ _LATER_KEYS = {
     "prompt",
     "env.workers",
     "replay.balanced",
-    "replay.graph",
     "replay.last_steps",
     "replay.random_steps",
 }
@@ -68,19 +68,52 @@ for _tag, _pattern, _first in (
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
+    A file's `base` is another, relative to it, or `quickstart`: what the file does not set is as it is there.
+
     Raises:
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
     """
-    source = quickstart_path() if path is None else Path(path)
+    values = _with_base(quickstart_path() if path is None else Path(path), set())
+    for override in overrides:
+        _apply(values, override)
+    return parse(values)
+
+
+def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
+    """The settings of a file and its base; `above` are the files whose base it is."""
     try:
         values = _read(files.read(source, LARGEST).decode(), str(source))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name, bytes that are no UTF-8
         raise ConfigError(f"cannot read the configuration {source}: {error}") from error
-    for override in overrides:
-        _apply(values, override)
-    return parse(values)
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str) or source.resolve() in above:
+        problem = "which is its own base" if isinstance(base, str) else "expected a file or quickstart"
+        raise ConfigError(f"{source} has the base {base!r}, {problem}")
+    below = quickstart_path() if base == "quickstart" else source.parent / base
+    return _merged(_with_base(below, above | {source.resolve()}), values)
+
+
+def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """`base`, changed to `values`; another algorithm starts from its defaults, another environment without options."""
+    base = dict(base)
+    if "name" in (values.get("env") or {}):
+        base["env"] = {**(base.get("env") or {}), "options": {}}
+    if (values.get("algo") or {}).get("type", "sac") != (base.get("algo") or {}).get("type", "sac"):
+        base.pop("algo", None)
+    return _deep(base, values)
+
+
+def _deep(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _deep(base[key], value) for key, value in values.items() if _is_mapping(value, base.get(key))}
+    return {**base, **values, **both}
+
+
+def _is_mapping(*values: Any) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def _read(text: str, source: str) -> dict[str, Any]:

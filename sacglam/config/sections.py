@@ -1,5 +1,7 @@
 """The sections of a configuration; `experiment.py` puts them together."""
 
+import math
+import re
 from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
@@ -186,15 +188,28 @@ class PolicyConfig(Section):
     """Divides the scores before the softmax. `auto`: opens an almost deterministic start, and is 1 for any other."""
 
 
+def _target_entropy(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"(\d{1,2}(\.\d{1,3})?|100)%", value):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise ValueError("expected a number of nats, or a percentage such as 22%")
+
+
 class AlphaConfig(Section):
     """The entropy coefficient; defaults are those of the paper's SAC + HER (Table 3)."""
 
     init: PositiveFloat = 0.05
     """Initial value."""
-    target_entropy: float = 0.01
-    """Mean policy entropy, in nats, at which alpha stays constant."""
+    target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
+    """Mean policy entropy at which alpha stays constant: nats, or as `22%` a share of the random policy's entropy."""
     lr: NonNegativeFloat = 2e-3
     """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
+
+    def target(self, random: float) -> float:
+        """The target entropy in nats, where the random policy's is `random`."""
+        value = self.target_entropy
+        return float(value.rstrip("%")) / 100 * random if isinstance(value, str) else value
 
 
 class UpdateConfig(Section):
@@ -241,6 +256,8 @@ class SacConfig(UpdateConfig):
     """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
     relative_imitation: bool = False
     """Imitate by 1 - V / R in place of R - V: far from the goal, where both are small, as much as near it."""
+    exploration: Fraction = 0.0
+    """Share of the actions in training that are drawn uniformly."""
     update_interval: Positive = 32
     """Environment steps, over all copies together, between updates."""
     updates_per_interval: Positive = 2
@@ -319,19 +336,22 @@ class ReplayConfig(Section):
     """Steps played at random before the first update, for which the model is not asked."""
     hindsight: bool = True
     """Also learn episodes towards the goals that they achieved on the way."""
-    sampling: Literal["uniform", "ratio", "prior", "future"] = "ratio"
+    sampling: Literal["uniform", "ratio", "prior", "future", "graph"] = "ratio"
     """With a copy of an episode for each goal it achieved: `uniform` over the buffer, a fixed share of relabelled steps
-    (`ratio`), or goal types as in the environment (`prior`). `future` keeps no copies, so that the buffer reaches
-    further back: a fixed share of the steps drawn gets a goal that its episode achieved later."""
+    (`ratio`), or goal types as in the environment (`prior`). Without copies, so that the buffer reaches further back:
+    a fixed share of the steps drawn gets a goal that its episode achieved later (`future`); or a goal that any episode
+    achieved, to which a path is known, where episodes are joined at the states that they share (`graph`)."""
     hindsight_ratio: Fraction = 0.5
-    """Share of relabelled rows in a batch with `sampling: ratio` or `future`."""
+    """Share of relabelled steps in a batch with `sampling: ratio`, `future` or `graph`."""
     balanced: bool = False
     """With `sampling: future`, relabel as often with each type of goal, however rarely it is achieved."""
-    graph: bool = False
-    """Join the episodes where they pass through the same state, and learn from the best known path from each: actor and
-    critic take its value as a lower bound on Q, and `algo.self_imitation` imitates its actions."""
     last_steps: Positive | None = None
     """With `sampling: future`, relabel only so many steps up to the achievement; None: all on the way to it."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether episodes are joined to a graph."""
+        return self.hindsight and self.sampling == "graph"
 
 
 class EvalConfig(Section):

@@ -1,6 +1,5 @@
 """The replay buffer: a ring of steps to learn from, its sampling strategies, and its form on disk."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +44,8 @@ class ReplayBuffer:
     """Keeps the newest `capacity` entries. Their episodes are kept once, as long as an entry refers to them.
 
     Each step of an episode is an entry for the episode's own goal. With hindsight the steps up to each other goal that
-    the episode achieved are entries for that goal, too (paper, Section 2.3); or, with `sampling: future`, they are made
-    when they are drawn.
+    the episode achieved are entries for that goal, too (paper, Section 2.3); or, with `sampling: future` or `graph`,
+    they are made when they are drawn.
     """
 
     def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
@@ -55,9 +54,8 @@ class ReplayBuffer:
         self._goal_type = goal_type
         self._types = {name: number for number, name in enumerate(sorted(prior))}
         self._prior = np.array([prior[name] for name in self._types])
-        self._relabels = config.hindsight and config.sampling == "future"
+        self._relabels = config.hindsight and config.sampling in ("future", "graph")
         self._ring: list[Entry] = []
-        self._held: Counter[int] = Counter()  # entries of an episode, by its id
         self._next = 0
         self._hindsight = np.zeros(config.capacity, dtype=bool)
         self._achieved = np.zeros((config.capacity if self._relabels else 0, len(self._types)), dtype=bool)
@@ -71,8 +69,8 @@ class ReplayBuffer:
         """The episodes that entries refer to, in the order of their first entries."""
         return list({id(entry.episode): entry.episode for entry in self._ring}.values())
 
-    def add(self, episode: Episode) -> list[Episode]:
-        """Append an episode's entries, overwriting the oldest once full; returns the episodes left with none.
+    def add(self, episode: Episode) -> None:
+        """Append an episode's entries, overwriting the oldest once full.
 
         Raises:
             EnvironmentContractError: the type of one of its goals is not in `prior`.
@@ -85,26 +83,15 @@ class ReplayBuffer:
                     f"expected goals of the training goals' types ({', '.join(self._types)}), got {goal!r} of type "
                     f"{goal_type!r}; let the environment achieve training goals and the episode's own only"
                 )
-        overwritten = [
-            self._append(Entry(episode, goal, start))
-            for goal in (episode.goal, *(() if self._relabels else achieved))
-            for start in range(last_step(episode, goal) + 1)
-        ]
-        left = {id(old): old for old in overwritten if old is not None and not self._held[id(old)]}
-        for number in left:
-            del self._held[number]
-        return list(left.values())
+        for goal in (episode.goal, *(() if self._relabels else achieved)):
+            for start in range(last_step(episode, goal) + 1):
+                self._append(Entry(episode, goal, start))
 
-    def _append(self, entry: Entry) -> Episode | None:
-        """Append an entry; returns the episode whose entry it overwrites, if any."""
-        overwritten = None
+    def _append(self, entry: Entry) -> None:
         if len(self._ring) < self._config.capacity:
             self._ring.append(entry)
         else:
-            overwritten = self._ring[self._next].episode
-            self._held[id(overwritten)] -= 1
             self._ring[self._next] = entry
-        self._held[id(entry.episode)] += 1
         achieved = hindsight_goals(entry.episode, entry.start) if self._relabels else ()
         self._hindsight[self._next] = bool(achieved) or entry.goal != entry.episode.goal
         if self._relabels:
@@ -113,7 +100,6 @@ class ReplayBuffer:
         self._type[self._next] = self._types[self._goal_type(entry.goal)]
         self._version[self._next] = entry.episode.decisions[entry.start].version
         self._next = (self._next + 1) % self._config.capacity
-        return overwritten
 
     def sample(self, rng: np.random.Generator, size: int) -> list[Entry]:
         """`size` entries with replacement, by the strategy; uniform while a strategy has nothing to choose from.
@@ -123,10 +109,11 @@ class ReplayBuffer:
         """
         if not self._ring:
             raise ValueError("cannot sample from an empty replay buffer")
-        strategies = {"uniform": self._uniform, "ratio": self._by_ratio, "prior": self._by_prior}
         if self._config.sampling == "future":
             return self._future(rng, size)
-        return [self._ring[i] for i in strategies[self._config.sampling](rng, size)]
+        strategies = {"ratio": self._by_ratio, "prior": self._by_prior}
+        chosen = strategies.get(self._config.sampling, self._uniform)(rng, size)
+        return [self._ring[i] for i in chosen]
 
     def hindsight_share(self) -> float:
         """Share of relabelled entries (paper, Figure 7); with `future`, of steps that achieved another goal."""
@@ -234,7 +221,7 @@ class ReplayBuffer:
             )
         _check_columns(columns, texts)
         episodes = list(_episodes(columns, texts))
-        self._ring, self._next, self._held = [], 0, Counter()
+        self._ring, self._next = [], 0
         for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
             entry = Entry(episodes[episode], texts["goals"][goal], start)
             if start > last_step(entry.episode, entry.goal):

@@ -65,26 +65,20 @@ class HindsightReplay(Experience):
     sac: SacConfig
     replay: ReplayConfig
     history: int = 0  # steps before a window that prompts show
-    _graph: ReplayGraph | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._graph = ReplayGraph(self.sac.gamma) if self.replay.graph else None
+    _graph: ReplayGraph | None = field(init=False, default=None)  # of what the buffer holds, once it is needed
 
     @override
     def add(self, collected: RolloutBatch) -> None:
         for episode in collected.episodes:
-            left = self.buffer.add(episode)
-            if self._graph is not None:
-                self._graph.add(episode)
-                for old in left:
-                    self._graph.remove(old)
+            self.buffer.add(episode)
+            self._graph = None
 
     @override
     def batches(self) -> Batches:
         if self.missing():
             return []
-        if self._graph is not None:
-            self._graph.forget_values()  # so that a resumed run, which has none, computes the same
+        if self._graph is None and self.replay.joins:
+            self._graph = ReplayGraph(self.buffer.episodes(), self.sac.gamma)
         return [self._batch() for _ in range(self.sac.updates_per_interval)]
 
     @override
@@ -93,13 +87,37 @@ class HindsightReplay(Experience):
         return f"replay.min_size is {needed:,} and ended episodes gave {found:,} steps" if found < needed else ""
 
     def _batch(self) -> list[Window]:
-        found: list[Window] = []
-        missing = self.sac.batch_size
+        found = self._on_graph(self._graph) if self._graph is not None else []
+        missing = self.sac.batch_size - len(found)
         while missing > 0:
             for entry in self.buffer.sample(self.rng, -(-missing // self.sac.window)):
                 found.append(self._window(entry))
                 missing -= min(len(found[-1]), self.sac.window)
         return found
+
+    def _on_graph(self, graph: ReplayGraph) -> list[Window]:
+        """Steps towards goals drawn uniformly from those achieved: each a window of its own, for variety."""
+        goals = graph.goals
+        wanted = int(self.replay.hindsight_ratio * self.sac.batch_size + self.rng.random()) if goals else 0
+        drawn = (goals[int(self.rng.integers(len(goals)))] for _ in range(wanted))
+        return [self._known_step(graph, goal) for goal in drawn]
+
+    def _known_step(self, graph: ReplayGraph, goal: str) -> Window:
+        """One step, which returns what the best known path after it does; where none is known, its value follows."""
+        episode, t = graph.draw(self.rng, goal)
+        observations, action = (episode.observation(t), episode.observation(t + 1)), episode.decisions[t].action
+        known = graph.action_values(goal, observations[0])
+        return Window(
+            goal=goal,
+            observations=observations,
+            actions=(action,),
+            rewards=(known[action],),
+            terminated=known[action] > 0 or episode.loses_at(t),
+            source="hindsight",
+            return_after=0.0,
+            before=episode.past(t, self.history),
+            known=(known,),
+        )
 
     def _window(self, entry: Entry) -> Window:
         found = window(entry.episode, entry.goal, entry.start, self.sac.n_step, self.sac.gamma, self.history)
@@ -124,8 +142,5 @@ class HindsightReplay(Experience):
     @override
     def load_state(self, columns: Columns, values: dict[str, Any]) -> None:
         self.buffer.load_state(columns, values["buffer"])
-        if self.replay.graph:
-            self._graph = ReplayGraph(self.sac.gamma)
-            for episode in self.buffer.episodes():
-                self._graph.add(episode)
+        self._graph = None
         self.rng.bit_generator.state = values["rng"]

@@ -5,144 +5,174 @@ another, and detours fall away. This is the backup of Jiang et al. (2022, "Graph
 values of its own on the same graph.
 """
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from sacglam.types import Episode, Observation
 
 UNTRIED = -1.0
-"""The value of an action that no replayed episode took in that state."""
-_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # one sweep is exact where no step is random
+"""The value of an action of which no step counts."""
+_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # one sweep for each step to the goal is exact where no step is random
+_LONGEST_PATH = 200
+
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step led to: the next state (None: the episode is lost), and the goals it achieved."""
+class _Solution:
+    """The steps from which a known path leads to a goal, and Q of their state-action pairs."""
 
-    next: Observation | None
-    achieved: tuple[str, ...]
-
-
-Outcomes = Counter[Outcome]
-ActionValues = dict[int, float]
-_Nodes = dict[Observation, dict[int, Outcomes]]
+    q: Mapping[int, float]  # by pair
+    nodes: Indices  # the states of these steps, ascending
+    steps: Indices  # ordered by state
+    first: Indices  # in `steps`, the first of each state, and the end
+    starts: Indices  # those of `steps` that are the first of an episode
 
 
 class ReplayGraph:
-    """States by what the agent sees of them, and how often each action led to which outcome.
+    """States by what the agent sees of them, and where each action led.
 
     Where texts hide what a state is, or chance decides, an action has several outcomes and its value is their mean:
-    the graph is the maximum-likelihood Markov decision process of the episodes.
+    the graph is the maximum-likelihood Markov decision process of the episodes. With rewards of 0 and 1, and where no
+    step is random, its values are lower bounds on the optimal Q.
     """
 
-    def __init__(self, gamma: float) -> None:
-        """`gamma` discounts a step."""
+    def __init__(self, episodes: Sequence[Episode], gamma: float) -> None:
+        """Takes time linear in the episodes' steps; `gamma` discounts a step."""
         self._gamma = gamma
-        self._nodes: _Nodes = {}
-        self._values: defaultdict[str, dict[Observation, ActionValues]] = defaultdict(dict)
+        self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
+        self._numbers: dict[Observation, int] = {}
+        self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
+        nodes, actions, following = list[int](), list[int](), list[int]()
+        for episode in episodes:
+            self._add_achieved(episode, len(nodes))
+            states = (episode.start, *(step.observation for step in episode.steps))
+            numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
+            nodes += numbers[:-1]
+            following += numbers[1:]
+            actions += [decision.action for decision in episode.decisions]
+            if episode.loses_at(-1):
+                following[-1] = -1
+        self._node_S, self._next_S = np.array(nodes, dtype=np.int64), np.array(following, dtype=np.int64)
+        width = max(actions, default=0) + 1
+        pairs, self._pair_S = np.unique(self._node_S * width + np.array(actions, dtype=np.int64), return_inverse=True)
+        self._node_P, self._action_P = np.divmod(pairs, width)
+        self._solutions: dict[str, _Solution] = {}
 
-    def __len__(self) -> int:
-        """The states in which an action was taken."""
-        return len(self._nodes)
+    def _add_achieved(self, episode: Episode, start: int) -> None:
+        end, seen = start + len(episode.steps), set[str]()
+        for t, step in enumerate(episode.steps):
+            for goal in step.achieved:
+                if goal not in seen:
+                    seen.add(goal)
+                    self._reached.setdefault(goal, []).append((start + t, end))
 
-    def add(self, episode: Episode) -> None:
-        """Add an episode's steps."""
-        self._values.clear()
-        for here, action, outcome in _transitions(episode):
-            self._nodes.setdefault(here, {}).setdefault(action, Counter())[outcome] += 1
-
-    def remove(self, episode: Episode) -> None:
-        """Remove the steps of an episode that was added."""
-        self._values.clear()
-        for here, action, outcome in _transitions(episode):
-            actions = self._nodes[here]
-            actions[action][outcome] -= 1
-            if not actions[action][outcome]:
-                del actions[action][outcome]
-            if not actions[action]:
-                del actions[action]
-            if not actions:
-                del self._nodes[here]
-
-    def forget_values(self) -> None:
-        """Drop the values that `action_values` caches; it then solves from scratch."""
-        self._values.clear()
+    @property
+    def goals(self) -> Sequence[str]:
+        """The goals that were achieved, in the order in which they first were."""
+        return list(self._reached)
 
     def action_values(self, goal: str, state: Observation) -> tuple[float, ...]:
         """For each action of `state` the discounted chance of achieving `goal` on the best known path after it.
 
-        0 where no known path leads there, `UNTRIED` where the action was not taken. With rewards of 0 and 1 it is a
-        lower bound on the optimal Q where no step is random. A step that repeats an achievement counts as one that
-        missed the goal, since `achieved` names only the first: the value is then too low, never too high.
+        0 if no known path follows it, `UNTRIED` if it was not taken or if no known path leads from `state` to the goal.
+        Steps after an episode achieved the goal do not count, since `achieved` names only the first time.
         """
-        known = self._values[goal]
-        if state in self._nodes and state not in known:
-            known |= self._solve(goal, state)
-        values = known.get(state, {})
-        return tuple(values.get(action, UNTRIED) for action in range(len(state.actions)))
+        values = [UNTRIED] * len(state.actions)
+        if goal in self._reached and state in self._numbers:
+            q = self._solve(goal).q
+            for pair in self._pairs(self._numbers[state]):
+                values[self._action_P[pair]] = q.get(pair, UNTRIED)
+        return tuple(values)
 
-    def _solve(self, goal: str, state: Observation) -> dict[Observation, ActionValues]:
-        """Action values of every state that can be reached from `state`, by value iteration outwards from the goal."""
-        reachable = self._reachable(state)
-        best = dict.fromkeys(reachable, 0.0)
-        found = {node: dict.fromkeys(actions, 0.0) for node, actions in reachable.items()}
-        layers = list(_layers(goal, reachable))
+    def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
+        """A step from which a known path leads to the goal: its episode and number.
+
+        Half of them lie on the best known path from where an episode began, where a good policy passes; the other half
+        are in any state.
+
+        Raises:
+            KeyError: no episode achieved the goal.
+        """
+        solution = self._solve(goal)
+        if len(solution.starts) and rng.random() < 0.5:
+            path = self._path(rng, goal, int(rng.choice(solution.starts)))
+            return self._places[path[rng.integers(len(path))]]
+        return self._places[self._step_in(rng, solution, int(rng.integers(len(solution.nodes))))]
+
+    def _pairs(self, node: int) -> range:
+        return range(*np.searchsorted(self._node_P, [node, node + 1]))
+
+    def _step_in(self, rng: np.random.Generator, solution: _Solution, row: int) -> int:
+        return int(solution.steps[rng.integers(solution.first[row], solution.first[row + 1])])
+
+    def _path(self, rng: np.random.Generator, goal: str, start: int) -> list[int]:
+        """Steps from the state of `start` to the goal along the best known actions; chance is drawn as it was met."""
+        solution, path, node = self._solve(goal), list[int](), int(self._node_S[start])
+        while len(path) < _LONGEST_PATH:
+            row = int(np.searchsorted(solution.nodes, node))
+            if row == len(solution.nodes) or solution.nodes[row] != node:
+                break  # chance led to where no path is known
+            best = max(self._pairs(node), key=lambda pair: solution.q.get(pair, UNTRIED))
+            steps = solution.steps[solution.first[row] : solution.first[row + 1]]
+            path.append(int(rng.choice(steps[self._pair_S[steps] == best])))
+            episode, t = self._places[path[-1]]
+            if goal in episode.steps[t].achieved:
+                break
+            node = int(self._next_S[path[-1]])
+        return path
+
+    def _solve(self, goal: str) -> _Solution:
+        """Q(s, a) = mean over its steps of 1 where the goal was achieved, else gamma max_b Q(s', b); by iteration.
+
+        Raises:
+            KeyError: no episode achieved the goal.
+        """
+        if goal not in self._solutions:
+            self._solutions[goal] = self._solution(goal)
+        return self._solutions[goal]
+
+    def _solution(self, goal: str) -> _Solution:
+        reached = self._reached[goal]
+        counts_S = np.ones(len(self._node_S), dtype=bool)
+        for step, end in reached:
+            counts_S[step + 1 : end] = False
+        hits = np.array([step for step, _ in reached])
+        steps = self._leading_to(hits, counts_S)
+        steps = steps[np.argsort(self._node_S[steps], kind="stable")]
+        nodes, first = np.unique(self._node_S[steps], return_index=True)
+        q = self._iterate(nodes, steps, np.isin(steps, hits))
+        starts = np.array([step for step in steps.tolist() if self._places[step][1] == 0], dtype=np.int64)
+        return _Solution(q, nodes, steps, np.append(first, len(steps)), starts)
+
+    def _leading_to(self, hits: Indices, counts_S: npt.NDArray[np.bool_]) -> Indices:
+        """The steps that count, in states from which they can lead to one of `hits`."""
+        leads_N = np.zeros(len(self._numbers) + 1, dtype=bool)  # -1, no state, is the last
+        leads_N[self._node_S[hits]] = True
+        found = 0
+        while (count := int(leads_N.sum())) > found:
+            found = count
+            leads_N[self._node_S[counts_S & leads_N[self._next_S]]] = True
+        return np.flatnonzero(counts_S & leads_N[self._node_S])
+
+    def _iterate(self, nodes: Indices, steps: Indices, hit_S: npt.NDArray[np.bool_]) -> Mapping[int, float]:
+        """Value iteration on these steps alone; nothing else leads to the goal."""
+        pairs, pair_S = np.unique(self._pair_S[steps], return_inverse=True)
+        # Pairs ascend by state, as `nodes` do.
+        first_pair = np.searchsorted(self._node_P[pairs], nodes)
+        row_S = np.searchsorted(nodes, self._next_S[steps])
+        row_S[~np.isin(self._next_S[steps], nodes)] = len(nodes)  # a last row, of value 0
+        follow_S = self._gamma * (~hit_S & (row_S < len(nodes)))
+        count_P = np.bincount(pair_S, minlength=len(pairs))
+        value_N = np.zeros(len(nodes) + 1)
         for _ in range(_MOST_SWEEPS):
-            change = 0.0
-            for layer in layers:
-                # From the values before this layer, so that the order within a layer does not matter.
-                found |= {node: self._backup(goal, reachable[node], best) for node in layer}
-                change = max(change, *(abs(max(found[node].values()) - best[node]) for node in layer))
-                best |= {node: max(found[node].values()) for node in layer}
+            q_P = np.bincount(pair_S, hit_S + follow_S * value_N[row_S], len(pairs)) / count_P
+            best = np.maximum.reduceat(q_P, first_pair)
+            change = float(np.abs(best - value_N[:-1]).max())
+            value_N[:-1] = best
             if change < _TOLERANCE:
                 break
-        return found
-
-    def _reachable(self, state: Observation) -> _Nodes:
-        reachable, frontier = {state: self._nodes[state]}, [state]
-        while frontier:
-            outcomes = (outcome for outcomes in reachable[frontier.pop()].values() for outcome in outcomes)
-            for outcome in outcomes:
-                if outcome.next in self._nodes and outcome.next not in reachable:
-                    reachable[outcome.next] = self._nodes[outcome.next]
-                    frontier.append(outcome.next)
-        return reachable
-
-    def _backup(self, goal: str, actions: dict[int, Outcomes], best: dict[Observation, float]) -> ActionValues:
-        """Q(s, a) = mean over outcomes of 1 where the goal was achieved, else gamma max_b Q(s', b)."""
-
-        def value(outcome: Outcome) -> float:
-            if goal in outcome.achieved:
-                return 1.0
-            return self._gamma * best.get(outcome.next, 0.0) if outcome.next else 0.0
-
-        # fsum does not depend on the order, which differs after a resume.
-        return {
-            action: math.fsum(count * value(outcome) for outcome, count in outcomes.items()) / outcomes.total()
-            for action, outcomes in actions.items()
-        }
-
-
-def _transitions(episode: Episode) -> Iterator[tuple[Observation, int, Outcome]]:
-    for t, (decision, step) in enumerate(zip(episode.decisions, episode.steps, strict=True)):
-        # An episode that ended with its own goal would have gone on towards another.
-        lost = step.terminated and episode.goal not in step.achieved
-        yield episode.observation(t), decision.action, Outcome(None if lost else step.observation, step.achieved)
-
-
-def _layers(goal: str, nodes: _Nodes) -> Iterator[set[Observation]]:
-    """States by the least number of steps to the goal, nearest first; those that cannot reach it are left out."""
-    before: defaultdict[Observation | None, set[Observation]] = defaultdict(set)
-    layer: set[Observation] = set()
-    for node, outcomes in ((node, outcomes) for node, actions in nodes.items() for outcomes in actions.values()):
-        for outcome in outcomes:
-            before[outcome.next].add(node)
-            if goal in outcome.achieved:
-                layer.add(node)
-    seen: set[Observation] = set()
-    while layer:
-        yield layer
-        seen |= layer
-        layer = set().union(*(before[node] for node in layer)) - seen
+        return dict(zip(pairs.tolist(), q_P.tolist(), strict=True))

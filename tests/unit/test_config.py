@@ -273,6 +273,52 @@ def test_yaml_round_trip(
     assert parse(yaml.safe_load(config.to_yaml())) == config
 
 
+def test_a_base_has_what_the_file_does_not_set(tmp_path: Path) -> None:
+    (tmp_path / "below.yaml").write_text("base: quickstart\nmodel: {name: mine}\nenv: {options: {size: 3}}\n")
+    (tmp_path / "above.yaml").write_text("base: below.yaml\nsteps: 99\nalgo: {alpha: {init: 0.2}}\n")
+    quickstart, found = load(), load(tmp_path / "above.yaml", ["seed=4"])
+    assert (found.steps, found.seed, found.model.name) == (99, 4, "mine")
+    assert found.model.lora == quickstart.model.lora
+    assert (found.env.name, found.env.options) == (quickstart.env.name, {"size": 3})
+    assert found.algo.type == "sac"
+    assert (found.algo.alpha.init, found.algo.alpha.target_entropy) == (0.2, quickstart.algo.alpha.target_entropy)
+    assert found.algo.gamma == quickstart.algo.gamma
+
+
+def test_another_environment_or_algorithm_than_its_base_s_starts_afresh(tmp_path: Path) -> None:
+    (tmp_path / "below.yaml").write_text("env: {name: bitflip, copies: 4, options: {bits: 3}}\nalgo: {tau: 0.5}\n")
+    (tmp_path / "above.yaml").write_text("base: below.yaml\nenv: {name: playground}\nalgo: {type: ppo, epochs: 2}\n")
+    found = load(tmp_path / "above.yaml")
+    assert (found.env.name, found.env.copies, found.env.options) == ("playground", 4, {})
+    assert (found.algo.type, found.algo.epochs) == ("ppo", 2)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"), [("it.yaml", "which is its own base"), ("3", "expected a file"), ("gone.yaml", "cannot read")]
+)
+def test_a_base_that_is_none_is_refused(base: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "it.yaml").write_text(f"base: {base}\n")
+    with pytest.raises(ConfigError, match=said):
+        load(tmp_path / "it.yaml")
+
+
+def test_a_run_s_own_configuration_has_no_base() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'base'"):
+        parse_complete("base: quickstart\n" + Config().to_yaml())
+
+
+def test_a_target_entropy_may_be_relative_to_the_random_policy_s() -> None:
+    def target(value: object) -> float:
+        algo = parse({"algo": {"alpha": {"target_entropy": value}}}).algo
+        assert isinstance(algo, SacConfig)
+        return algo.alpha.target(2.0)
+
+    assert [target(value) for value in (0.3, 0, "25%", "0.5%", "100%")] == [0.3, 0.0, 0.5, 0.01, 2.0]
+    for value in ("25", "101%", "-1%", "%", True, None):
+        with pytest.raises(ConfigError, match="a number of nats, or a percentage such as 22%"):
+            target(value)
+
+
 def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
     assert load(_write(tmp_path, "")) == Config()
     assert load(_write(tmp_path, "# nothing\n")) == Config()
@@ -430,14 +476,20 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
-    useful = ["steps=2560", "replay.balanced=true", "replay.last_steps=8", "algo.relative_imitation=true"]
+    useful = [
+        "steps=2560",
+        "replay.sampling=future",
+        "replay.balanced=true",
+        "replay.last_steps=8",
+        "algo.relative_imitation=true",
+    ]
     load(None, [*useful, "replay.random_steps=2559"])
     with pytest.raises(ConfigError, match=expected):
         load(None, [*useful, *setting.split()])
 
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
-    imitation = ("self_imitation", "relative_imitation")
+    imitation = ("self_imitation", "relative_imitation", "exploration")
     later = ("td_lambda", "soft_target", *imitation, "layers", "cache_mib", "balanced", "last_steps", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
@@ -448,7 +500,7 @@ def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     assert (model.lora.layers, model.cache_mib) == (None, 0)
     assert config.prompt == PromptConfig()
     assert (found.td_lambda, found.soft_target) == (None, True)
-    assert (found.self_imitation, found.relative_imitation) == (0.0, False)
+    assert (found.self_imitation, found.relative_imitation, found.exploration) == (0.0, False, 0.0)
     assert found.n_step == load(None).algo.n_step
     with pytest.raises(ConfigError, match=r"it lacks algo\.gamma"):
         parse_complete("".join(line for line in kept if not line.startswith("  gamma:")))

@@ -14,7 +14,7 @@ from sacglam.algos.math import (
     actor_loss,
     alpha_loss,
     at_least,
-    best_known_loss,
+    best_known,
     critic_loss,
     entropy,
     expectation,
@@ -24,6 +24,7 @@ from sacglam.algos.math import (
     relative_advantage,
     soft_value,
     taken,
+    uniform_entropy,
 )
 
 LN2 = math.log(2)
@@ -106,13 +107,21 @@ def test_a_known_path_bounds_q_from_below() -> None:
     assert found == [[[2.0, 2.0, 4.0], [3.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]]
 
 
-def test_the_best_known_actions_are_imitated_alike() -> None:
-    # Row 0: action 1 alone, -ln(1/4) = 2 ln 2. Row 1: both actions, ln 2 each. So (2 ln 2 + ln 2) / 2.
+def test_the_best_known_actions_count_alike() -> None:
+    # Row 0: action 1 alone, ln(1/4) = -2 ln 2. Row 1: both actions, -ln 2 each.
     known_BA = torch.tensor([[0.2, 0.5, 0.0], [0.3, 0.3, -1.0]])
-    assert best_known_loss(LOG_PI_BA, known_BA).item() == pytest.approx(1.5 * LN2)
-    # Where no path is known, nothing is imitated: the first row counts 0.
-    known_BA[0] = torch.tensor([0.0, -1.0, -1.0])
-    assert best_known_loss(LOG_PI_BA, known_BA).item() == pytest.approx(0.5 * LN2)
+    value_B, log_prob_B = best_known(LOG_PI_BA, known_BA)
+    assert value_B.tolist() == pytest.approx([0.5, 0.3])
+    assert log_prob_B.tolist() == pytest.approx([-2 * LN2, -LN2])
+    # Where no path is known, nothing is imitated.
+    value_B, log_prob_B = best_known(LOG_PI_BA, torch.tensor([[0.0, -1.0, -1.0], [-1.0, -1.0, -1.0]]))
+    assert value_B.tolist() == [0.0, -1.0]
+    assert log_prob_B.tolist() == [0.0, 0.0]
+
+
+def test_the_random_policy_s_entropy_counts_no_padding() -> None:
+    log_pi_BA = torch.tensor([[-1.0, -2.0, -3.0], [0.0, -torch.inf, -torch.inf]])
+    assert uniform_entropy(log_pi_BA).tolist() == pytest.approx([math.log(3), 0.0])
 
 
 def test_taken_picks_each_row_s_action_from_every_critic() -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from sacglam.algos.sac import SacBatch, last_values, sac_losses
 from sacglam.config import SacConfig
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
-from sacglam.replay.graph import UNTRIED
 
 LN2 = math.log(2)
 ALPHA = 0.2
@@ -91,6 +90,7 @@ def test_joint_loss_by_hand() -> None:
             "critic_loss": CRITIC,
             "actor_loss": ACTOR,
             "entropy": (2 * LN2 + H1) / 3,
+            "random_entropy": LN2,
             "q": 16 / 6,
             "target": sum(Y) / 3,
         },
@@ -181,8 +181,9 @@ def test_relative_imitation_by_hand() -> None:
 
 
 def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> None:
-    # Known of state 0: action 1 is worth 5. Of state 1: 1/2 and 3. Of state 0 in the third window: a path to nothing.
-    known_BA = torch.tensor([[UNTRIED, 5.0], [0.5, 3.0], [UNTRIED, 0.0]])
+    # Known of state 0: action 1 is worth 5, and action 0 was not tried. Of state 1: 1/2 and 3. Of state 0 in the third
+    # window: a path to nothing.
+    known_BA = torch.tensor([[-1.0, 5.0], [0.5, 3.0], [0.0, 0.0]])
     loss, metrics = _losses(Tables(), replace(FIRST_STEPS, known_BA=known_BA), self_imitation=3.0)
     # Taken were actions 1, 0 and 0: the first target was V(1) / 2 = 1.6 and is 5; the second, 1, is more than 1/2; the
     # third stays 1/2 * 1 + 1/4 * V(0).
@@ -191,7 +192,8 @@ def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> No
     critic += sum((q - target) ** 2 for q, target in zip((2, 4, 2), y, strict=True)) / 3
     # The actor sees min Q = (1, 2) as (1, 5), (4, 0) as (4, 3), and the third as it is.
     actor = -((3 + 0.2 * LN2) + (3.25 + 0.2 * H1) + (1.5 + 0.2 * LN2)) / 3
-    # Imitated are action 1 in state 0, pi = 1/2, and action 1 in state 1, pi = 3/4; nothing in the third.
-    imitation = (LN2 + math.log(4 / 3)) / 3
+    # Imitated are action 1 in state 0, pi = 1/2, whose 5 exceeds V = (1 + 5) / 2 by 2, with min Q = 1 for what was not
+    # tried; and action 1 in state 1, pi = 3/4, whose 3 exceeds V = 1/8 + 9/4 by 5/8. Nothing in the third.
+    imitation = (2 * LN2 + 5 / 8 * math.log(4 / 3)) / 3
     assert metrics["imitation_loss"] == pytest.approx(imitation, rel=1e-5)
     assert loss.item() == pytest.approx(critic + actor + 3 * imitation, rel=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sacglam.config import ReplayConfig, SacConfig
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
+from sacglam.replay.graph import UNTRIED
 from sacglam.replay.hindsight import window
 from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
@@ -142,25 +144,58 @@ def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_befor
     assert experience.state() == ({}, {})
 
 
-def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
-    config = ReplayConfig(capacity=3, sampling="future", hindsight_ratio=0.0, min_size=1, graph=True)
+def _graph_replay(seed: int, **settings: Any) -> HindsightReplay:
+    config = ReplayConfig(sampling="graph", min_size=1, **settings)
     sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=4, updates_per_interval=1)
-    prior = {"any": 1.0}
-    replay = HindsightReplay(ReplayBuffer(config, lambda goal: "any", prior), np.random.default_rng(0), sac, config)
-    episode = replace(_episode(), goal="b")  # its second step achieves b, its first takes x and its second y
-    replay.add(_collected(episode))
-    known = {0: (0.5, -1.0), 1: (-1.0, 1.0), 2: (0.0, -1.0)}
+    return HindsightReplay(
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), sac, config
+    )
+
+
+def _x_then_y() -> Episode:
+    """It plays x, y and x; the second step achieves b, its goal, after which nothing counts for b."""
+    return replace(_episode(), goal="b")
+
+
+def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
+    replay = _graph_replay(0, capacity=3, hindsight_ratio=0.0)
+    replay.add(_collected(_x_then_y()))
+    known = {0: (0.5, UNTRIED), 1: (UNTRIED, 1.0), 2: (UNTRIED, UNTRIED)}
     states = {Observation(f"state {t}", ("x", "y")): values for t, values in known.items()}
     for window_ in replay.batches()[0]:
         assert window_.known == tuple(states[state] for state in window_.observations[: len(window_)])
 
-    resumed = HindsightReplay(ReplayBuffer(config, lambda goal: "any", prior), np.random.default_rng(1), sac, config)
+    resumed = _graph_replay(1, capacity=3, hindsight_ratio=0.0)
     columns, values = replay.state()
     resumed.load_state(columns, json.loads(json.dumps(values)))
     assert resumed.batches() == replay.batches()
 
     # Three steps are all that it keeps: with the next episode what this one knew is forgotten.
     replay.add(_collected(replace(_episode(), goal="goal", start=Observation("elsewhere", ("x", "y")))))
-    assert {len(window_.known) for window_ in replay.batches()[0]} <= {1, 2, 3}
+    replay.batches()
     assert replay._graph is not None
-    assert replay._graph.action_values("b", Observation("state 0", ("x", "y"))) == (-1.0, -1.0)
+    assert replay._graph.action_values("b", Observation("state 0", ("x", "y"))) == (UNTRIED, UNTRIED)
+
+
+def test_steps_on_the_graph_return_what_the_best_known_path_does() -> None:
+    replay = _graph_replay(0, hindsight_ratio=1.0)
+    replay.add(_collected(_x_then_y()))
+    found = {(w.observations[0].text, w.goal): w for _ in range(20) for w in replay.batches()[0]}
+    assert {goal for _, goal in found} == set(replay._graph.goals if replay._graph else ())
+    for (text, goal), row in found.items():
+        assert len(row) == 1
+        assert row.source == "hindsight"
+        if (text, goal) == ("state 0", "b"):
+            assert (row.rewards, row.terminated, row.known) == ((0.5,), True, ((0.5, UNTRIED),))
+
+
+def test_a_known_step_whose_action_leads_nowhere_is_followed_by_its_value() -> None:
+    # Both play from the same state; the second takes y, which leads to nothing.
+    replay = _graph_replay(0, hindsight_ratio=1.0)
+    other = Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
+    replay.add(_collected(_x_then_y()))
+    replay.add(_collected(Episode("b", _x_then_y().start, (Decision(1, 0.0, 0),), (other,), seed=0)))
+    rows = [w for _ in range(20) for w in replay.batches()[0] if w.goal == "b" and w.actions == (1,)]
+    off = [w for w in rows if w.observations[1].text == "nowhere"]
+    assert off
+    assert all((w.rewards, w.terminated, w.known) == ((0.0,), False, ((0.5, 0.0),)) for w in off)

@@ -1,7 +1,9 @@
 """The replay graph: values worked out by hand, and against plain value iteration."""
 
+from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from sacglam.types import Decision, Episode, Observation, Step
 
 GAMMA = 0.5
 ACTIONS = ("left", "right")
+NOTHING = (UNTRIED, UNTRIED)
 
 
 def state(name: str) -> Observation:
@@ -29,58 +32,59 @@ def episode(goal: str, names: str, actions: Sequence[int], achieved: dict[int, s
 
 
 def test_values_of_a_path_by_hand():
-    graph = ReplayGraph(GAMMA)
-    graph.add(episode("own", "ABC", [1, 0], {1: "goal"}))
+    graph = ReplayGraph([episode("own", "ABC", [1, 0], {1: "goal"})], GAMMA)
     assert graph.action_values("goal", state("A")) == (UNTRIED, 0.5)
     assert graph.action_values("goal", state("B")) == (1.0, UNTRIED)
-    assert graph.action_values("goal", state("C")) == (UNTRIED, UNTRIED)
-    assert graph.action_values("own", state("A")) == (UNTRIED, 0.0)
+    assert graph.action_values("goal", state("C")) == NOTHING
+    assert graph.action_values("own", state("A")) == NOTHING
 
 
 def test_a_detour_falls_away():
     # A -> B -> A -> C, where the goal is achieved: from A it is one step, and the way by B is two more.
-    graph = ReplayGraph(GAMMA)
-    graph.add(episode("own", "ABAC", [0, 0, 1], {2: "goal"}))
+    graph = ReplayGraph([episode("own", "ABAC", [0, 0, 1], {2: "goal"})], GAMMA)
     assert graph.action_values("goal", state("A")) == (0.25, 1.0)
     assert graph.action_values("goal", state("B")) == (0.5, UNTRIED)
 
 
 def test_a_path_crosses_from_one_episode_into_another():
-    graph = ReplayGraph(GAMMA)
-    graph.add(episode("other", "AB", [1], {}))
-    assert graph.action_values("goal", state("A")) == (UNTRIED, 0.0)
-    graph.add(episode("own", "BC", [0], {0: "goal"}))
-    assert graph.action_values("goal", state("A")) == (UNTRIED, 0.5)
+    first, second = episode("other", "AB", [1], {}), episode("own", "BC", [0], {0: "goal"})
+    assert ReplayGraph([first], GAMMA).action_values("goal", state("A")) == NOTHING
+    assert ReplayGraph([first, second], GAMMA).action_values("goal", state("A")) == (UNTRIED, 0.5)
 
 
 def test_an_action_of_several_outcomes_has_their_mean():
-    graph = ReplayGraph(GAMMA)
-    for _ in range(3):
-        graph.add(episode("own", "AC", [1], {0: "goal"}))
-    graph.add(episode("own", "AA", [1], {}))
+    hits = [episode("own", "AC", [1], {0: "goal"}) for _ in range(3)]
+    graph = ReplayGraph([*hits, episode("own", "AA", [1], {})], GAMMA)
     # V = 3/4 + 1/4 * V/2, so V = 6/7.
     assert graph.action_values("goal", state("A"))[1] == pytest.approx(6 / 7, abs=1e-4)
 
 
 def test_nothing_follows_a_lost_episode_but_something_follows_one_that_won_its_own_goal():
-    graph = ReplayGraph(GAMMA)
-    graph.add(episode("own", "BC", [0], {0: "goal"}))
-    graph.add(episode("own", "AB", [0], {}, lost=True))
-    assert graph.action_values("goal", state("A")) == (0.0, UNTRIED)
-    graph.add(episode("near", "AB", [1], {0: "near"}))
-    assert graph.action_values("goal", state("A")) == (0.0, 0.5)
+    episodes = [episode("own", "BC", [0], {0: "goal"}), episode("own", "AB", [0], {}, lost=True)]
+    assert ReplayGraph(episodes, GAMMA).action_values("goal", state("A")) == NOTHING
+    episodes.append(episode("near", "AB", [1], {0: "near"}))
+    assert ReplayGraph(episodes, GAMMA).action_values("goal", state("A")) == (0.0, 0.5)
 
 
-def test_removing_what_was_added_leaves_nothing():
-    graph = ReplayGraph(GAMMA)
-    kept, other = episode("own", "AB", [0], {0: "goal"}), episode("own", "ABAC", [0, 1, 1], {2: "goal"})
-    graph.add(kept)
-    before = graph.action_values("goal", state("A"))
-    graph.add(other)
-    graph.remove(other)
-    assert graph.action_values("goal", state("A")) == before
-    graph.remove(kept)
-    assert len(graph) == 0
+def test_steps_after_an_achievement_say_nothing_about_that_goal():
+    # The second A -> B would count as a miss, though only its repetition kept it out of `achieved`.
+    graph = ReplayGraph([episode("own", "ABAB", [0, 1, 0], {0: "goal"})], GAMMA)
+    assert graph.action_values("goal", state("A")) == (1.0, UNTRIED)
+    assert graph.action_values("goal", state("B")) == NOTHING
+
+
+def test_drawn_steps_lead_to_the_goal_half_of_them_on_the_best_path_from_a_start():
+    way = episode("own", "ABDC", [1, 0, 0], {2: "goal"})  # from A by B and D
+    short = episode("own", "EAC", [0, 0], {1: "goal"})  # from E by A
+    graph = ReplayGraph([episode("own", "FFF", [0, 0], {}), way, short], GAMMA)
+    rng = np.random.default_rng(0)
+    drawn = Counter(found.observation(t).text for found, t in (graph.draw(rng, "goal") for _ in range(4000)))
+    # A quarter of each of A, B, D and E; and A alone, or E and A, on the paths from A and E.
+    shares = {"A": 1 / 8 + 1 / 4 + 1 / 8, "B": 1 / 8, "D": 1 / 8, "E": 1 / 8 + 1 / 8}
+    assert {name: count / 4000 for name, count in drawn.items()} == pytest.approx(shares, abs=0.03)
+    assert graph.goals == ["goal"]
+    with pytest.raises(KeyError):
+        graph.draw(rng, "own")
 
 
 STEP = st.tuples(st.sampled_from("ABCDE"), st.integers(0, 1), st.sampled_from("ABCDE"), st.booleans())
@@ -90,10 +94,13 @@ STEP = st.tuples(st.sampled_from("ABCDE"), st.integers(0, 1), st.sampled_from("A
 @settings(deadline=None)
 def test_values_are_those_of_value_iteration_whatever_the_order(steps, random):
     def filled(order):
-        graph = ReplayGraph(GAMMA)
-        for here, action, there, achieves in order:
-            graph.add(episode("own", here + there, [action], {0: "goal"} if achieves else {}))
-        return graph
+        return ReplayGraph(
+            [
+                episode("own", here + there, [action], {0: "goal"} if achieves else {})
+                for here, action, there, achieves in order
+            ],
+            GAMMA,
+        )
 
     graph = filled(steps)
     shuffled = filled(random.sample(steps, len(steps)))
@@ -102,8 +109,9 @@ def test_values_are_those_of_value_iteration_whatever_the_order(steps, random):
         expected = {name: max([*q_values(steps, expected, name).values(), 0.0]) for name in "ABCDE"}
     for name in "ABCDE":
         wanted, found = q_values(steps, expected, name), graph.action_values("goal", state(name))
-        assert found == pytest.approx([wanted.get(action, UNTRIED) for action in (0, 1)], abs=1e-3)
-        assert shuffled.action_values("goal", state(name)) == found
+        values = [wanted.get(action, UNTRIED) for action in (0, 1)]
+        assert found == pytest.approx(values if max(values) > 1e-9 else NOTHING, abs=1e-3)
+        assert shuffled.action_values("goal", state(name)) == pytest.approx(found)
 
 
 def q_values(steps, values, name):
