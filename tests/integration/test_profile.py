@@ -70,9 +70,9 @@ def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, 
 def test_tokens_are_those_that_went_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
     sac, ppo = (profile["work"] for profile in side_by_side[1]["profiles"])
     assert sac.keys() == ppo.keys() == {"scoring", "target", "forward"}
-    # Of the states a SAC update looks at for its targets, twice each, those are left out that end an episode. In either
-    # pass a state that is there more than once is computed once.
-    assert 0.5 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
+    # Of the states a SAC update looks at for its targets, twice each, those are left out that end an episode, or whose
+    # return the replay graph knows. In either pass a state that is there more than once is computed once.
+    assert 0.1 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
     # PPO looks at each state that was scored once more before the first epoch, and at the one after the last step.
     # A minibatch has more states than a pass of the rollout, so more of them are the same, and are computed once.
     assert 0.7 < ppo["forward"]["tokens"] / (4 * ppo["scoring"]["tokens"]) < 1.0
@@ -166,8 +166,8 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"]["forwards"] == pytest.approx(26.2)
-    assert profile["updates"] == 18
+    assert profile["floor"]["forwards"] == pytest.approx(43.0)
+    assert profile["updates"] == 30
 
 
 @pytest.mark.slow

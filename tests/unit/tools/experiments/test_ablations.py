@@ -56,6 +56,7 @@ def test_critic_has_three_panels_of_the_same_labels() -> None:
 EVALUATED = {"evaluation": {"episodes": 300, "every_steps": 320, "every_episodes": 100}}
 RATES = {"actor_lr": 1.6e-3, "critic_lr": 1.6e-3}
 TWICE_THE_UPDATES = {"updates_per_interval": 8, "tau": 0.02, "warmup_updates": 40, **RATES}
+ALPHA = {"init": 0.05, "target_entropy": 0.5}
 
 
 def test_the_bases_are_the_simple_game_as_in_the_paper_evaluated_on_the_way() -> None:
@@ -64,9 +65,9 @@ def test_the_bases_are_the_simple_game_as_in_the_paper_evaluated_on_the_way() ->
         for name in ("simple/sac_her", "ablations/base", "simple/ppo", "ablations/ppo")
     )
     del simple["critic"]["target_backbone"], simple["replay"], plain_ppo["algo"]["lr_decay"]
-    for beyond_the_paper in ("td_lambda", "soft_target", "self_imitation"):
+    for beyond_the_paper in ("td_lambda", "soft_target", "self_imitation", "exploration"):
         del simple["algo"][beyond_the_paper]
-    algo = simple["algo"] | TWICE_THE_UPDATES | {"n_step": 5}
+    algo = simple["algo"] | TWICE_THE_UPDATES | {"n_step": 5, "alpha": ALPHA}
     assert base == simple | {"steps": 3200, "algo": algo} | EVALUATED
     tried_first = {"gamma": 0.9, "update_interval": 512, "batch_size": 128, "actor_lr": 8e-4, "critic_lr": 8e-4}
     assert ppo == plain_ppo | {"steps": 12288, "algo": plain_ppo["algo"] | tried_first} | EVALUATED

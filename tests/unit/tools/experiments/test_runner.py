@@ -112,5 +112,5 @@ def test_a_run_shows_its_steps_and_last_success(tmp_path: Path, finish: Finish) 
         display.update(run)  # another line comes with the next quarter
     assert output(shown).splitlines()[1:] == [
         "quickstart seed 0: training",
-        "quickstart seed 0: 1,600 of 2,560 steps  success 0.75",
+        "quickstart seed 0: 1,600 of 1,920 steps  success 0.75",
     ]
