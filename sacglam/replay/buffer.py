@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+import pydantic
 
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
@@ -29,6 +31,16 @@ _STEPS = {
     "achievements": np.int32,
 }
 _TYPES: dict[str, Any] = {**_ENTRIES, **_EPISODES, **_STEPS, "achieved": np.int32}
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(strict=True))
+class _Texts:
+    """The JSON values on disk: the place that is written next, and what the columns hold indices into."""
+
+    next: Annotated[int, pydantic.Field(ge=0)]
+    goals: list[str]
+    observations: list[list[str]]
+    """The text, and the actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,24 +222,23 @@ class ReplayBuffer:
         """Restore what `state()` returned.
 
         Raises:
-            CheckpointError: it holds more than the capacity, has wrapped around at a smaller one, or its columns do not
-                describe episodes.
+            CheckpointError: it holds more than the capacity, or has wrapped around at a smaller one.
+            ValueError, LookupError: it is damaged.
         """
-        size, following = len(columns["entry_goal"]), int(texts["next"])
-        if size > self._config.capacity or (size < self._config.capacity and following != size):
+        size, saved = len(columns["entry_goal"]), _Texts(**texts)
+        if size > self._config.capacity or (size < self._config.capacity and saved.next != size):
             raise CheckpointError(
                 f"the saved replay buffer of {size} entries does not fit replay.capacity {self._config.capacity}; "
                 "resume with the capacity it was saved with"
             )
-        _check_columns(columns, texts)
-        episodes = list(_episodes(columns, texts))
+        episodes = list(_episodes(columns, saved))
         self._ring, self._next = [], 0
         for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
-            entry = Entry(episodes[episode], texts["goals"][goal], start)
+            entry = Entry(episodes[episode], saved.goals[goal], start)
             if start > last_step(entry.episode, entry.goal):
-                raise CheckpointError(f"expected a step on the way to {entry.goal!r}, got step {start}")
+                raise ValueError(f"expected a step on the way to {entry.goal!r}, got step {start}")
             self._append(entry)
-        self._next = following % self._config.capacity  # a larger ring, filled this far, saved the capacity itself
+        self._next = saved.next % self._config.capacity  # a larger ring, filled this far, saved the capacity itself
 
 
 class _Numbers(dict[Any, int]):
@@ -241,54 +252,30 @@ def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
     return values[int(rng.integers(len(values)))]
 
 
-def _check_columns(columns: Columns, texts: Mapping[str, Any]) -> None:
-    """Refuse columns of other types or lengths, and numbers beyond what they number, which would wrap around.
+def _episodes(columns: Columns, texts: _Texts) -> Iterator[Episode]:
+    """The episodes of a buffer's `state()`; the reader of checkpoints has refused indices below 0.
 
     Raises:
-        CheckpointError: these are none that `state` gives.
+        ValueError, LookupError: it is damaged.
     """
-
-    def check(holds: object, expected: str) -> None:
-        if not holds:
-            raise CheckpointError(f"expected a replay buffer with {expected}")
-
-    check({name: c.dtype for name, c in columns.items()} == {n: np.dtype(t) for n, t in _TYPES.items()}, "its columns")
-    for group in (_ENTRIES, _EPISODES, _STEPS, ("achieved",)):
-        check(len({columns[name].shape for name in group}) == 1, "columns of one length")
-        check(all(columns[name].ndim == 1 for name in group), "columns of numbers")
-    goals, observations = texts["goals"], texts["observations"]
-    check(all(isinstance(text, str) for text in [*goals, *(text for each in observations for text in each)]), "texts")
-    length, count = columns["length"], columns["achievements"]
-    check(length.min(initial=1) >= 1 and length.sum() == len(columns["action"]), "its episodes' steps")
-    check(count.min(initial=0) >= 0 and count.sum() == len(columns["achieved"]), "its steps' achievements")
-    ends = {"entry_episode": len(length), "first": len(observations), "observation": len(observations)}
-    ends |= dict.fromkeys(("entry_goal", "goal", "achieved"), len(goals))
-    for name, end in ends.items():
-        check(((columns[name] >= 0) & (columns[name] < end)).all(), f"{name} from 0 to {end - 1}")
-    check(columns["entry_start"].min(initial=0) >= 0, "steps from 0")
-    offered = np.array([len(each) - 1 for each in observations], dtype=np.int32)
-    # A step is taken in the observation before its own: the episode's first, or that of the step before.
-    before = np.roll(columns["observation"], 1)
-    if len(length):
-        before[np.cumsum(length) - length] = columns["first"]
-    check(((columns["action"] >= 0) & (columns["action"] < offered[before])).all(), "actions of their observations")
-    numbers = np.concatenate([columns["reward"], columns["log_prob"]])
-    check(np.isfinite(numbers).all(), "finite rewards and log-probabilities")
-
-
-def _episodes(columns: Columns, texts: Mapping[str, Any]) -> Iterator[Episode]:
-    """The episodes of a buffer's `state()`."""
-    goals = texts["goals"]
-    observations = [Observation(text, tuple(actions)) for text, *actions in texts["observations"]]
+    if {name: column.dtype for name, column in columns.items()} != {n: np.dtype(t) for n, t in _TYPES.items()}:
+        raise ValueError("expected the columns of a replay buffer, each of its type")
+    goals = texts.goals
+    observations = [Observation(text, tuple(actions)) for text, *actions in texts.observations]
     lists = {name: column.tolist() for name, column in columns.items()}
+    if (sum(lists["length"]), sum(lists["achievements"])) != (len(lists["action"]), len(lists["achieved"])):
+        raise ValueError("expected as many steps and achievements as its episodes have")
     decisions = [Decision(*d) for d in zip(lists["action"], lists["log_prob"], lists["version"], strict=True)]
     achieved = iter([goals[i] for i in lists["achieved"]])
     names = ("observation", "reward", "achievements", "terminated", "truncated")
     steps = [
-        Step(observations[observation], reward, tuple(next(achieved) for _ in range(count)), terminated, truncated)
+        Step(observations[observation], reward, tuple(islice(achieved, count)), terminated, truncated)
         for observation, reward, count, terminated, truncated in zip(*(lists[name] for name in names), strict=True)
     ]
     stop = 0
     for goal, seed, first, length in zip(*(lists[name] for name in _EPISODES), strict=True):
-        start, stop = stop, stop + length
-        yield Episode(goals[goal], observations[first], tuple(decisions[start:stop]), tuple(steps[start:stop]), seed)
+        own, stop = slice(stop, stop + length), stop + length
+        episode = Episode(goals[goal], observations[first], tuple(decisions[own]), tuple(steps[own]), seed)
+        if any(each.action >= len(episode.observation(t).actions) for t, each in enumerate(episode.decisions)):
+            raise ValueError("expected actions of their observations")
+        yield episode

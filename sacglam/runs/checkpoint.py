@@ -4,11 +4,10 @@ import errno
 import hashlib
 import io
 import json
-import math
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import from_json
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
 from torch import Tensor
 
 from sacglam import files, memory
-from sacglam.errors import CheckpointError
+from sacglam.errors import CheckpointError, memory_explained
 
 T = TypeVar("T")
 _PREFIX = "step-"
@@ -91,63 +91,70 @@ def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callabl
 
 
 def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:
-    found = load(folder)
+    checkpoint = load(folder)
     try:
-        if int(found.values["progress"]["env_steps"]) != int(folder.name.removeprefix(_PREFIX)):
-            raise ValueError(f"its step is {found.values['progress']['env_steps']}")
-        return restore(found)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # The files are whole, so it was changed on purpose or by a faulty writer: any access may fail, in its own way.
+        if (step := checkpoint.values["progress"]["env_steps"]) != int(folder.name.removeprefix(_PREFIX)):
+            raise ValueError(f"its step is {step}")
+        with memory_explained():  # too little memory is no damage
+            return restore(checkpoint)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # Its checksums are right, so it was changed on purpose or by a faulty writer: any access may fail, in any way.
         raise CheckpointError(
             f"checkpoint {folder} does not hold the state of a run: {type(error).__name__}: {error}"
         ) from error
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read and verify one checkpoint.
+    """Read one checkpoint and verify it: checksums, finite numbers, columns of one dimension.
 
     Raises:
-        CheckpointError: a file is missing, does not match its checksum, or is not what its name says.
+        CheckpointError: a file is missing, does not match its checksum, or does not hold what it should.
     """
     try:
-        manifest = json.loads(files.read(folder / _MANIFEST, files.MIB))
-        found = {name: files.read(folder / name, _most_bytes()) for name in (_TENSORS, _ARRAYS, _VALUES)}
-        for name, content in found.items():
-            if hashlib.sha256(content).hexdigest() != manifest[name]:
+        most = memory.free_bytes("cpu") or memory.total_bytes("cpu")  # each file is held in memory
+        content = {name: files.read(folder / name, most) for name in (_TENSORS, _ARRAYS, _VALUES)}
+        checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
+        for name, each in content.items():
+            if hashlib.sha256(each).hexdigest() != checksums[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
-        return Checkpoint(
-            tensors=parse_tensors(found[_TENSORS]),
-            arrays=dict(_arrays(found[_ARRAYS])),
-            values=dict(json.loads(found[_VALUES])),
+        checkpoint = Checkpoint(
+            tensors=parse_tensors(content[_TENSORS]),
+            arrays=_arrays(content[_ARRAYS]),
+            values=dict(from_json(content[_VALUES], allow_inf_nan=False)),
         )
+        _check_numbers(checkpoint)
     except CheckpointError:
         raise
     except Exception as error:  # parsers of damaged bytes fail in many types, of several libraries
         raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
+    return checkpoint
 
 
-def _most_bytes() -> int:
-    """No file of a checkpoint is larger than the memory that is to hold it."""
-    free = memory.free_bytes("cpu")
-    return memory.total_bytes("cpu") if free is None else free
-
-
-def _arrays(npz: bytes) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The arrays of an uncompressed npz file. None takes more memory than its bytes, whatever its header says."""
+def _arrays(npz: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz file; one of Python objects, which would be a pickle, is refused."""
     with zipfile.ZipFile(io.BytesIO(npz)) as archive:
-        for entry in archive.infolist():
-            if entry.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{entry.filename} is compressed, as no checkpoint is")
-            content = io.BytesIO(archive.read(entry))
-            if np.lib.format.read_magic(content) != (1, 0):  # type: ignore[no-untyped-call]
-                raise ValueError(f"{entry.filename} is of a version that no checkpoint is")
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(content)  # type: ignore[no-untyped-call]
-            if dtype.hasobject:
-                raise ValueError(f"{entry.filename} holds Python objects, which are never read")
-            if math.prod(shape) * dtype.itemsize != len(content.getvalue()) - content.tell():
-                raise ValueError(f"{entry.filename} does not hold the {shape} values of its header")
-            values = np.frombuffer(content.read(), dtype=dtype).reshape(shape, order="F" if fortran else "C").copy()
-            yield entry.filename.removesuffix(".npy"), values
+        if sum(entry.file_size for entry in archive.infolist()) > len(npz):
+            raise ValueError("its arrays are larger than the file: no checkpoint is compressed")
+        return {
+            name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name))  # type: ignore[no-untyped-call]
+            for name in archive.namelist()
+        }
+
+
+def _check_numbers(checkpoint: Checkpoint) -> None:
+    """Refuse numbers that no run saves.
+
+    Raises:
+        ValueError: a number is not finite, or an array is not a column of floats, truth values or counts from 0.
+    """
+    for name, tensor in checkpoint.tensors.items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"{name} is not finite: the weights have diverged, or were changed")
+    for name, column in checkpoint.arrays.items():
+        if column.ndim != 1 or column.dtype.kind not in "bfiu" or not np.isfinite(column).all():
+            raise ValueError(f"{name} is not a column of finite numbers")
+        if column.dtype.kind in "iu" and column.min(initial=0) < 0:
+            raise ValueError(f"{name} holds counts or indices below 0")
 
 
 def steps(root: Path) -> list[Path]:

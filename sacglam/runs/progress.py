@@ -3,26 +3,40 @@
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from sacglam.types import Episode
 
 _RECENT_EPISODES = 200
+_SAVED = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+_Count = Annotated[int, Field(ge=0)]
+_Seconds = Annotated[float, Field(ge=0)]
 
 
-@dataclass
+@dataclass(config=_SAVED)
 class Progress:
     """Counters of one run; `seconds` is training time, without evaluation and checkpoints.
 
     `cpu_seconds` are those of its processes meanwhile; None in a run that was begun before they were counted.
     """
 
-    env_steps: int = 0
-    updates: int = 0
-    episodes: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float | None = 0.0
+    env_steps: _Count = 0
+    updates: _Count = 0
+    episodes: _Count = 0
+    seconds: _Seconds = 0.0
+    cpu_seconds: _Seconds | None = 0.0
+
+
+@dataclass(config=_SAVED)
+class _WindowState:
+    """A `MetricsWindow` in a checkpoint."""
+
+    sums: dict[str, float]
+    counts: dict[str, PositiveInt]
+    recent: list[bool]
 
 
 class MetricsWindow:
@@ -65,11 +79,10 @@ class MetricsWindow:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `state()` gave."""
-        self._sums = defaultdict(float, {str(name): float(each) for name, each in state["sums"].items()})
-        self._counts = defaultdict(int, {name: int(state["counts"][name]) for name in self._sums})
-        if min(self._counts.values(), default=1) < 1 or not all(type(each) is bool for each in state["recent"]):
-            raise ValueError("the window of its metrics counts nothing, or holds what is no success")
-        self._recent = deque(state["recent"], maxlen=_RECENT_EPISODES)
+        saved = _WindowState(**state)
+        self._sums = defaultdict(float, saved.sums)
+        self._counts = defaultdict(int, {name: saved.counts[name] for name in saved.sums})
+        self._recent = deque(saved.recent, maxlen=_RECENT_EPISODES)
 
 
 def _entropy_share(episode: Episode) -> dict[str, float]:

@@ -215,7 +215,6 @@ def test_tensors_of_another_form_are_refused() -> None:
         ("adam.0.exp_avg_sq", tensors["adam.0.exp_avg_sq"].to(torch.int32)),
         ("adam.0.step", torch.ones(2)),
         (weight, tensors[weight].to(torch.int32)),
-        (weight, tensors[weight] * torch.nan),
     ):
         with pytest.raises(CheckpointError):
             learner.load_state({**tensors, name: changed}, values)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
-from sacglam.replay.buffer import Entry, ReplayBuffer
+from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Decision, Episode, Observation, Source, Step
@@ -411,21 +412,46 @@ def test_without_an_achievement_nothing_is_relabelled() -> None:
         ("achievements", 3),
     ],
 )
-def test_columns_that_describe_no_episodes_are_refused(column: str, value: float) -> None:
+def test_columns_that_describe_no_episodes_are_refused(column: str, value: float, tmp_path: Path) -> None:
     columns, texts = _filled(_mixed(6)).state()
     columns[column][1] = value
-    with pytest.raises((CheckpointError, ValueError)):
-        _buffer(6).load_state(columns, texts)
+    assert "step-0000000001" in _refusal(columns, texts, tmp_path)
 
 
-def test_columns_of_another_type_or_length_are_refused() -> None:
+def test_columns_of_another_type_or_length_are_refused(tmp_path: Path) -> None:
     columns, texts = _filled(_mixed(6)).state()
     for name, column in columns.items():
-        for other in (column[:-1], column.astype(np.complex128), column.reshape(1, -1)):
-            with pytest.raises(CheckpointError):
-                _buffer(6).load_state({**columns, name: other}, texts)
-    with pytest.raises(CheckpointError):
-        _buffer(6).load_state(columns, {**texts, "goals": [None] * 4})
+        for other in (column[:-1], column.astype(np.complex128), column.astype(np.float32), column.reshape(1, -1)):
+            _refusal({**columns, name: other}, texts, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"goals": [None] * 4},
+        {"goals": "abcd"},
+        {"observations": [[]]},
+        {"observations": [["text", 1]]},
+        {"next": -1},
+        {"next": 0.5},
+        {"next": True},
+    ],
+)
+def test_texts_of_another_form_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    columns, texts = _filled(_mixed(6)).state()
+    _refusal(columns, {**texts, **change}, tmp_path)
+
+
+def _refusal(columns: Columns, texts: dict[str, Any], root: Path) -> str:
+    """What is said of a checkpoint with this buffer, which must not be restored."""
+    values, refusals = {"progress": {"env_steps": 1}, "replay": texts}, list[str]()
+    checkpoint.save(root, 1, Checkpoint({}, columns, values), keep=2)
+    with pytest.raises(CheckpointError, match="found none"):
+        checkpoint.restore_newest(
+            root, lambda saved: _buffer(6).load_state(saved.arrays, saved.values["replay"]), refusals.append
+        )
+    [refusal] = refusals
+    return refusal
 
 
 def test_an_episode_leaves_with_its_last_entry() -> None:

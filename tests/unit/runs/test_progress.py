@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from sacglam.runs.progress import MetricsWindow
+from sacglam.runs.progress import MetricsWindow, Progress
 from sacglam.types import Decision, Episode, Observation, Step
 
 
@@ -39,3 +40,21 @@ def test_what_a_window_says_of_the_episodes_that_ended() -> None:
     window.add_episodes([episode(True, (2, 1.0))], str)
     found = window.flush()
     assert (found["success"], found["episode_success"]) == (0.5, 1.0)  # of the last 200 episodes, and of these
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"env_steps": -1}, {"updates": 1.5}, {"episodes": "3"}, {"seconds": -0.1}, {"cpu_seconds": math.nan}, {"x": 1}],
+)
+def test_counters_that_no_run_has_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        Progress(**change)
+
+
+@pytest.mark.parametrize("change", [{"sums": {"q": "1"}}, {"counts": {"q": 0}}, {"counts": {}}, {"recent": [1]}])
+def test_a_window_that_no_run_saved_is_refused(change: dict[str, Any]) -> None:
+    window = MetricsWindow()
+    window.load_state({"sums": {"q": 3}, "counts": {"q": 2}, "recent": [True]})
+    assert window.flush() == {"success": 1.0, "q": 1.5}
+    with pytest.raises((ValueError, KeyError)):
+        window.load_state({"sums": {"q": 3}, "counts": {"q": 2}, "recent": [True], **change})
