@@ -38,10 +38,11 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     from sacglam.runs import directory
+    from sacglam.tools.aim.sidecar import sidecar_for
     from sacglam.training import train as run
 
     folder = Path(out) if out is not None else directory.fresh(config.seed)
-    return {**run(config, folder), "run_dir": str(folder)}
+    return {**run(config, folder, tracker=sidecar_for), "run_dir": str(folder)}
 
 
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class SacglamError(Exception):
@@ -80,3 +81,14 @@ def memory_explained() -> Iterator[None]:
             raise
         where = "the machine" if on_cpu else "the GPU"
         raise OutOfMemory(_OUT_OF_MEMORY.format(where=where, error=error or "a file does not fit in it")) from error
+
+
+@contextmanager
+def write_explained(file: Path) -> Iterator[None]:
+    """Turn a failure to write `file`, e.g. on a full disk, into a `RunDirectoryError` that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot write {file}: {error}. Fix that and try again; --resume continues a run"
+        ) from error

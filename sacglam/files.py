@@ -1,6 +1,7 @@
-"""Files that others may have planted: a named pipe, a file without an end, a link to somewhere else.
+"""Files that others may have planted: a named pipe, a file without an end, a link to somewhere else, any content.
 
-Only regular files within a size limit are read, and nothing is written through a link.
+Only regular files within a size limit are read, JSON only in a form that is declared, and nothing is written through a
+link.
 """
 
 import errno
@@ -9,16 +10,16 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 MIB = 1 << 20
-_KINDS = {
-    stat.S_IFDIR: "folder",
-    stat.S_IFIFO: "named pipe",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-}
+OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+"""The form of any JSON object."""
+_LARGEST_JSON = 16 * MIB
+_KINDS = {"d": "folder", "p": "named pipe", "s": "socket", "c": "device", "b": "device"}
 
 
 def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int | None = None) -> IO[bytes]:
@@ -54,6 +55,25 @@ def read(file: Path, most: int) -> bytes:
     with opened(file, most=most) as source:
         # Its size, since Python reserves memory for as many bytes as it is to read.
         return source.read(min(most, os.fstat(source.fileno()).st_size))
+
+
+def parse_json(content: bytes, form: TypeAdapter[Any]) -> Any:
+    """JSON of the given form, as it is.
+
+    Raises:
+        ValueError: it is no JSON, contains NaN or infinity, or has another form.
+    """
+    value = from_json(content, allow_inf_nan=False)
+    form.validate_python(value)
+    return value
+
+
+def read_json(file: Path, form: TypeAdapter[Any]) -> Any:
+    """The JSON in a file; None if there is no such file, or it is damaged."""
+    try:
+        return parse_json(read(file, _LARGEST_JSON), form)
+    except (OSError, ValueError):
+        return None
 
 
 def check(file: Path, most: int | None = None) -> None:
@@ -107,7 +127,7 @@ def make_folder(folder: Path) -> None:
 
 def _check(file: Path, found: os.stat_result, most: int | None) -> None:
     if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "special file")
+        kind = _KINDS.get(stat.filemode(found.st_mode)[0], "special file")
         raise OSError(errno.EINVAL, f"expected a regular file, found a {kind}", str(file))
     if most is not None and found.st_size > most:
         raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, found {found.st_size:,}", str(file))

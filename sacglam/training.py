@@ -28,9 +28,9 @@ from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform
 from sacglam.prompt import Prompt
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import LineLog, RunDirectory, write_files
-from sacglam.runs.display import Display
-from sacglam.runs.sidecar import record_hash, sidecar_for
+from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.display import Display, NewTracker, Tracker
+from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
 from sacglam.runtime.devices import resolve
@@ -44,7 +44,9 @@ _SAMPLED = 0x5A3D  # the stream of sampled actions after training
 
 
 @memory_explained()
-def train(config: Config, out: Path, display: Display | None = None) -> dict[str, Any]:
+def train(
+    config: Config, out: Path, display: Display | None = None, tracker: NewTracker | None = None
+) -> dict[str, Any]:
     """Train from the start in the new folder `out`; its summary, as in `summary.json`.
 
     Sets the process's thread count. While it runs, SIGINT and SIGTERM end it cleanly with a checkpoint.
@@ -58,12 +60,16 @@ def train(config: Config, out: Path, display: Display | None = None) -> dict[str
         shown.note(note)
     resolved = resolve_temperature(resolved)
     with closing(build(resolved, shown.note)) as parts:
-        return Run(directory, resolved, shown, parts).run(new=True)
+        return Run(directory, resolved, shown, parts, tracker).run(new=True)
 
 
 @memory_explained()
 def resume(
-    root: Path, display: Display | None = None, placement: Sequence[str] = (), trusted: bool = False
+    root: Path,
+    display: Display | None = None,
+    placement: Sequence[str] = (),
+    trusted: bool = False,
+    tracker: NewTracker | None = None,
 ) -> dict[str, Any]:
     """Resume the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
 
@@ -82,13 +88,15 @@ def resume(
     config = settle_engine(config, measurable=not begun)
     shown = display or Display()
     with closing(build(config, shown.note)) as parts:
-        return Run(directory, config, shown, parts).run()
+        return Run(directory, config, shown, parts, tracker).run()
 
 
 class Run:
     """One run: its folder, its parts and its loop."""
 
-    def __init__(self, directory: RunDirectory, config: Config, display: Display, parts: Parts) -> None:
+    def __init__(
+        self, directory: RunDirectory, config: Config, display: Display, parts: Parts, tracker: NewTracker | None
+    ) -> None:
         """`parts` are those of `config`; no step is taken yet, and nothing written."""
         self._directory = directory
         self._config = config
@@ -96,8 +104,8 @@ class Run:
         self._parts = parts
         self._loop = Loop(config, parts)
         self._log = LineLog(directory.metrics_file)
-        self._samples = LineLog(directory.samples_file)
-        self._sidecar = sidecar_for(directory, config.tracking, display)
+        self._samples = LineLog(directory.samples_file, LINE)
+        self._tracker = tracker(directory, config.tracking, display) if tracker else Tracker()
         self._saved_at: int | None = None
         self._ready = False  # to take steps and checkpoints
         self._random_success = 0.0
@@ -105,7 +113,7 @@ class Run:
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
-        with StopSignal() as stop, self._directory.locked(), closing(self._sidecar):
+        with StopSignal() as stop, self._directory.locked(), closing(self._tracker):
             if new:
                 self._directory.claim(self._config)
             try:
@@ -127,7 +135,7 @@ class Run:
             self._evaluate_start(stop)
         self._restore()
         self._ready = True
-        self._sidecar.start()
+        self._tracker.start()
         self._loop.publish()
         return self._evaluate_start(stop, measured)
 
@@ -219,7 +227,7 @@ class Run:
 
     def _append(self, metrics: Mapping[str, float]) -> None:
         self._log.append({**self._counters(), **metrics})
-        self._sidecar.check()
+        self._tracker.check()
 
     def _counters(self) -> dict[str, float]:
         progress = self._loop.progress
@@ -281,8 +289,10 @@ class Run:
             card = model_card(self._config, self._loop.progress.env_steps, summary)
             write_files(self._directory.adapter, {**parts.learners.exported(), MODEL_CARD: card})
         draw_curves(self._directory)
-        self._sidecar.close()
-        return record_hash(self._directory, summary)
+        if start and (addition := self._tracker.close()):
+            summary |= addition
+            self._directory.write_summary(summary)
+        return summary
 
     def _processes(self) -> dict[str, Any]:
         """What ran next to the driver, if anything did."""

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from sacglam import cpu, files
 from sacglam.cli.display import console, print_plain
-from sacglam.errors import ConfigError, RunDirectoryError
-from sacglam.runs.directory import explained, read_object
+from sacglam.errors import ConfigError, RunDirectoryError, write_explained
 from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import ablations, plan, results, runner
 from sacglam.tools.experiments.plan import Experiment, Run
@@ -173,7 +172,7 @@ def _check_reports(experiment: Experiment, out: Path) -> None:
     """Refuse to overwrite files of these names that are not an earlier report, which its values show."""
     reports = _reports(experiment, out)
     there = [file for file in reports if file.exists()]
-    if there and not {"command", "groups"} <= (read_object(reports[-1]) or {}).keys():
+    if there and not {"command", "groups"} <= (files.read_json(reports[-1], files.OBJECT) or {}).keys():
         raise RunDirectoryError(
             f"the report would overwrite {there[0]}, which is none; choose another --out, or remove that file"
         )
@@ -191,7 +190,7 @@ def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, thresh
         print_plain(console, f"no run under {out} is finished, so there is nothing to report on")
         return False
     figure, text, data = _reports(experiment, out)
-    with explained(out):
+    with write_explained(out):
         draw_report(values, figure)
         files.write(text, markdown(values, figure.name))
         files.write(data, json.dumps(values, indent=2, default=asdict) + "\n")

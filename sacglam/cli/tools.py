@@ -106,7 +106,7 @@ def aim_import(
       sacglam aim-import runs/my-run runs/another
     """
     from sacglam.runs.directory import RunDirectory
-    from sacglam.runs.sidecar import record_hash, repo_of
+    from sacglam.tools.aim.sidecar import repo_of
     from sacglam.tools.aim.sync import fill
 
     with RichDisplay(errors) as display:
@@ -115,7 +115,8 @@ def aim_import(
             folder = (repo or repo_of(run, run.config().tracking)).resolve()
             display.stage(f"importing {each}", len(run.metrics()))
             run_hash = fill(run, folder, advance=display.advance)
-            record_hash(run, run.summary() or {})
+            if summary := run.summary():
+                run.write_summary({**summary, "aim_hash": run_hash})
             print_plain(console, f"{each} is {run_hash} in {folder / '.aim'}")
 
 

@@ -10,8 +10,8 @@ import typer
 
 from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, print_summary
+from sacglam.errors import write_explained
 from sacglam.runs import directory
-from sacglam.runs.trust import needed
 from sacglam.runtime import placement
 
 SetOption = Annotated[
@@ -77,14 +77,15 @@ def train(
         return
 
     from sacglam import training
+    from sacglam.tools.aim.sidecar import sidecar_for
 
     with RichDisplay(console) as display:
         if resume is None:
             folder = out or directory.fresh(settings.seed)
-            summary = training.train(settings, folder, display)
+            summary = training.train(settings, folder, display, sidecar_for)
         else:
-            folder, summary = resume, training.resume(resume, display, where, trust)
-    print_summary(console, folder, summary, bool(needed(settings)))
+            folder, summary = resume, training.resume(resume, display, where, trust, sidecar_for)
+    print_summary(console, folder, summary, bool(directory.untrusted_code(settings)))
 
 
 def _dry_run(settings: configuration.Config) -> None:
@@ -203,7 +204,7 @@ def pretrain(
     world = make(source.env.name, **source.env.options) if source else None
     recipe = (recipes.WORLD if world else recipes.BUILTIN)[architecture]
     settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
-    with directory.explained(folder):
+    with write_explained(folder):
         folder.mkdir(parents=True)
     with RichDisplay(console) as display:
         if world and source:

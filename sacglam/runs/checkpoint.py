@@ -50,11 +50,15 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
         ValueError: an array holds Python objects, which no checkpoint may.
     """
     folder, writing = root / f"{_PREFIX}{step:0{_DIGITS}d}", root / f"{_WRITING}{step:0{_DIGITS}d}"
+    content = _content(checkpoint)
     try:
         files.make_folder(root)
         _drop_unfinished(root)
         writing.mkdir()
-        _write(writing, checkpoint)
+        for name, each in content.items():
+            (writing / name).write_bytes(each)
+            _sync(writing / name)
+        _sync(writing)
         if folder.exists():  # dropped last, so that there is always one of the two
             folder.rename(root / f"{_WRITING}replaced")
         writing.rename(folder)
@@ -115,7 +119,7 @@ def load(folder: Path) -> Checkpoint:
         content = {name: files.read(folder / name, most) for name in (_TENSORS, _ARRAYS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():
-            if hashlib.sha256(each).hexdigest() != checksums[name]:
+            if _checksum(each) != checksums[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
         checkpoint = Checkpoint(
             tensors=parse_tensors(content[_TENSORS]),
@@ -162,18 +166,19 @@ def steps(root: Path) -> list[Path]:
     return sorted(root.glob(_PREFIX + "[0-9]" * _DIGITS))
 
 
-def _write(folder: Path, checkpoint: Checkpoint) -> None:
+def _content(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """The files of a checkpoint, by name."""
     # Clones, because safetensors refuses tensors that share memory, and a target may share its heads' buffers.
     tensors = {n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}
-    # Not save_file: that reports a full disk as an error of its own kind, without errno.
-    (folder / _TENSORS).write_bytes(format_tensors(tensors))
-    with (folder / _ARRAYS).open("wb") as file:
-        np.savez(file, allow_pickle=False, **checkpoint.arrays)
-    (folder / _VALUES).write_text(json.dumps(checkpoint.values))
-    manifest = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2))
-    for path in (*folder.iterdir(), folder):
-        _sync(path)
+    arrays = io.BytesIO()
+    np.savez(arrays, allow_pickle=False, **checkpoint.arrays)
+    content = {
+        _TENSORS: format_tensors(tensors),
+        _ARRAYS: arrays.getvalue(),
+        _VALUES: json.dumps(checkpoint.values).encode(),
+    }
+    checksums = {name: _checksum(each) for name, each in content.items()}
+    return {**content, _MANIFEST: json.dumps(checksums, indent=2).encode()}
 
 
 def _drop_unfinished(root: Path) -> None:
@@ -182,17 +187,13 @@ def _drop_unfinished(root: Path) -> None:
 
 
 def _drop(folder: Path) -> None:
-    """Remove a checkpoint, or a link or file in its place."""
-    if folder.is_dir() and not folder.is_symlink():
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # a link or a file in its place
+        folder.unlink()
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sacglam import files
-from sacglam.runs.directory import RunDirectory, explained
+from sacglam.errors import write_explained
+from sacglam.runs.directory import RunDirectory
 
 _PANELS: Sequence[tuple[str, Sequence[str]]] = (
     ("success", ("success", "eval_success/overall")),
@@ -46,7 +47,7 @@ def draw_curves(directory: RunDirectory) -> None:
             _mark_evaluations(axes, summary)
         if len(names) > 1 and axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small")
-    with explained(directory.curves), files.replacing(directory.curves) as file:
+    with write_explained(directory.curves), files.replacing(directory.curves) as file:
         figure.savefig(file, format="png", dpi=110)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import itertools
 import json
 import warnings
@@ -12,19 +11,19 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
-
-from safetensors import SafetensorError
+from typing import Any
 
 from sacglam import config as configuration
 from sacglam import files
 from sacglam.config import Config
-from sacglam.errors import ConfigError, RunDirectoryError
-from sacglam.runs import summary, trust
+from sacglam.envs import foreign_code
+from sacglam.errors import ConfigError, RunDirectoryError, write_explained
+from sacglam.runs.logs import LineLog
+from sacglam.runs.summary import SUMMARY
 
 _LOCK = ".lock"
-_LARGEST_OBJECT, _LARGEST_LOG = 16 * files.MIB, 2048 * files.MIB
-_MOST_STEPS = 2**53
+_OWN_RAY = (None, "auto", "local")
+"""Addresses of a Ray that this machine or its environment chose. Ray unpickles what any other cluster sends."""
 
 
 @contextmanager
@@ -37,7 +36,7 @@ def locked_folder(root: Path, busy: str) -> Iterator[int]:
         RunDirectoryError: another process holds it (with the message `busy`), or the folder cannot be made.
     """
     file = root / _LOCK
-    with explained(file):
+    with write_explained(file):
         root.mkdir(parents=True, exist_ok=True)
         held = files.opened(file, "ab")
     with held:
@@ -54,7 +53,7 @@ class RunDirectory:
     """`config.yaml`, the `.jsonl` logs, `summary.json`, `checkpoints/`, `adapter/` and `curves.png` under one root."""
 
     def __init__(self, root: Path, trusted: bool = True) -> None:
-        """Touches nothing; see `create` and `open`."""
+        """Touches nothing; see `vacant` and `open`."""
         self.root = root
         self._trusted = trusted
         self.config_file = root / "config.yaml"
@@ -64,7 +63,6 @@ class RunDirectory:
         self.checkpoints = root / "checkpoints"
         self.adapter = root / "adapter"
         self.curves = root / "curves.png"
-        self.aim_file = root / "aim.json"
 
     @classmethod
     def vacant(cls, root: Path) -> RunDirectory:
@@ -74,7 +72,25 @@ class RunDirectory:
             RunDirectoryError: it holds a run already, or anything else.
         """
         run = cls(root)
-        run._check_vacant()
+        if run.claimed:
+            raise RunDirectoryError(
+                f"{root} holds a run already. Resume it with --resume {root}, or choose another --out"
+            )
+        killed = {_LOCK, run.config_file.name, f"{run.config_file.name}.writing"}  # what a killed claim may leave
+        hint = ". To resume the run that was here, restore its config.yaml" if run.checkpoints.exists() else ""
+        check_empty(root, killed, hint)
+        return run
+
+    @classmethod
+    def open(cls, root: Path, trusted: bool = False) -> RunDirectory:
+        """An existing run, which may be someone else's: unless `trusted`, `config` refuses one that names their code.
+
+        Raises:
+            RunDirectoryError: there is none.
+        """
+        run = cls(root, trusted)
+        if not run.claimed:
+            raise RunDirectoryError(f"expected a run directory with a config.yaml at {root}, found none")
         return run
 
     @property
@@ -88,13 +104,12 @@ class RunDirectory:
         Raises:
             RunDirectoryError: the folder holds a run already, or anything else, or cannot be written.
         """
-        self._check_vacant()
-        with explained(self.config_file):
+        self.vacant(self.root)
+        with write_explained(self.config_file):
             try:
                 files.opened(self.config_file, "xb").close()  # exclusive where a file system has no locks
             except FileExistsError:
-                if self.claimed:
-                    raise self._occupied() from None
+                self.vacant(self.root)
         self.settle(config)
 
     def settle(self, config: Config) -> None:
@@ -112,30 +127,6 @@ class RunDirectory:
         with locked_folder(self.root, busy):
             yield
 
-    @classmethod
-    def open(cls, root: Path, trusted: bool = False) -> RunDirectory:
-        """An existing run, which may be someone else's: unless `trusted`, `config` refuses one that names their code.
-
-        Raises:
-            RunDirectoryError: there is none.
-        """
-        run = cls(root, trusted)
-        if not run.claimed:
-            raise RunDirectoryError(f"expected a run directory with a config.yaml at {root}, found none")
-        return run
-
-    def _check_vacant(self) -> None:
-        if self.claimed:
-            raise self._occupied()
-        killed = {_LOCK, self.config_file.name, f"{self.config_file.name}.writing"}  # what a killed claim may leave
-        hint = ". To resume the run that was here, restore its config.yaml" if self.checkpoints.exists() else ""
-        check_empty(self.root, killed, hint)
-
-    def _occupied(self) -> RunDirectoryError:
-        return RunDirectoryError(
-            f"{self.root} holds a run already. Resume it with --resume {self.root}, or choose another --out"
-        )
-
     def config(self) -> Config:
         """The run's resolved configuration.
 
@@ -146,8 +137,12 @@ class RunDirectory:
             config = configuration.parse_complete(self._config_text().decode())
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
-        if not self._trusted:
-            trust.check(config, self.config_file)
+        if not self._trusted and (code := untrusted_code(config)):
+            raise ConfigError(
+                f"{self.config_file} names {' and '.join(map(repr, code))}, which would run code that does not come "
+                "with sacglam; if the run is yours, or you trust whoever made it, pass --trust "
+                "(in Python: trusted=True)"
+            )
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
                 f"{self.config_file} was changed after the run began: what follows is another experiment", stacklevel=2
@@ -162,116 +157,32 @@ class RunDirectory:
         return hashlib.sha256(self._config_text()).hexdigest()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`, without a last line cut short by a crash, and without what is no number."""
-        return [numbers(line) for line in LineLog(self.metrics_file).lines() if "seconds" in line]
+        """The lines of `metrics.jsonl` that can be read."""
+        return LineLog(self.metrics_file).lines()
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, or None before it is first written, or if it is damaged: it can be made again."""
-        found = read_object(self.summary_file)
-        return found if found is not None and summary.whole(found) else None
-
-    def aim(self) -> dict[str, str] | None:
-        """`aim.json`: the hash under which Aim knows this run, and the repository; None if Aim does not know it."""
-        found = read_object(self.aim_file)
-        return found if found and isinstance(found.get("hash"), str) and found["hash"].isalnum() else None
-
-    def write_aim(self, run_hash: str, repo: Path) -> None:
-        """Write `aim.json` whole or not at all."""
-        _write(self.aim_file, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
+        summary: dict[str, Any] | None = files.read_json(self.summary_file, SUMMARY)
+        return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` whole or not at all."""
         _write(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
-class LineLog:
-    """One JSON object per line, flushed at once, each with the `env_steps` at which it was written."""
-
-    def __init__(self, file: Path) -> None:
-        """Appends to `file` if it exists."""
-        self._file = file
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line."""
-        with explained(self._file), files.opened(self._file, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
-
-    def lines(self) -> list[dict[str, Any]]:
-        """All lines that can be read: a crash may have cut the last one short, and a fault damaged any."""
-        return self._read()[0]
-
-    def rewind(self, env_steps: int) -> int:
-        """Drop the lines after `env_steps`: a resumed run logs what came after its last checkpoint again.
-
-        Damaged lines are dropped too; how many, without a last one cut short.
-        """
-        lines, damaged = self._read()
-        kept = [line for line in lines if line["env_steps"] <= env_steps]
-        _write(self._file, "".join(json.dumps(line) + "\n" for line in kept))
-        return damaged
-
-    def _read(self) -> tuple[list[dict[str, Any]], int]:
-        """The readable lines, and how many of the others were whole lines."""
-        with open_log(self._file) as opened:
-            *whole, rest = opened.read().split(b"\n")
-        found = [line for line in map(parse_line, [*whole, rest]) if line is not None]
-        return found, sum(parse_line(line) is None for line in whole)
-
-
-def open_log(file: Path) -> IO[bytes]:
-    """A log to read; empty if there is none.
-
-    Raises:
-        RunDirectoryError: it cannot be read.
-    """
-    try:
-        return files.opened(file, most=_LARGEST_LOG)
-    except FileNotFoundError:
-        return io.BytesIO()
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {file}: {error.strerror}. Restore it from a copy, or remove it"
-        ) from error
-
-
-def parse_line(text: bytes) -> dict[str, Any] | None:
-    """One line of a log; None if it is damaged."""
-    line = parse_object(text)
-    if line is None or type(line.get("env_steps")) is not int:
-        return None
-    return line if 0 <= line["env_steps"] <= _MOST_STEPS and is_number(line.get("seconds", 0)) else None
-
-
-def numbers(line: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a line of metrics that are numbers."""
-    return {name: value for name, value in line.items() if is_number(value)}
-
-
-def is_number(value: Any) -> bool:
-    """Whether a JSON value is a finite number of a size that floats have."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
-
-
-def read_object(file: Path) -> dict[str, Any] | None:
-    """A JSON object in a file; None if there is no such file, or it is damaged."""
-    try:
-        return parse_object(files.read(file, _LARGEST_OBJECT))
-    except OSError:
-        return None
-
-
-def parse_object(text: bytes) -> dict[str, Any] | None:
-    """A JSON object; None if the text is none."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _write(file: Path, content: str) -> None:
-    with explained(file):
+    with write_explained(file):
         files.write(file, content)
+
+
+def untrusted_code(config: Config) -> list[str]:
+    """What a run with this configuration would import or connect to because its folder names it; empty if nothing.
+
+    What the user names is trusted: a configuration file, an override, an argument. What a folder names is not, unless
+    it comes with sacglam or was registered by the program that reads the folder.
+    """
+    code = foreign_code(config.env.name, config.env.options)
+    return code if config.runtime.address in _OWN_RAY else [*code, f"Ray at {config.runtime.address}"]
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -280,21 +191,10 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     Raises:
         RunDirectoryError: the folder cannot be written.
     """
-    with explained(folder):
+    with write_explained(folder):
         files.make_folder(folder)
         for name, content in contents.items():
             files.write(folder / name, content)
-
-
-@contextmanager
-def explained(file: Path) -> Iterator[None]:
-    """Turn a failure to write `file`, e.g. on a full disk, into an error that says so."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise RunDirectoryError(
-            f"cannot write {file}: {error}. Fix that and try again; --resume continues a run"
-        ) from error
 
 
 def check_empty(folder: Path, ignored: Collection[str] = (), hint: str = "") -> None:

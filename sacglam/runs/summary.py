@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from sacglam import cpu
 from sacglam.config import Config
@@ -21,14 +21,23 @@ OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
 """The phases that are no training time; the others add up to `train_seconds`."""
 
 
-_Rates = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
+_Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
 
 
-class _Start(BaseModel):
-    """What readers of a summary rely on, in a run that has begun."""
-
+class _Form(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+
+class _Rates(_Form):
+    """Success by goal type, and over all."""
+
+    __pydantic_extra__: dict[str, _Rate]
+    overall: _Rate
+
+
+class _Start(_Form):
+    """What readers of a summary rely on in any run."""
 
     finished: Literal[False]
     success_random: _Rates
@@ -38,7 +47,7 @@ class _Start(BaseModel):
 
 
 class _End(_Start):
-    """The same in a run that is finished."""
+    """What they rely on in a finished run."""
 
     finished: Literal[True]  # type: ignore[assignment]
     success_after: _Rates  # type: ignore[assignment]
@@ -58,14 +67,8 @@ class _End(_Start):
     warnings: list[str] = []
 
 
-def whole(found: Mapping[str, Any]) -> bool:
-    """Whether a summary that was read holds what its readers rely on; else it is damaged."""
-    try:
-        (_End if found.get("finished") is True else _Start).model_validate(found)
-    except ValidationError:
-        return False
-    rates = [found["success_random"], found["success_before"], found["success_after"] or found["success_before"]]
-    return all("overall" in each for each in rates)
+SUMMARY: TypeAdapter[Any] = TypeAdapter(_End | _Start)
+"""The form of `summary.json`; of another form it is damaged."""
 
 
 def versions() -> dict[str, str]:

@@ -41,8 +41,9 @@ from sacglam.evaluate import evaluate
 from sacglam.policy import greedy
 from sacglam.runs import checkpoint
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import RunDirectory, parse_line
+from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
+from sacglam.runs.logs import parse_line
 from sacglam.tools.aim.records import of_metrics, of_samples, of_summary
 from sacglam.tools.aim.sync import Tail
 from sacglam.tools.experiments import plan

@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sacglam.errors import TrackingError
-from sacglam.runs import sidecar
 from sacglam.runs.stopping import StopSignal
-from sacglam.tools.aim import repository
+from sacglam.tools.aim import repository, sidecar
 from sacglam.tools.aim.explorations import prepare
 
 HOST = "127.0.0.1"

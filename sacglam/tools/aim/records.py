@@ -8,7 +8,7 @@ from PIL.Image import Image
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sacglam.config import Config
-from sacglam.runs.directory import numbers
+from sacglam.runs.logs import METRICS_LINE, Line
 
 AXES = ("updates", "seconds")
 """Counters that are tracked in the context of every value, so that the explorer can use them as its x axis."""
@@ -29,14 +29,13 @@ class Point:
     context: Mapping[str, str]
 
 
-class _Whole(BaseModel):
-    """Something read from a log, in which anything may be damaged."""
-
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+_FORM = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
-class SampledStep(_Whole):
+class SampledStep(BaseModel):
     """A step of `samples.jsonl`."""
+
+    model_config = _FORM
 
     observation: str
     actions: Annotated[list[str], Field(min_length=1)]
@@ -53,8 +52,10 @@ class SampledStep(_Whole):
         return self
 
 
-class SampledEpisode(_Whole):
+class SampledEpisode(BaseModel):
     """An episode of `samples.jsonl`."""
+
+    model_config = _FORM
 
     goal: str
     goal_type: str
@@ -62,8 +63,7 @@ class SampledEpisode(_Whole):
     steps: Annotated[list[SampledStep], Field(min_length=1)]
 
 
-class _Samples(_Whole):
-    env_steps: int
+class _Samples(Line):
     episodes: Annotated[list[SampledEpisode], Field(min_length=1)]
 
 
@@ -71,11 +71,9 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
     """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest without context.
 
     Raises:
-        ValueError: a value is not a number, or a name is not valid Unicode.
+        ValueError: a value is not a number.
     """
-    "".join(line).encode()  # which is a ValueError for a lone surrogate
-    if odd := line.keys() - numbers(line).keys():
-        raise ValueError(f"expected numbers, got other values in {sorted(odd)}")
+    METRICS_LINE.validate_python(line)
     step = int(line["env_steps"])
     points = []
     for key, number in line.items():
@@ -109,12 +107,11 @@ def of_samples(line: Mapping[str, Any]) -> list[Point]:
     """A line of `samples.jsonl`: the episodes as text, and the distributions over the actions of all their states.
 
     Raises:
-        ValueError: it does not hold episodes, or a text is not valid Unicode.
+        ValueError: it does not hold episodes.
     """
     found, context = _Samples.model_validate(line), {"subset": "train"}
     step, steps = found.env_steps, [s for episode in found.episodes for s in episode.steps]
     q, texts = [value for s in steps for value in s.q], [as_text(episode) for episode in found.episodes]
-    "".join(texts).encode()
     points = [
         Point("episodes", texts, step, context),
         Point("action_probabilities", [p for s in steps for p in s.probabilities], step, context),

@@ -11,8 +11,8 @@ from typing import Any
 from PIL.Image import Image
 
 from sacglam.errors import TrackingError
-from sacglam.runs.sidecar import INSTALL
 from sacglam.tools.aim.records import Point
+from sacglam.tools.aim.sidecar import INSTALL
 
 
 def exists(folder: Path) -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 from PIL import Image
 
 from sacglam import files
-from sacglam.errors import SacglamError, TrackingError
-from sacglam.runs.directory import RunDirectory, explained, open_log, parse_line
-from sacglam.tools.aim import records
+from sacglam.errors import SacglamError, TrackingError, write_explained
+from sacglam.runs.directory import RunDirectory
+from sacglam.runs.logs import open_log
+from sacglam.tools.aim import records, sidecar
 from sacglam.tools.aim.records import Point
 from sacglam.tools.aim.repository import AimRun
 
@@ -40,17 +41,14 @@ class Tail:
         self.damaged = 0
 
     def __iter__(self) -> Iterator[list[Point]]:
-        with open_log(self._file) as opened:
-            opened.seek(self._offset)
-            for text in opened:
-                if not text.endswith(b"\n"):
+        with open_log(self._file) as log:
+            log.seek(self._offset)
+            for line in log:
+                if not line.endswith(b"\n"):
                     return
-                self._offset += len(text)
-                line = parse_line(text)
+                self._offset += len(line)
                 try:
-                    if line is None:
-                        raise ValueError
-                    yield self._points(line)
+                    yield self._points(files.parse_json(line, files.OBJECT))
                 except ValueError:
                     self.damaged += 1
 
@@ -72,9 +70,9 @@ def fill(
         TrackingError: Aim is not installed, its repository is locked, full or broken, or the run has another writer.
     """
     with _sole_writer(directory, patience_s):
-        config, known = directory.config(), directory.aim()
-        run = AimRun(repo, known["hash"] if known else None)
-        directory.write_aim(run.hash, repo)
+        config = directory.config()
+        run = AimRun(repo, sidecar.read_hash(directory))
+        sidecar.write_hash(directory, run.hash, repo)
         algorithm = records.algorithm(config)
         run.describe(directory.root.resolve().name, config.env.name, algorithm)
         run.set_params({"algorithm": algorithm, "hparams": config.model_dump(mode="json")})
@@ -91,7 +89,7 @@ def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
     Aim has a lock of its own, but current versions of filelock take its contents for damaged and break it.
     """
     deadline = time.monotonic() + patience_s
-    with explained(directory.config_file):
+    with write_explained(directory.config_file):
         held = files.opened(directory.config_file, "r+b")
     with held:
         while True:

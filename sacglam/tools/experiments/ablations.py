@@ -11,8 +11,7 @@ from sacglam import config as configuration
 from sacglam import files
 from sacglam.config import Section
 from sacglam.envs import describe
-from sacglam.errors import ConfigError
-from sacglam.runs.directory import explained
+from sacglam.errors import ConfigError, write_explained
 from sacglam.tools.experiments.plan import Axis, Experiment, Group, Variant
 
 FOLDER = Path(__file__).parent / "configs"
@@ -124,7 +123,7 @@ def report_goals(out: Path) -> list[Path]:
     text = [f"# {ABOUT_GOALS}", "", f"![goals]({GOALS}.png)", "", "| type | goals | share |", "|---|---|---|", *rows]
     values = {"environment": environment.name, "goals": counts, "shares": shares}
     written = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
-    with explained(out):
+    with write_explained(out):
         out.mkdir(parents=True, exist_ok=True)
         draw_bars(shares, f"{total:,} goals of {environment.name}", "share of the goals", written[0])
         files.write(written[1], "\n".join(text) + "\n")

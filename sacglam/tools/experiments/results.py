@@ -6,14 +6,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
 from sacglam import files
 from sacglam.config import Config
 from sacglam.errors import RunDirectoryError
-from sacglam.runs.directory import read_object
 from sacglam.tools.experiments.plan import Run
 
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
+
+
+class _Session(BaseModel):
+    """A command that worked on a run; older ones also noted `cpu` and `cores`."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    jobs: int
+
+
+class _Heldout(BaseModel):
+    """`heldout.json` of older runs."""
+
+    success: dict[str, float]
+
+
+_SESSIONS, _HELDOUT = TypeAdapter(list[_Session]), TypeAdapter(_Heldout)
 
 Curve = dict[str, tuple[float, ...]]
 """The `values` measured, and where: the axes of `MEASURED` that the run has recorded."""
@@ -32,7 +50,7 @@ class Result:
     @property
     def heldout(self) -> dict[str, float] | None:
         """Success on held-out goals by type, if there are any; older runs have it in `heldout.json`."""
-        older = read_object(self.run.directory.root / "heldout.json") or {}
+        older = files.read_json(self.run.directory.root / "heldout.json", _HELDOUT) or {}
         found: dict[str, float] | None = self.summary.get("success_heldout", older.get("success"))
         return found
 
@@ -97,11 +115,7 @@ def note_session(run: Run, jobs: int) -> None:
 
 
 def _sessions(run: Run) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(files.read(run.directory.root / "sessions.json", files.MIB))
-    except (OSError, ValueError):
-        return []
-    return [each for each in found if isinstance(each, dict) and type(each.get("jobs")) is int] if found else []
+    return files.read_json(run.directory.root / "sessions.json", _SESSIONS) or []
 
 
 def check_same(runs: Sequence[Run]) -> None:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from sacglam import children, files
 from sacglam.clock import duration
-from sacglam.runs.directory import explained, locked_folder
+from sacglam.errors import write_explained
+from sacglam.runs.directory import locked_folder
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.tools.experiments.plan import Run
 from sacglam.tools.experiments.results import note_session, progress
@@ -145,7 +146,7 @@ class _Job:
 
     def __init__(self, run: Run, jobs: int, lock: int, display: RunsDisplay) -> None:
         self._run, self._jobs, self._display, self._shown_at = run, jobs, display, 0.0
-        with explained(run.log):
+        with write_explained(run.log):
             run.log.parent.mkdir(parents=True, exist_ok=True)
             with files.opened(run.log, "ab") as log:
                 self.process = subprocess.Popen(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from sacglam import files
-from sacglam.runs.directory import explained
+from sacglam.errors import write_explained
 from sacglam.runs.summary import versions
 from sacglam.tools.profile.phases import Timeline, look, ordered, trace
 from sacglam.tools.profile.result import Profile
@@ -23,12 +23,12 @@ _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
 
 def write(folder: Path, profiles: Sequence[Profile], timelines: Sequence[Timeline]) -> None:
     """`profile.json`, `trace.json` and `profile.png` in `folder`, which is made."""
-    with explained(folder):
+    with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     found = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
     texts = {"profile.json": json.dumps(found, indent=2), "trace.json": json.dumps(trace(timelines))}
     for name, text in texts.items():
-        with explained(folder / name):
+        with write_explained(folder / name):
             files.write(folder / name, text + "\n")
     _draw(profiles, folder / "profile.png")
 
@@ -50,7 +50,7 @@ def _draw(profiles: Sequence[Profile], file: Path) -> None:
     shares.set_ylim(0, 100)
     handles, labels = absolute.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize="small")
-    with explained(file), files.replacing(file) as target:
+    with write_explained(file), files.replacing(file) as target:
         figure.savefig(target, format="png", dpi=120)
 
 

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from sacglam.config import load
 from sacglam.errors import ConfigError, RunDirectoryError, SacglamError
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import LineLog, RunDirectory, write_files
+from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.logs import LineLog
+from sacglam.tools.aim.sidecar import read_hash, write_hash
 from tests.fuzz.common import within
 
 LINES = [{"env_steps": 32 * i, "success": 0.5} for i in range(1, 5)]
@@ -71,11 +73,11 @@ def test_any_bytes_can_be_read(content: bytes) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder))
-        for file in (run.metrics_file, run.summary_file, run.aim_file):
+        for file in (run.metrics_file, run.summary_file, run.root / "aim.json"):
             file.write_bytes(content)
         run.metrics()
         assert run.summary() is None or isinstance(run.summary(), dict)
-        run.aim()
+        read_hash(run)
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", '"x"', "{", ""])
@@ -174,11 +176,11 @@ def test_a_summary_that_its_readers_could_not_use_is_none(
     assert run.summary() is None
 
 
-def test_what_is_no_number_is_no_metric(tmp_path: Path) -> None:
+def test_a_line_with_what_is_no_number_is_damaged(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     lines = [{"env_steps": 32, "seconds": 1.0, "q": q} for q in (0.5, "0.5", None, True, [1], float("nan"), 10**400)]
     run.metrics_file.write_bytes(written(lines))
-    assert [line.get("q") for line in run.metrics()] == [0.5, None, None, None, None, None, None]
+    assert run.metrics() == lines[:1]
     run.metrics_file.unlink()
     assert run.metrics() == []
 
@@ -202,7 +204,7 @@ def test_a_pipe_or_an_endless_file_hangs_no_reader(
     run = RunDirectory(tmp_path / "run")
     with within(10), suppress(SacglamError):
         run.summary()
-        run.aim()
+        read_hash(run)
         with run.locked():
             run.config()
 
@@ -211,7 +213,7 @@ WRITTEN = {
     "config.yaml": lambda run: run.settle(load()),
     "metrics.jsonl": lambda run: LineLog(run.metrics_file).rewind(32),
     "summary.json": lambda run: run.write_summary({}),
-    "aim.json": lambda run: run.write_aim("hash", run.root),
+    "aim.json": lambda run: write_hash(run, "hash", run.root),
     "curves.png": draw_curves,
     "adapter/README.md": lambda run: write_files(run.adapter, {"README.md": b"x"}),
 }

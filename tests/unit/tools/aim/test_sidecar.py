@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from sacglam.config import TrackingConfig
 from sacglam.errors import TrackingError
-from sacglam.runs import sidecar
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
+from sacglam.tools.aim import sidecar
 from sacglam.tools.aim.explorer import serve
 
 
@@ -29,7 +29,7 @@ class Notes(Display):
 
 def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
     display = Notes()
-    failing = sidecar.AimSidecar(tmp_path / "no-run", tmp_path, display)
+    failing = sidecar.AimSidecar(RunDirectory(tmp_path / "no-run"), tmp_path, display)
     failing.start()
     failing.close()
     failing.check()
@@ -42,7 +42,7 @@ def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_started_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     display = Notes()
-    failing = sidecar.AimSidecar(tmp_path, tmp_path, display)
+    failing = sidecar.AimSidecar(RunDirectory(tmp_path), tmp_path, display)
     failing.start()
     failing.check()
     failing.close()
@@ -56,7 +56,7 @@ def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     hanging.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(hanging))
     display = Notes()
-    hung = sidecar.AimSidecar(tmp_path, tmp_path, display, finish_s=0.05)
+    hung = sidecar.AimSidecar(RunDirectory(tmp_path), tmp_path, display, finish_s=0.05)
     hung.start()
     hung.close()
     assert len(display.said) == 1
@@ -86,10 +86,16 @@ def test_the_repository_is_next_to_the_run_unless_the_configuration_names_one(tm
     assert sidecar.repo_of(run, TrackingConfig(repo="elsewhere")) == Path("elsewhere")
 
 
-def test_the_hash_is_put_into_the_summary_where_aim_knows_the_run(tmp_path: Path) -> None:
+def test_the_hash_is_for_the_summary_where_aim_knows_the_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    run.write_summary({"finished": True})
-    assert sidecar.record_hash(run, {"finished": True}) == {"finished": True}
-    run.write_aim("abc", tmp_path)
-    assert sidecar.record_hash(run, {"finished": True}) == {"finished": True, "aim_hash": "abc"}
-    assert json.loads(run.summary_file.read_text()) == {"finished": True, "aim_hash": "abc"}
+    tracker = sidecar.AimSidecar(run, None, Notes())
+    assert tracker.close() == {}
+    sidecar.write_hash(run, "abc", tmp_path)
+    assert tracker.close() == {"aim_hash": "abc"}
+    assert json.loads((tmp_path / "aim.json").read_text()) == {"hash": "abc", "repo": str(tmp_path)}
+
+
+@pytest.mark.parametrize("content", ["[]", '{"hash": 3}', '{"hash": "../up"}', '{"hash": ""}', "{"])
+def test_a_damaged_hash_is_none(content: str, tmp_path: Path) -> None:
+    (tmp_path / "aim.json").write_text(content)
+    assert sidecar.read_hash(RunDirectory(tmp_path)) is None

@@ -4,22 +4,33 @@ The run only writes files. When it ends, in whatever way, the process sees the e
 Aim and exits.
 """
 
+import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from sacglam import children
+from pydantic import BaseModel, Field, TypeAdapter
+from typing_extensions import override
+
+from sacglam import children, files
 from sacglam.config import TrackingConfig
-from sacglam.errors import TrackingError
+from sacglam.errors import TrackingError, write_explained
 from sacglam.runs.directory import RunDirectory
-from sacglam.runs.display import Display
+from sacglam.runs.display import Display, Tracker
 
 INSTALL = "pip install 'sacglam[aim]'"
 _PROGRAM = "sacglam.tools.aim.sync"
 _QUIET_S = 1.0
+_LINK = "aim.json"
+
+
+class _Link(BaseModel):
+    hash: Annotated[str, Field(pattern="^[0-9A-Za-z]+$")]
+
+
+_LINK_FORM = TypeAdapter(_Link)
 
 
 def installed() -> bool:
@@ -28,23 +39,24 @@ def installed() -> bool:
 
 
 @dataclass(eq=False)
-class AimSidecar:
-    """The process that copies the run in `root` into the Aim repository in `repo`; without it, nothing is started.
+class AimSidecar(Tracker):
+    """The process that copies the run in `directory` into the Aim repository in `repo`; without it, nothing is started.
 
     `finish_s` is how long `close` waits for the process.
     """
 
-    root: Path
+    directory: RunDirectory
     repo: Path | None
     display: Display
     finish_s: float = 60.0
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
+    @override
     def start(self) -> None:
         """Start the process, in a new session so that Ctrl-C reaches the training alone."""
         if self.repo is None:
             return
-        command = children.python("-m", _PROGRAM, str(self.root), str(self.repo))
+        command = children.python("-m", _PROGRAM, str(self.directory.root), str(self.repo))
         try:
             self._process = subprocess.Popen(
                 command,
@@ -58,16 +70,21 @@ class AimSidecar:
         except OSError as error:
             self._give_up(f"its process cannot be started: {error}")
 
+    @override
     def check(self) -> None:
         """Report the process if it has ended early."""
         if self._process and self._process.poll() is not None:
             self._collect(self._process)
 
-    def close(self) -> None:
-        """Wait for the last lines to be written."""
-        if not self._process:
-            return
-        process = self._process
+    @override
+    def close(self) -> dict[str, Any]:
+        """Wait for the last lines to be written; the run's hash in Aim, as `aim_hash`."""
+        if self._process:
+            self._finish(self._process)
+        run_hash = read_hash(self.directory)
+        return {"aim_hash": run_hash} if run_hash else {}
+
+    def _finish(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin
         process.stdin.close()
         try:
@@ -97,7 +114,7 @@ class AimSidecar:
         self._process = None
         self.display.note(
             f"Aim does not show this run: {why}. Training is not affected; to add the run later: "
-            f"sacglam aim-import {self.root}"
+            f"sacglam aim-import {self.directory.root}"
         )
 
 
@@ -109,8 +126,8 @@ def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Displa
     """
     if config.aim is True and not installed():
         raise TrackingError(f"tracking.aim is true, but Aim is not installed; {INSTALL}, or set it to auto")
-    shown = config.aim is not False and installed()
-    return AimSidecar(directory.root, repo_of(directory, config) if shown else None, display)
+    tracked = config.aim is not False and installed()
+    return AimSidecar(directory, repo_of(directory, config) if tracked else None, display)
 
 
 def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
@@ -118,12 +135,13 @@ def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
     return Path(config.repo) if config.repo else directory.root.resolve().parent
 
 
-def record_hash(directory: RunDirectory, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the run's Aim hash to `summary` and to `summary.json`, if Aim has the run; returns the summary."""
-    known = directory.aim()
-    if known is None or not summary:
-        return dict(summary)
-    extended = {**summary, "aim_hash": known["hash"]}
-    if directory.summary() != extended:
-        directory.write_summary(extended)
-    return extended
+def read_hash(directory: RunDirectory) -> str | None:
+    """The hash under which Aim has the run, from its `aim.json`; None if Aim does not have it."""
+    link = files.read_json(directory.root / _LINK, _LINK_FORM)
+    return link["hash"] if link else None
+
+
+def write_hash(directory: RunDirectory, run_hash: str, repo: Path) -> None:
+    """Write `aim.json` whole or not at all."""
+    with write_explained(directory.root / _LINK):
+        files.write(directory.root / _LINK, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
