@@ -135,7 +135,7 @@ class Loop:
                 "replay": replay,
                 "rollout": collector.rollout.state(),
                 **{name: rng.bit_generator.state for name, rng in collector.rngs.items()},
-                "window": self.window.state(),
+                "window": asdict(self.window),
                 "progress": asdict(self.progress),
                 "clock": parts.clock.seconds,
             },
@@ -164,4 +164,4 @@ class Loop:
             rng.bit_generator.state = values[name]
         collector.rollout.restore(values["rollout"])
         parts.clock.restore(values["clock"])
-        self.window.load_state(values["window"])
+        self.window = MetricsWindow(**values["window"])

@@ -1,9 +1,8 @@
 """How far a run is, and the means of its metrics since the last line of metrics.jsonl."""
 
 import math
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import ConfigDict, Field, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -31,32 +30,28 @@ class Progress:
 
 
 @dataclass(config=_SAVED)
-class _WindowState:
-    """A `MetricsWindow` in a checkpoint."""
-
-    sums: dict[str, float]
-    counts: dict[str, PositiveInt]
-    recent: list[bool]
-
-
 class MetricsWindow:
     """Averages metrics between two log lines, and success over the most recent episodes."""
 
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
-        self._recent: deque[bool] = deque(maxlen=_RECENT_EPISODES)
+    sums: dict[str, float] = Field(default_factory=dict)
+    counts: dict[str, PositiveInt] = Field(default_factory=dict)
+    recent: list[bool] = Field(default_factory=list)
+    """Success of the last 200 episodes that ended."""
+
+    def __post_init__(self) -> None:
+        if self.sums.keys() != self.counts.keys():
+            raise ValueError("a window of metrics counts what it sums up")
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """One update's metrics."""
         for name, value in metrics.items():
-            self._sums[name] += value
-            self._counts[name] += 1
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
 
     def add_episodes(self, episodes: Iterable[Episode], goal_type: Callable[[str], str]) -> None:
         """Episodes that ended; success by the type of their goals is a mean since the last flush."""
         for episode in episodes:
-            self._recent.append(episode.success)
+            self.recent = [*self.recent, episode.success][-_RECENT_EPISODES:]
             success, achieved = float(episode.success), sum(len(step.achieved) for step in episode.steps)
             self.add({"episode_length": float(len(episode.steps)), f"success/{goal_type(episode.goal)}": success})
             self.add({"episode_success": success, "goals_achieved": float(achieved), **_entropy_share(episode)})
@@ -64,25 +59,13 @@ class MetricsWindow:
     @property
     def success(self) -> float | None:
         """Training success (sampled actions) over the last 200 episodes; None before the first."""
-        return sum(self._recent) / len(self._recent) if self._recent else None
+        return sum(self.recent) / len(self.recent) if self.recent else None
 
     def flush(self) -> dict[str, float]:
         """The means since the last flush, and `success`; starts the next window."""
-        means = {name: self._sums[name] / self._counts[name] for name in self._sums}
-        self._sums.clear()
-        self._counts.clear()
+        means = {name: total / self.counts[name] for name, total in self.sums.items()}
+        self.sums, self.counts = {}, {}
         return means if self.success is None else {"success": self.success, **means}
-
-    def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"sums": dict(self._sums), "counts": dict(self._counts), "recent": list(self._recent)}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state()` gave."""
-        saved = _WindowState(**state)
-        self._sums = defaultdict(float, saved.sums)
-        self._counts = defaultdict(int, {name: saved.counts[name] for name in saved.sums})
-        self._recent = deque(saved.recent, maxlen=_RECENT_EPISODES)
 
 
 def _entropy_share(episode: Episode) -> dict[str, float]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -131,30 +132,7 @@ def summary_of_end(
 
 
 MODEL_CARD = "README.md"
-_CARD = """---
-base_model: {quoted}
-library_name: peft
-tags: [lora, reinforcement-learning, sacglam]
----
-
-# {env} with {base}
-
-A LoRA adapter of `{base}`, trained by {algo} to act in `{env}` for {steps:,} environment steps.
-
-{success}
-An action's score is its {score}; the policy is the softmax of these scores over the possible actions. `critic.json` has
-all settings of prompt, policy and critic.
-
-```text
-{prompt}
-```
-
-```python
-from peft import AutoPeftModelForCausalLM  # AutoPeftModelForSeq2SeqLM for T5
-
-model = AutoPeftModelForCausalLM.from_pretrained("path/to/this/folder")
-```
-"""
+_CARD = Path(__file__).with_name("model_card.md")
 
 
 def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> bytes:
@@ -171,7 +149,7 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
     for warning in summary.get("warnings", ()):  # not in older runs
         success += f"\nThe run warned: {warning}.\n"
     policy = config.policy
-    return _CARD.format(
+    card = _CARD.read_text().format(
         quoted=json.dumps(config.model.name),
         base=config.model.name,
         env=config.env.name,
@@ -181,4 +159,5 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
         score=f"log-probability {'per token ' if policy.length_normalised else ''}after this prompt"
         + (f", divided by {policy.temperature}" if policy.temperature != 1 else ""),
         prompt=config.prompt.template,
-    ).encode()
+    )
+    return card.encode()

@@ -53,8 +53,7 @@ def test_counters_that_no_run_has_are_refused(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [{"sums": {"q": "1"}}, {"counts": {"q": 0}}, {"counts": {}}, {"recent": [1]}])
 def test_a_window_that_no_run_saved_is_refused(change: dict[str, Any]) -> None:
-    window = MetricsWindow()
-    window.load_state({"sums": {"q": 3}, "counts": {"q": 2}, "recent": [True]})
-    assert window.flush() == {"success": 1.0, "q": 1.5}
-    with pytest.raises((ValueError, KeyError)):
-        window.load_state({"sums": {"q": 3}, "counts": {"q": 2}, "recent": [True], **change})
+    saved = {"sums": {"q": 3.0}, "counts": {"q": 2}, "recent": [True]}
+    assert MetricsWindow(**saved).flush() == {"success": 1.0, "q": 1.5}
+    with pytest.raises(ValueError, match=r"window|sums|counts|recent"):
+        MetricsWindow(**{**saved, **change})
