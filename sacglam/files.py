@@ -1,7 +1,6 @@
-"""Files that others may have planted: a named pipe, a file without an end, a link to somewhere else, any content.
+"""Files that others may have planted: a named pipe, a file without an end, a link, any content.
 
-Only regular files within a size limit are read, JSON only in a form that is declared, and nothing is written through a
-link.
+Only regular files within a size limit are read, JSON only in a declared form, and nothing is written through a link.
 """
 
 import errno

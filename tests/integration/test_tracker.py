@@ -1,0 +1,51 @@
+"""A tracker observes a run: it is started, told of every line, closed, and heard once more for the summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from sacglam.config import TrackingConfig, parse
+from sacglam.runs.directory import RunDirectory
+from sacglam.runs.display import Display, Tracker
+from sacglam.training import resume, train
+from tests.fuzz.common import TINY, cached_models
+
+
+class Counting(Tracker):
+    """Counts the lines that are there at each call."""
+
+    def __init__(self, directory: RunDirectory, config: TrackingConfig, display: Display) -> None:
+        self._directory = directory
+        self._every = config.samples_every_steps
+        self._lines: list[int] | None = None
+
+    @override
+    def start(self) -> None:
+        assert self._lines is None
+        self._lines = [len(self._directory.metrics())]
+
+    @override
+    def check(self) -> None:
+        assert self._lines is not None
+        self._lines.append(len(self._directory.metrics()))
+
+    @override
+    def close(self) -> dict[str, Any]:
+        assert self._directory.summary()
+        return {"seen": self._lines, "samples_every": self._every}
+
+
+def test_a_tracker_sees_every_line_and_adds_to_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached_models(monkeypatch)
+    run = tmp_path / "run"
+    summary = train(parse(TINY), run, tracker=Counting)
+    lines = len(RunDirectory(run).metrics())
+    assert summary["seen"] == list(range(lines + 1))
+    assert summary["samples_every"] == TINY["tracking"]["samples_every_steps"]  # type: ignore[index]
+    assert json.loads((run / "summary.json").read_text()) == summary
+    assert resume(run, tracker=Counting)["seen"] == [lines]
