@@ -60,9 +60,9 @@ def parse_json(content: bytes, form: TypeAdapter[Any]) -> Any:
     """JSON of the given form, as it is.
 
     Raises:
-        ValueError: it is no JSON, contains NaN or infinity, or has another form.
+        ValueError: it is no JSON, or has another form.
     """
-    value = from_json(content, allow_inf_nan=False)
+    value = from_json(content)
     form.validate_python(value)
     return value
 
