@@ -199,7 +199,7 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
         critics = [QHeads(lm.hidden_size, CriticConfig()) for _ in range(2)]
         value = ValueHead(lm.hidden_size, CriticConfig().hidden)
     actor_critic = ActorCritic(lm, tokenizer, policy, *critics, "shared", "adapter")
-    sac = Sac(actor_critic, SacConfig(warmup_updates=0), clock)
+    sac = Sac(actor_critic, SacConfig(warmup_updates=0), 1, clock)
     actor_value = ActorValue(lm, tokenizer, policy, value, "shared")
     ppo = Ppo(actor_value, PpoConfig(), None, clock)
     scorer = PackedScorer(lm, tokenizer, policy)

@@ -62,7 +62,7 @@ def build_learner(lm: LoraLM[Any], options: argparse.Namespace, actions: int) ->
     clock = PhaseClock()
     learner = Learner(
         model,
-        Sac(model, config, clock),
+        Sac(model, config, 1, clock),
         PackedScorer(lm, tokenizer, policy),
         TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         config,

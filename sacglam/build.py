@@ -319,7 +319,7 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     """
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
     updates = intervals * config.algo.updates_per_interval
-    algorithm, backend = _algorithm(model, config, clock), _backend(model, config)
+    algorithm, backend = _algorithm(model, config, updates, clock), _backend(model, config)
     return Learner(model, algorithm, _scorer(model), backend, config.algo, updates, critic_settings(config), clock)
 
 
@@ -327,12 +327,12 @@ def _scorer(model: AgentModel, version: Callable[[], int] = lambda: 0) -> Packed
     return PackedScorer(model.lm, model.tokenizer, model.policy, version)
 
 
-def _algorithm(model: AgentModel, config: Config, clock: PhaseClock) -> Algorithm:
+def _algorithm(model: AgentModel, config: Config, total_updates: int, clock: PhaseClock) -> Algorithm:
     if isinstance(config.algo, PpoConfig):
         assert isinstance(model, ActorValue)
         return Ppo(model, config.algo, np.random.default_rng([config.seed, _SHUFFLES]), clock)
     assert isinstance(model, ActorCritic)
-    return Sac(model, config.algo, clock)
+    return Sac(model, config.algo, total_updates, clock)
 
 
 def _backend(model: AgentModel, config: Config) -> Backend:

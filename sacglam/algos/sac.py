@@ -77,10 +77,12 @@ class Temperature:
 class Sac(Algorithm):
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
-    def __init__(self, model: ActorCritic, config: SacConfig, clock: PhaseClock) -> None:
+    def __init__(self, model: ActorCritic, config: SacConfig, total_updates: int, clock: PhaseClock) -> None:
+        """A relative target entropy that decays reaches its end after `total_updates`."""
         self.alpha = Temperature(config.alpha.init, config.alpha.lr)
         self._model = model
         self._config = config
+        self._total_updates = total_updates
         self._clock = clock
 
     @override
@@ -138,7 +140,8 @@ class Sac(Algorithm):
         with self._clock.phase("target"):
             self._model.update_target(self._config.tau, lerp)
         if not self._warming_up(update):
-            self.alpha.update(metrics["entropy"], self._config.alpha.target(metrics["random_entropy"]))
+            decay = self._config.decay(update, self._total_updates)
+            self.alpha.update(metrics["entropy"], self._config.alpha.target(metrics["random_entropy"], decay))
         return {"alpha": self.alpha.alpha}
 
     @override

@@ -202,14 +202,19 @@ class AlphaConfig(Section):
     init: PositiveFloat = 0.05
     """Initial value."""
     target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
-    """Mean policy entropy at which alpha stays constant: nats, or as `22%` a share of the random policy's entropy."""
+    """Mean policy entropy at which alpha stays constant: nats, or as `22%` a share of the random policy's entropy.
+
+    A share falls with the learning rates, if they decay."""
     lr: NonNegativeFloat = 2e-3
     """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
 
-    def target(self, random: float) -> float:
-        """The target entropy in nats, where the random policy's is `random`."""
+    def target(self, random: float, decay: float = 1.0) -> float:
+        """The target entropy in nats, where the random policy's is `random`; a share of that is scaled by `decay`."""
         value = self.target_entropy
-        return float(value.rstrip("%")) / 100 * random if isinstance(value, str) else value
+        return float(value.rstrip("%")) / 100 * random * decay if isinstance(value, str) else value
+
+
+_FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
 
 
 class UpdateConfig(Section):
@@ -229,7 +234,11 @@ class UpdateConfig(Section):
     critic_lr: PositiveFloat = 1e-4
     """Adam's learning rate for the heads of Q or V, and the critic's own adapter, if any."""
     lr_decay: bool = False
-    """Decay both learning rates linearly to a tenth over the budget."""
+    """Decay both learning rates, and a relative target entropy, linearly to a tenth over the budget."""
+
+    def decay(self, updates: int, total_updates: int) -> float:
+        """What `lr_decay` leaves of a rate after so many of all updates: from 1 down to a tenth."""
+        return 1.0 - (1.0 - _FINAL_SHARE) * min(1.0, updates / total_updates) if self.lr_decay else 1.0
 
     @property
     def window(self) -> int:

@@ -22,8 +22,6 @@ from sacglam.models.lora_linear import convert_once
 from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Published, Query
 
-FINAL_LR_SHARE = 0.1
-"""What a decaying learning rate has left at the end of the budget."""
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
 Row = TypeVar("Row")
@@ -106,9 +104,7 @@ class Learner:
 
     def rates(self, trains_actor: bool) -> tuple[float | None, float]:
         """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
-        share = 1.0
-        if self.config.lr_decay:
-            share -= (1.0 - FINAL_LR_SHARE) * min(1.0, self.updates / self.total_updates)
+        share = self.config.decay(self.updates, self.total_updates)
         return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
     def _gradient_that_fits(self, rows: Sequence[Any]) -> dict[str, float]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.algos.sac import Temperature
+from sacglam.algos.sac import Sac, Temperature
+from sacglam.clock import PhaseClock
+from sacglam.config import SacConfig
+from sacglam.config.sections import AlphaConfig
+from sacglam.models.actor_critic import ActorCritic
 
 
 def test_the_first_step_by_hand() -> None:
@@ -83,3 +87,31 @@ def test_a_state_that_it_never_gave_is_refused(change: dict[str, Any]) -> None:
     temperature.update(1.0, 0.3)
     with pytest.raises((TypeError, ValueError)):
         temperature.load_state({**temperature.state(), **change})
+
+
+class NoTarget:
+    """In place of a model: nothing follows its weights."""
+
+    def update_target(self, tau: float, lerp: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("target", "lr_decay", "expected"),
+    [
+        # 25 % of 2 nats, times 1 - 0.9 t / 4 for t = 0..4, and no lower afterwards
+        ("25%", True, [0.5, 0.3875, 0.275, 0.1625, 0.05, 0.05]),
+        ("25%", False, [0.5] * 6),
+        (0.3, True, [0.3] * 6),
+    ],
+)
+def test_a_relative_target_falls_with_the_learning_rates(
+    target: float | str, lr_decay: bool, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = []
+    monkeypatch.setattr(Temperature, "update", lambda self, entropy, target: targets.append(target))
+    config = SacConfig(alpha=AlphaConfig(target_entropy=target), lr_decay=lr_decay, warmup_updates=0)
+    sac = Sac(cast(ActorCritic, NoTarget()), config, 4, PhaseClock())
+    for update in range(6):
+        sac.after_step({"entropy": 0.3, "random_entropy": 2.0}, update, lambda moving, towards, share: None)
+    assert targets == pytest.approx(expected)
