@@ -1,1 +1,1 @@
-"""Measurements of sacglam's speed and memory; each prints a JSON list of rows (docs/performance.md)."""
+"""Measurements of sacglam's speed and memory; each prints a JSON list of rows (docs/results/performance.md)."""

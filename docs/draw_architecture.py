@@ -1,4 +1,4 @@
-"""Draws the two pictures of docs/architecture.md from the code: the layers, and what travels between the parts.
+"""Draws the two pictures of docs/method/architecture.md from the code: the layers, and what travels between the parts.
 
 python docs/draw_architecture.py            writes docs/images/layers.svg and docs/images/data.svg
 python docs/draw_architecture.py --check    fails if the committed pictures are not what it would write

@@ -19,7 +19,7 @@
 # Attach the file to an issue, whatever it says: no GPU has run this code yet (README.md).
 #
 # Installs nothing. Needs torch (2.11 or later), transformers (5.17 or later), peft and what comes with these: numpy,
-# tokenizers, safetensors, PyYAML. Training, ranks and memory need pydantic, which docs/gpus.md says how to bring to
+# tokenizers, safetensors, PyYAML. Training, ranks and memory need pydantic, which docs/guides/gpus.md says how to bring to
 # a machine without a network; where it is missing, a stand-in that validates nothing serves the other parts, and the
 # file says so. PYTHON names the interpreter; SACGLAM_COMMIT the commit, where the copy has no .git.
 # The exit code is 1 if a part failed; the rows of the others are still in the file.

@@ -124,7 +124,7 @@ class Agent:
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
     """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
-    A `trusted` run may name code of its own (docs/security.md).
+    A `trusted` run may name code of its own (docs/guides/security.md).
 
     Raises:
         SacglamError: no run there, or none with a checkpoint; it names code and is not `trusted`; or this machine has

@@ -75,7 +75,7 @@ def resume(
 
     On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
     `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
-    A `trusted` run may name code of its own (docs/security.md).
+    A `trusted` run may name code of its own (docs/guides/security.md).
 
     Raises:
         SacglamError: no run there, no whole checkpoint among those it has, a device that this machine lacks, ...

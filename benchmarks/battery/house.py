@@ -1,4 +1,4 @@
-"""A house of rooms: each room offers only the doors it has. The example of docs/environments.md."""
+"""A house of rooms: each room offers only the doors it has. The example of docs/start/environments.md."""
 
 from collections.abc import Sequence
 from random import Random

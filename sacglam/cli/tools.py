@@ -64,8 +64,8 @@ def envs(
         table.add_row("[bold]all", f"{sum(entry['goals'].values()):,}", f"{sum(entry['heldout'].values()):,}")
         console.print(table)
     console.print(
-        "Your own: register a factory, or name it as package.module:factory (docs/environments.md). "
-        "Gymnasium's: gymnasium:ID (docs/gymnasium.md)."
+        "Your own: register a factory, or name it as package.module:factory (docs/start/environments.md). "
+        "Gymnasium's: gymnasium:ID (docs/guides/gymnasium.md)."
     )
 
 

@@ -76,7 +76,7 @@ class CheckedEnv(TextEnv):
         if missing:
             raise EnvironmentContractError(
                 f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
-                f"without {missing}; see docs/environments.md"
+                f"without {missing}; see docs/start/environments.md"
             )
         self._goals: dict[Split, Sequence[str]] = {}
         self._achieved: set[str] = set()
@@ -196,7 +196,9 @@ class CheckedEnv(TextEnv):
         return f"{call}, goal {shown(self._goal)}, seed {self._seed}" if method in ("step", "optimal_length") else call
 
     def _broken(self, method: str, given: Sequence[Any], expected: str) -> EnvironmentContractError:
-        return EnvironmentContractError(f"{self._at(method, given)}: expected {expected}; see docs/environments.md")
+        return EnvironmentContractError(
+            f"{self._at(method, given)}: expected {expected}; see docs/start/environments.md"
+        )
 
     def _end_child(self, method: str, given: Sequence[Any]) -> NoReturn:
         """End a child that the environment forked, which would otherwise go on training alongside its parent."""

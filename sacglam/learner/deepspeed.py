@@ -66,7 +66,7 @@ def _import_deepspeed() -> tuple[Any, Any]:
         from deepspeed.utils import groups
     except ImportError as error:
         raise LearnerError(
-            f"learner ranks need DeepSpeed, which cannot be imported ({error}); see docs/install.md, or set "
+            f"learner ranks need DeepSpeed, which cannot be imported ({error}); see docs/start/install.md, or set "
             "learners.count to 0"
         ) from error
     return deepspeed, groups

@@ -6,8 +6,8 @@ encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]
 from each other, so that each action is scored as if it alone followed the prompt, while the prompt is computed once.
 A state costs at most P + |A| L tokens instead of |A| (P + L).
 
-Shapes (docs/notation.md): B rows, P prompt length, A actions, T tokens of an action, S packed length, R scored rows,
-N action tokens, those shared counted once, X actions of all rows.
+Shapes (docs/method/notation.md): B rows, P prompt length, A actions, T tokens of an action, S packed length, R scored
+rows, N action tokens, those shared counted once, X actions of all rows.
 """
 
 from collections.abc import Sequence

@@ -219,7 +219,7 @@ def _no_better(evidence: Evidence) -> str | None:
     return (
         f"success is no better than the random policy's {random:.2f}: {greedy:.2f} greedy, {sampled:.2f} sampled, and "
         "no single cause stands out. Read the episodes in samples.jsonl, and 'When a run does not learn' in "
-        "docs/environments.md"
+        "docs/start/environments.md"
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 
-# A learner does the arithmetic of 64 forward passes for each pass of the rollout (docs/profiling.md), so one engine
-# keeps up with many ranks. Beyond this many GPUs the engine's overhead calls for a second one.
+# A learner does the arithmetic of 64 forward passes for each pass of the rollout (docs/guides/profiling.md), so one
+# engine keeps up with many ranks. Beyond this many GPUs the engine's overhead calls for a second one.
 _GPUS_PER_ENGINE = 8
 
 

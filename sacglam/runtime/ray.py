@@ -201,8 +201,8 @@ class RayRuntime:
             import ray
         except ImportError as error:
             raise ConfigError(
-                f"engines and learner ranks need Ray, which cannot be imported ({error}); see docs/install.md, or "
-                "leave engines.count and learners.count at 0"
+                f"engines and learner ranks need Ray, which cannot be imported ({error}); see docs/start/install.md, "
+                "or leave engines.count and learners.count at 0"
             ) from error
         self._ray: Any = ray
         try:

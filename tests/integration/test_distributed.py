@@ -25,7 +25,7 @@ from tests.launcher import Launched, start
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; see docs/install.md"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; see docs/start/install.md"),
 ]
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")

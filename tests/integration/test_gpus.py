@@ -183,7 +183,7 @@ class Reserved(RayRuntime):
 @pytest.fixture(scope="module")
 def eight_gpus() -> Iterator[RayRuntime]:
     """Ray with eight GPUs, for a user whose environment has Ray leave CUDA_VISIBLE_DEVICES alone."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed; see docs/install.md")
+    ray = pytest.importorskip("ray", reason="Ray is not installed; see docs/start/install.md")
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")

@@ -1,4 +1,4 @@
-"""The pictures of docs/architecture.md, against the code that they show."""
+"""The pictures of docs/method/architecture.md, against the code that they show."""
 
 from __future__ import annotations
 

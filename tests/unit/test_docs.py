@@ -16,7 +16,11 @@ from sacglam.config import Config, Section
 from sacglam.config.sections import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "results" not in page.parts),
+]
 FOLDERS = ("sacglam", "tests", "launch", "configs", "docs", "benchmarks")
 
 
@@ -95,10 +99,41 @@ def blocks(file: Path) -> list[str]:
 
 
 def test_the_loop_in_the_docs_is_the_loop() -> None:
-    [loop] = (block for block in blocks(ROOT / "docs" / "architecture.md") if block.startswith("while "))
+    [loop] = (block for block in blocks(ROOT / "docs" / "method" / "architecture.md") if block.startswith("while "))
     assert indent(loop, " " * 8) in (ROOT / "sacglam" / "loop.py").read_text()
 
 
 def test_the_first_hour_changes_a_line_that_is_there() -> None:
     [line] = (block for block in blocks(ROOT / "CONTRIBUTING.md") if block.lstrip().startswith("actor = "))
     assert line.replace(", config.actor_q", "") in (ROOT / "sacglam" / "algos" / "sac.py").read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name after `#`: the headings of a page, as GitHub and the site write them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("file", [*DOCS, *sorted((ROOT / "docs" / "results").glob("*.md"))], ids=lambda file: file.name)
+def test_links_lead_to_pages_and_headings_that_exist(file: Path) -> None:
+    broken = []
+    text = re.sub(r"```.*?```", "", file.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        page = (file.parent / path) if path else file
+        if "://" not in target and not (page.exists() and (not anchor or anchor in anchors(page))):
+            broken.append(target)
+    assert broken == []
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    files = [*PYTHON, *(file for folder in ("configs", "launch", "sacglam") for file in (ROOT / folder).rglob("*.*"))]
+    named = {
+        page
+        for file in files
+        if file.suffix in {".py", ".yaml", ".sh", ".md"}
+        for page in re.findall(r"docs/[\w/]+\.md", file.read_text())
+    }
+    assert len(named) > 10
+    assert [page for page in sorted(named) if not (ROOT / page).exists()] == []

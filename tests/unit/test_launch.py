@@ -205,7 +205,7 @@ def test_the_cluster_file_is_one_that_ray_takes() -> None:
 def commands() -> list[tuple[str, str]]:
     """Every `sacglam ...` in launch/, the README and docs/, each with its file."""
     found = []
-    for path in [*sorted(LAUNCH.iterdir()), ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [*sorted(LAUNCH.iterdir()), ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text().replace("\\\n", " ")
         for line in text.splitlines():
             spans = re.findall(r"`(sacglam [^`]+)`", line)

@@ -23,7 +23,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 
 
 class BabyAI(TextEnv):
-    """BabyAI-Text (Carta et al., 2023) on minigrid; docs/environments.md lists what differs from GLAM's.
+    """BabyAI-Text (Carta et al., 2023) on minigrid; docs/guides/babyai.md lists what differs from GLAM's.
 
     Args:
         tasks: some of `go_to`, `pick_up`, `put_next`, `open` and `sequence`; by default all, as in GLAM's mixed level.

@@ -138,7 +138,8 @@ class Describer:
         if found is None:
             raise ConfigError(
                 f"no {facet} at {place or self._options.get(facet) or ', '.join(_PLACES[facet])}: obs is {_kind(obs)}, "
-                f"info {_kind(info)}. Set the option {facet} to its place, or write a describer (docs/gymnasium.md)"
+                f"info {_kind(info)}. Set the option {facet} to its place, or write a describer: see "
+                "docs/guides/gymnasium.md"
             )
         return found
 

@@ -31,8 +31,9 @@ class GymnasiumWorld(TextEnv):
     Args:
         id: an id of gymnasium's, `module:Id-v0`, or `module:factory`.
         kwargs: keyword arguments of the environment.
-        text, goal, actions, achieved, success: places such as `info.admissible_commands` (docs/gymnasium.md). Also:
-            a text for `goal`, names of `Discrete` actions for `actions`, and `reward` or `terminated` for `success`.
+        text, goal, actions, achieved, success: places such as `info.admissible_commands`, see docs/guides/gymnasium.md.
+            Also a text for `goal`, names of `Discrete` actions for `actions`,
+            and `reward` or `terminated` for `success`.
         describer: a subclass of `Describer`, as `package.module:Class`.
         practice: whether to act for the describer's other goals, too, and not for the environment's own tasks alone.
         max_steps: steps until an episode is truncated; by default the environment's own limit.

@@ -41,7 +41,7 @@ class _Playing:
 
 
 class Playground(TextEnv):
-    """Playground-Text (paper, Section 3 and Appendix A; docs/environments.md lists our own choices).
+    """Playground-Text (paper, Section 3 and Appendix A; docs/guides/playground.md lists our own choices).
 
     Args:
         size: the defaults of the others. `full`: 6 objects, 30 steps, sequential goals (the paper's game); `simple`:

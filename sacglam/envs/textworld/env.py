@@ -119,7 +119,7 @@ class TextWorld(TextEnv):
             except ImportError as error:
                 raise ConfigError(
                     f"textworld is not installed ({error}); run pip install -e '.[textworld]', which builds jericho "
-                    "and so needs gcc and make (docs/textworld.md)"
+                    "and so needs gcc and make (docs/guides/textworld.md)"
                 ) from error
             for game in [make_game(*each) for each in self._games]:
                 for goal in game.goals():

@@ -247,7 +247,7 @@ def _install(facts: Facts, extra: str = "") -> str:
 
 
 def security(facts: Facts) -> Iterator[Finding]:
-    """What others could use to have code run here; docs/security.md has the whole threat model."""
+    """What others could use to have code run here; docs/guides/security.md has the whole threat model."""
     token = facts.environ.get("RAY_AUTH_MODE") == "token"
     if (address := facts.environ.get("RAY_ADDRESS")) and not token:
         came = f"RAY_ADDRESS is {address}, without authentication: who reaches the cluster can run code on it"

@@ -95,7 +95,7 @@ def _read(file: Path) -> Ablation:
         raise ConfigError(f"{file} is not valid YAML: {error}") from error
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ConfigError(f"{file} is no ablation; see docs/comparing.md. " + "; ".join(faults)) from error
+        raise ConfigError(f"{file} is no ablation; see docs/guides/comparing.md. " + "; ".join(faults)) from error
 
 
 def _variant(given: tuple[str, ...] | OtherBase, base: str, folder: Path) -> Variant:

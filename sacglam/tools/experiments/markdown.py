@@ -195,7 +195,7 @@ _HOW_TO_READ = """## How to read it
   variation between seeds, not between the episodes of one evaluation. Spread is the standard deviation with n - 1.
 - *Interquartile* is the mean of the middle half of the seeds, of fewer than four that of all, with percentiles of
   50,000 bootstrap resamples of the seeds. Such an interval never leaves the range of its seeds, and is too narrow with
-  few: docs/comparing.md has figures.
+  few: docs/guides/comparing.md has figures.
 - *Area* is mean success from step 0 to the shortest budget, by trapezoids between evaluations.
 - The cost of {threshold:g} is that of the first evaluation at or above it, so it is no finer than the evaluations. A
   run that never reached it counts as longer than all others in the median, and there is no mean.

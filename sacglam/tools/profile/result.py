@@ -11,7 +11,7 @@ class Work:
 
     tokens: int
     tokens_computed: int  # with padding
-    flop: int  # as computed, so with padding; see docs/profiling.md
+    flop: int  # as computed, so with padding; see docs/guides/profiling.md
 
 
 @dataclass(frozen=True)

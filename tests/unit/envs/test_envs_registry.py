@@ -1,4 +1,4 @@
-"""The registry, and the environment of one's own that docs/environments.md shows."""
+"""The registry, and the environment of one's own that docs/start/environments.md shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.playground import Playground
 from sacglam.errors import ConfigError
 
-DOCS = Path(__file__).parents[3] / "docs" / "environments.md"
+DOCS = Path(__file__).parents[3] / "docs" / "start" / "environments.md"
 
 
 def code_blocks() -> list[str]:

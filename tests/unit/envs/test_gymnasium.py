@@ -22,7 +22,7 @@ from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
-DOCS = Path(__file__).parents[3] / "docs" / "gymnasium.md"
+DOCS = Path(__file__).parents[3] / "docs" / "guides" / "gymnasium.md"
 LAKE = "gymnasium:FrozenLake-v1"
 DRY = {"is_slippery": False}
 LEFT, DOWN, RIGHT, UP = range(4)
