@@ -1,6 +1,6 @@
 """Minigrid's DoorKey as text: how far ahead and to which side of the agent each thing is."""
 
-from sacglam.envs.gymnasium import Describer
+from sacglam.worlds.gymnasium import Describer
 
 
 class DoorKey(Describer):

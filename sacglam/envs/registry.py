@@ -16,13 +16,20 @@ from sacglam.envs.checks import CheckedEnv, raised
 from sacglam.errors import ConfigError, SacglamError
 
 Factory = Callable[..., TextEnv]
-_REGISTRY: dict[str, Factory] = {}
+_REGISTRY: dict[str, Factory | str] = {
+    "playground": "sacglam.envs.playground:Playground",
+    "playground_simple": "sacglam.envs.playground:simple",
+    "bitflip": "sacglam.envs.bitflip:BitFlip",
+    "babyai": "sacglam.worlds.babyai:BabyAI",
+    "textworld": "sacglam.worlds.textworld:TextWorld",
+}
+"""Factories, or where they are: what comes with sacglam is imported when it is first made."""
 _GYMNASIUM = "gymnasium:"
 
 
 def register(name: str, factory: Factory) -> None:
     """Make `factory` available as `make(name, **options)`; its keyword arguments are the options."""
-    if name in _REGISTRY and _REGISTRY[name] is not factory:
+    if name in _REGISTRY and _find(name) is not factory:
         raise ConfigError(f"environment {name!r} is already registered; choose another name")
     _REGISTRY[name] = factory
 
@@ -80,27 +87,26 @@ def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
         return []
     if not name.startswith(_GYMNASIUM):
         return [name]
-    described = _gymnasium(name).described(name.removeprefix(_GYMNASIUM))
+    described = _gymnasium(name, "described")(name.removeprefix(_GYMNASIUM))
     describer = options.get("describer")
     return [*([] if described else [name]), *([str(describer)] if describer else [])]
 
 
 def _find(name: str) -> Factory:
-    if name in _REGISTRY:
-        return _REGISTRY[name]
-    if name.startswith(_GYMNASIUM):
-        return partial(_gymnasium(name).GymnasiumWorld, name.removeprefix(_GYMNASIUM))
-    if ":" in name:
-        factory: Factory = resolve(name, "environment")
-        if not callable(factory):
-            raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
-        return factory
-    near = get_close_matches(name, _REGISTRY, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(
-        f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
-        "or name your own as 'package.module:factory', or one of gymnasium's as 'gymnasium:ID'"
-    )
+    if name not in _REGISTRY and name.startswith(_GYMNASIUM):
+        return partial(_gymnasium(name, "GymnasiumWorld"), name.removeprefix(_GYMNASIUM))
+    place = _REGISTRY.get(name, name)
+    if isinstance(place, str) and ":" not in place:
+        near = get_close_matches(name, _REGISTRY, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
+            "or name your own as 'package.module:factory', or one of gymnasium's as 'gymnasium:ID'"
+        )
+    factory: Factory = resolve(place, "environment") if isinstance(place, str) else place
+    if not callable(factory):
+        raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
+    return factory
 
 
 def resolve(name: str, kind: str) -> Any:
@@ -126,9 +132,9 @@ def resolve(name: str, kind: str) -> Any:
     return found
 
 
-def _gymnasium(name: str) -> ModuleType:
+def _gymnasium(name: str, attribute: str) -> Any:
     try:
-        return importlib.import_module("sacglam.envs.gymnasium")
+        return getattr(importlib.import_module("sacglam.worlds.gymnasium"), attribute)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[gymnasium]'") from error
 
@@ -146,7 +152,7 @@ class Description:
 
 def describe() -> list[Description]:
     """The registered environments with their default options, in figures."""
-    return [_described(name, factory()) for name, factory in _REGISTRY.items()]
+    return [_described(name, _find(name)()) for name in _REGISTRY]
 
 
 def _described(name: str, env: TextEnv) -> Description:

@@ -30,7 +30,7 @@ from sacglam.training import train
 from tests.fuzz.common import TINY
 
 LAKE = "gymnasium:FrozenLake-v1"
-OURS = "sacglam.envs.gymnasium"
+OURS = "sacglam.worlds.gymnasium"
 
 
 @dataclass
@@ -213,7 +213,7 @@ REFUSED: dict[str, Callable[[Attack], None]] = {
     "a module that lies there": env("evil:Env"),
     "a name of several lines": env("evil:Env\n"),
     "an id of ours": env("gymnasium:Bitflip-v0", kwargs={"name": "os:system", "command": "{shell}"}),
-    "an id with our module": env("gymnasium:sacglam.envs:Bitflip-v0", kwargs={"name": "evil:Env"}),
+    "an id with our module": env("gymnasium:sacglam.worlds.gymnasium:Bitflip-v0", kwargs={"name": "evil:Env"}),
     "our wrapper": env(f"gymnasium:{OURS}:SacglamEnv", kwargs={"name": "os:system", "command": "{shell}"}),
     "an id with a module": env("gymnasium:evil:Env-v0"),
     "a factory for gymnasium": env("gymnasium:evil:Env"),

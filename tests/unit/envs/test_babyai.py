@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.envs import make
-from sacglam.envs.babyai import BabyAI
 from sacglam.errors import ConfigError
+from sacglam.worlds.babyai import BabyAI
 
 pytest.importorskip("minigrid", reason="needs the extra babyai")
 
@@ -26,8 +26,8 @@ from minigrid.core.constants import COLOR_NAMES
 from minigrid.core.world_object import Ball, Box, Door, Key
 from minigrid.envs.babyai.core import verifier
 
-from sacglam.envs.babyai.goals import TASKS, family
-from sacglam.envs.babyai.level import Level
+from sacglam.worlds.babyai.goals import TASKS, family
+from sacglam.worlds.babyai.level import Level
 
 SMALL = BabyAI(room_size=6, num_distractors=2, max_steps=40)
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE = range(6)
@@ -300,7 +300,7 @@ def test_what_is_no_goal_is_refused() -> None:
 def test_without_minigrid_the_goals_are_listed_and_an_episode_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "sacglam.envs.babyai.level")
+    monkeypatch.delitem(sys.modules, "sacglam.worlds.babyai.level")
     monkeypatch.setitem(sys.modules, "minigrid.core.actions", None)
     env = make("babyai")
     assert len(env.goals("train")) == 665

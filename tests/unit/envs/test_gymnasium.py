@@ -14,12 +14,12 @@ import pytest
 from gymnasium import make, spaces
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-import sacglam.envs.gymnasium  # noqa: F401  (gives our environments their ids)
 from sacglam.envs import TextEnv, check_env
 from sacglam.envs import make as make_world
 from sacglam.envs.checks import evaluation_goals
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
+from sacglam.worlds.gymnasium import Describer  # gives our environments their ids, too
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "gymnasium.md"
@@ -299,7 +299,7 @@ def test_an_environment_that_ignores_its_seed_is_found_at_the_start() -> None:
 
 
 def test_without_gymnasium_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("sacglam.envs.gymnasium")]:
+    for module in [name for name in sys.modules if name.startswith("sacglam.worlds.gymnasium")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(ConfigError, match=r"needs gymnasium: pip install -e '\.\[gymnasium\]'"):
@@ -359,10 +359,18 @@ def test_ours_taken_back_in_are_the_same(play: Play) -> None:
         assert play(direct, "A B", by_text[start], [0, 1]) == (start, steps)
 
 
-def test_the_ids_are_there_where_gymnasium_is_imported_first() -> None:
-    program = "import gymnasium; print(gymnasium.make('sacglam.envs:Playground-v0', size='simple').action_space)"
+@pytest.mark.parametrize("first", ["gymnasium", "sacglam.envs"])
+@pytest.mark.parametrize("place", ["sacglam.worlds.gymnasium", "sacglam.envs.gymnasium"])
+def test_the_ids_are_there_whatever_is_imported_first(first: str, place: str) -> None:
+    program = f"import {first}, gymnasium; print(gymnasium.make('{place}:Playground-v0', size='simple').action_space)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "Discrete(4)\n"
+
+
+def test_describers_find_their_base_where_it_was() -> None:
+    from sacglam.envs.gymnasium import Describer as Former
+
+    assert Former is Describer
 
 
 def test_the_tutorial_s_describer_is_the_shipped_one(

@@ -15,9 +15,9 @@ import pytest
 from huggingface_hub import constants
 
 from sacglam.envs import describe, make
-from sacglam.envs.textworld import TextWorld, games
 from sacglam.errors import ConfigError
 from sacglam.types import Observation
+from sacglam.worlds.textworld import TextWorld, games
 
 textworld = pytest.importorskip("textworld", reason="needs the extra textworld, whose jericho builds with gcc")
 pytestmark = pytest.mark.filterwarnings("ignore:Game .* is not fully supported")  # by Jericho alone
@@ -179,7 +179,7 @@ def test_what_is_no_goal_is_refused() -> None:
 
 
 def test_without_textworld_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sacglam.envs.textworld.games")
+    monkeypatch.delitem(sys.modules, "sacglam.worlds.textworld.games")
     monkeypatch.setitem(sys.modules, "textworld", None)
     with pytest.raises(ConfigError, match=r"pip install -e '.\[textworld\]'.* gcc"):
         make("textworld").goals("train")

@@ -9,8 +9,8 @@ from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLev
 from minigrid.utils.baby_ai_bot import BabyAIBot
 from typing_extensions import override
 
-from sacglam.envs.babyai.goals import TRAINING_DOORS, Goal
 from sacglam.envs.playground.vocabulary import Thing
+from sacglam.worlds.babyai.goals import TRAINING_DOORS, Goal
 
 _DIRECTIONS = {"forward": (0, -1), "left": (-1, 0), "right": (1, 0)}
 _MOST_BOT_STEPS = 1_000

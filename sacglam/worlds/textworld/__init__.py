@@ -1,5 +1,5 @@
 """TextWorld: generated text games of rooms, containers and objects (extra `textworld`)."""
 
-from sacglam.envs.textworld.env import TextWorld
+from sacglam.worlds.textworld.env import TextWorld
 
 __all__ = ["TextWorld"]

@@ -12,11 +12,11 @@ import gymnasium
 from typing_extensions import override
 
 from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.gymnasium.describers import Describer
-from sacglam.envs.gymnasium.toy_text import SHIPPED
 from sacglam.envs.registry import resolve
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
+from sacglam.worlds.gymnasium.describers import Describer
+from sacglam.worlds.gymnasium.toy_text import SHIPPED
 
 _TRIES = 100  # seeds to try for an episode of a given task, before the one that is known to have it
 

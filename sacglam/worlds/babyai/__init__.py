@@ -1,5 +1,5 @@
 """BabyAI-Text: grid worlds of keys, balls, boxes and doors in words, on minigrid (extra `babyai`)."""
 
-from sacglam.envs.babyai.env import BabyAI
+from sacglam.worlds.babyai.env import BabyAI
 
 __all__ = ["BabyAI"]

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.envs.toy_text import CliffWalkingEnv, FrozenLakeEnv, TaxiEnv
 from typing_extensions import override
 
-from sacglam.envs.gymnasium.describers import Describer
+from sacglam.worlds.gymnasium.describers import Describer
 
 
 def cell(row: int, column: int) -> str:

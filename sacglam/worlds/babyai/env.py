@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from sacglam.envs.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
+from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
 
 if TYPE_CHECKING:
-    from sacglam.envs.babyai.level import Event, Level
+    from sacglam.worlds.babyai.level import Event, Level
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """GLAM's, in the order of the library's numbers."""
@@ -136,7 +136,7 @@ class BabyAI(TextEnv):
 
 def _make_level(doors: bool, room_size: int, num_distractors: int, max_steps: int | None) -> Level:
     try:
-        from sacglam.envs.babyai.level import Level
+        from sacglam.worlds.babyai.level import Level
     except ImportError as error:
         raise ConfigError(f"babyai needs minigrid ({error}); install it with: pip install -e '.[babyai]'") from error
     return Level(doors, room_size, num_distractors, max_steps)

@@ -17,7 +17,7 @@ from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 if TYPE_CHECKING:
-    from sacglam.envs.textworld.games import Engine, Game, Scene
+    from sacglam.worlds.textworld.games import Engine, Game, Scene
 
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
@@ -107,7 +107,7 @@ class TextWorld(TextEnv):
 
     @cached_property
     def _engine(self) -> Engine:
-        from sacglam.envs.textworld.games import Engine
+        from sacglam.worlds.textworld.games import Engine
 
         return Engine()
 
@@ -115,7 +115,7 @@ class TextWorld(TextEnv):
         """The games in which each goal is possible; drawn on first use, since that imports TextWorld."""
         if not self._places:
             try:
-                from sacglam.envs.textworld.games import make_game
+                from sacglam.worlds.textworld.games import make_game
             except ImportError as error:
                 raise ConfigError(
                     f"textworld is not installed ({error}); run pip install -e '.[textworld]', which builds jericho "

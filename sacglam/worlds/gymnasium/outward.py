@@ -99,7 +99,7 @@ def register_ids() -> None:
     for name in registered():
         id = f"{name.title().replace('_', '')}-v0"
         if id not in gymnasium.registry:
-            gymnasium.register(id, "sacglam.envs.gymnasium:SacglamEnv", kwargs={"name": name})
+            gymnasium.register(id, "sacglam.worlds.gymnasium:SacglamEnv", kwargs={"name": name})
 
 
 register_ids()
