@@ -13,7 +13,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
 export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means the opposite)
-"$venv/bin/python" -m pip install --quiet --editable '.[dev,aim,nf4,gguf,babyai,gymnasium]'
+"$venv/bin/python" -m pip install --quiet --editable '.[dev,docs,aim,nf4,gguf,babyai,gymnasium]'
 "$venv/bin/python" -m pip install --quiet --editable '.[textworld]' ||
   echo "TextWorld cannot be installed, perhaps for lack of gcc and make: its tests are skipped"
 
@@ -23,7 +23,9 @@ lint() {
   echo "== mypy"
   "$venv/bin/mypy" || return
   echo "== import-linter"
-  "$venv/bin/lint-imports" --no-cache
+  "$venv/bin/lint-imports" --no-cache || return
+  echo "== mkdocs"
+  NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --strict --quiet
 }
 linted=$(mktemp)
 lint > "$linted" 2>&1 &  # while the engines are installed, which it does not need

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import pkgutil
 import re
 from collections import defaultdict
@@ -137,3 +138,16 @@ def test_pages_that_the_code_names_exist() -> None:
     }
     assert len(named) > 10
     assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
+def test_the_reference_lists_every_setting_and_every_option() -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec
+    assert spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    listed = set(re.findall(r"^(?:\| |#+ )`([\w.]+)`", "\n".join(hooks.settings(Config)), flags=re.MULTILINE))
+    assert listed == SETTINGS
+    commands = "\n".join(hooks.commands())
+    assert all(text in commands for text in ("## `sacglam ablate`", "`--tensor-parallel <int>`", "Repeatable."))
