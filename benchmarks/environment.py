@@ -36,7 +36,7 @@ def random_rollout(config: Config) -> Rollout:
     """The environments in lockstep under the uniformly random policy."""
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
-    policy, windows = SamplingPolicy(np.random.default_rng(1)), config.algo.type == "ppo"
+    policy, windows = SamplingPolicy(np.random.default_rng(1)), config.algo.on_policy
     return Rollout(envs, UniformScorer(), policy, starts, PhaseClock(), windows=windows)
 
 
@@ -91,7 +91,7 @@ def training_row(config: Config, fill: int, intervals: int) -> dict[str, Any]:
         "share_outside_the_model": round(outside / total, 4),
         "buffer": len(replay.buffer),
         "batch_size": config.algo.batch_size,
-        "updates_per_interval": config.algo.updates_per_interval,
+        "updates_per_interval": config.algo.updates,
         "model": config.model.name,
         **_what(config),
     }
@@ -103,7 +103,7 @@ def _interval(parts: Parts, config: Config) -> None:
     with parts.clock.phase("replay"):
         parts.collector.experience.add(collected)
         batches = parts.collector.experience.batches()
-    parts.learners.learn(batches, config.algo.updates_per_interval, publish=False, probe=()).finish()
+    parts.learners.learn(batches, config.algo.updates, publish=False, probe=()).finish()
 
 
 def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:

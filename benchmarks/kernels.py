@@ -31,10 +31,10 @@ from torch.utils.flop_counter import flop_registry
 from typing_extensions import override
 
 from benchmarks import common, update
-from sacglam.algos.ppo import Ppo, Sample
-from sacglam.algos.sac import Sac
+from sacglam.algos.ppo import Ppo, PpoConfig, Sample
+from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig, ModelConfig, PpoConfig, SacConfig
+from sacglam.config import CriticConfig, ModelConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed

@@ -21,9 +21,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks import common
-from sacglam.algos.sac import Sac
+from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig, SacConfig
+from sacglam.config import CriticConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.memory import peak_bytes

@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 from pydantic_core import PydanticUndefined
 
 from sacglam.cli import app
-from sacglam.config import Config, Section
+from sacglam.config import Config, Named, Section
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -70,6 +70,8 @@ def settings(section: type[Section], prefix: str = "") -> Iterator[str]:
 
 def sections(annotation: Any) -> list[type[Section]]:
     """The sections that a field's annotation names: none for a plain value, several for a tagged union."""
+    if isinstance(annotation, type) and issubclass(annotation, Named):
+        return [annotation.kind(name) for name in annotation.shipped]
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [section for part in get_args(annotation) for section in sections(part)]

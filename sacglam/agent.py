@@ -66,8 +66,8 @@ class Agent:
 
     @property
     def has_q(self) -> bool:
-        """Whether its critic values each action (SAC), and not the state alone (PPO)."""
-        return self.config.algo.type == "sac"
+        """Whether its critic values each action (as SAC's), and not the state alone (PPO's)."""
+        return self.config.algo.has_q
 
     def q_values(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
         """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
@@ -76,7 +76,8 @@ class Agent:
             SacglamError: as for `probabilities`, or an agent of PPO, whose critic values states; see `value`.
         """
         if not self.has_q:
-            raise ModelError("an agent trained by PPO has no Q values; ask for value(), that of the state")
+            name = self.config.algo.label
+            raise ModelError(f"an agent trained by {name} has no Q values; ask for value(), that of the state")
         [values] = self.model.q_values([self._query(observation, goal, actions, past)])
         return dict(zip(actions, values.tolist(), strict=True))
 

@@ -11,20 +11,16 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.algos.base import Algorithm
-from sacglam.algos.ppo import Ppo
-from sacglam.algos.sac import Sac
 from sacglam.clock import PhaseClock
-from sacglam.config import Config, PpoConfig
+from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
-from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
-from sacglam.models.agent_model import AgentModel, trained_adapters
+from sacglam.models.agent_model import AgentModel
 from sacglam.models.causal import CausalLM
-from sacglam.models.heads import PolicyHead, QHeads, ValueHead
+from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, load_shape, lora_config
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
@@ -49,7 +45,7 @@ PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md s
 _FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
 OPEN_SHARE = 0.5
 """Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
-_SHUFFLES = 0x5F0FF1E  # the stream of PPO's minibatches
+_SHUFFLES = 0x5F0FF1E  # the stream of an algorithm's own draws, such as PPO's minibatches
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,8 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), starts_rng)
-    settings = (Prompt(config.prompt), config.env.repeats, config.algo.type == "ppo")
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings, config.exploration)
+    settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings, config.algo.random_actions)
     experience = build_experience(config, envs[0], replay_rng)
     return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng})
 
@@ -143,7 +139,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         engines = EngineGroup(start("packed" if kind == "auto" else kind), config.engines, note)
         learners = _start_learners(runtime, config, where, clock)
         tolerance = config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype]
-        every = config.engines.parity_every * config.algo.updates_per_interval
+        every = config.engines.parity_every * config.algo.updates
         handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
         processes = Processes(runtime, engines, start)
         return Parts(learners, handoff, collector(config, engines, clock), clock, processes=processes)
@@ -276,11 +272,10 @@ def build_model(config: Config) -> AgentModel:
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     architecture, critic = loaded.architecture, config.critic
-    sac = config.algo.type == "sac"
     lm = architecture.lm(
         loaded.model,
         lora_config(config.model, loaded.config),
-        adapters_needed(critic.backbone, critic.target_backbone) if sac else trained_adapters(critic.backbone),
+        config.algo.adapters(critic),
         bucket=config.model.bucket,
         merged=config.model.lora.merged,
     )
@@ -293,19 +288,15 @@ def build_model(config: Config) -> AgentModel:
     ends, prompt = (config.policy.score_eos, architecture.prompt_eos), Prompt(config.prompt)
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
     policy = PolicyHead.of(config.policy)
-    if not sac:
-        head = ValueHead(lm.hidden_size, critic.hidden).to(config.device)
-        return ActorValue(lm, tokenizer, policy, head, critic.backbone)
     weight = critic.score_weight / policy.temperature  # of the score that the policy reads
     settings = critic.model_copy(update={"score_weight": weight})
-    heads, target_heads = (QHeads(lm.hidden_size, settings).to(config.device) for _ in range(2))
-    return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
+    return config.algo.model(lm, tokenizer, policy, settings, config.device)
 
 
 def critic_settings(config: Config) -> dict[str, Any]:
     """What the critic's heads are, the prompt, and how scores become the policy, for readers of an exported agent."""
     read = {key: config.model_dump(mode="json")[key] for key in ("policy", "prompt")}
-    if config.algo.type == "ppo":
+    if not config.algo.has_q:
         critic = config.critic.model_dump(mode="json", include={"backbone", "hidden"})
         return {"value": "state", **critic, **read}
     return {"value": "action", **config.critic.model_dump(mode="json"), **read}
@@ -318,21 +309,14 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     rank the same weights, and the same as in one process.
     """
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
-    updates = intervals * config.algo.updates_per_interval
-    algorithm, backend = _algorithm(model, config, updates, clock), _backend(model, config)
-    return Learner(model, algorithm, _scorer(model), backend, config.algo, updates, critic_settings(config), clock)
+    updates = intervals * config.algo.updates
+    algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
+    scorer, backend = _scorer(model), _backend(model, config)
+    return Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock)
 
 
 def _scorer(model: AgentModel, version: Callable[[], int] = lambda: 0) -> PackedScorer:
     return PackedScorer(model.lm, model.tokenizer, model.policy, version)
-
-
-def _algorithm(model: AgentModel, config: Config, total_updates: int, clock: PhaseClock) -> Algorithm:
-    if isinstance(config.algo, PpoConfig):
-        assert isinstance(model, ActorValue)
-        return Ppo(model, config.algo, np.random.default_rng([config.seed, _SHUFFLES]), clock)
-    assert isinstance(model, ActorCritic)
-    return Sac(model, config.algo, total_updates, clock)
 
 
 def _backend(model: AgentModel, config: Config) -> Backend:
@@ -346,7 +330,7 @@ def _backend(model: AgentModel, config: Config) -> Backend:
 
 def build_experience(config: Config, env: TextEnv, rng: np.random.Generator) -> Experience:
     """What the algorithm keeps of its rollouts, for the goals of `env`."""
-    if isinstance(config.algo, PpoConfig):
+    if config.algo.on_policy:
         return OnPolicy()
     goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))
     buffer = ReplayBuffer(config.replay, env.goal_type, goal_types)

@@ -13,6 +13,10 @@ class ConfigError(SacglamError):
     """The configuration is wrong: an unknown key, a value out of range, two settings that contradict."""
 
 
+class UntrustedError(ConfigError):
+    """A run's folder names code that does not come with sacglam, and its user did not say that they trust it."""
+
+
 class EnvironmentContractError(SacglamError):
     """An environment broke its contract, e.g. an empty or duplicate action list."""
 

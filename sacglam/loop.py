@@ -48,7 +48,7 @@ class Loop:
                     experience.add(batch)  # SAC: the episodes that ended; PPO: the interval's steps
                     batches = () if rollout.at_random else experience.batches()
                 if batches:
-                    probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates_per_interval
+                    probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
                         pending = parts.learners.learn(batches, updates, parts.handoff.publishes, probe)
                     self._pending_updates.append(pending)

@@ -216,7 +216,7 @@ class Run:
             random_success=self._random_success,
             after=after,
         )
-        if evidence.stuck and evidence.sac:
+        if evidence.stuck and self._config.algo.has_q:
             evidence = replace(evidence, played=self._sample(diagnosis.PLAYED))
         return diagnosis.diagnose(evidence)
 

@@ -1,21 +1,125 @@
 """SAC-GLAM: discrete soft actor-critic on a language model's candidate actions (paper, Section 2)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm
+from sacglam.algos.temperature import AlphaConfig, Temperature
 from sacglam.clock import PhaseClock
-from sacglam.config import SacConfig
-from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
+from sacglam.config.algorithm import AlgoConfig, gradient_passes
+from sacglam.config.section import Fraction, NonNegative, NonNegativeFloat, OpenFraction, Positive, PositiveFloat
+from sacglam.config.sections import CriticConfig
+from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues, adapters_needed
+from sacglam.models.base import PackedLM
+from sacglam.models.heads import PolicyHead, QHeads
+from sacglam.models.tokens import QueryTokenizer
 from sacglam.replay.graph import UNTRIED
 from sacglam.types import Query, Window
+
+
+class SacConfig(AlgoConfig):
+    """Soft actor-critic (paper, Tables 2 and 3)."""
+
+    entropy_settings: ClassVar[str] = "algo.alpha.target_entropy and algo.alpha.init"
+
+    type: str = "sac"
+    n_step: Positive = 3
+    """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
+    td_lambda: Fraction | None = None
+    """Learn every step of a window, towards its lambda-return; None: its first, towards its n-step return (Eq. 3)."""
+    soft_target: bool = True
+    """Values in the critic's target include the policy's entropy (Eq. 3). False: without it, and kept within [0, 1]."""
+    self_imitation: NonNegativeFloat = 0.0
+    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
+    relative_imitation: bool = False
+    """Imitate by 1 - V / R in place of R - V: far from the goal, where both are small, as much as near it."""
+    exploration: Fraction = 0.0
+    """Share of the actions in training that are drawn uniformly."""
+    updates_per_interval: Positive = 2
+    """Gradient updates per interval."""
+    critic_weight: PositiveFloat = 1.0
+    """Weight of the critic's loss relative to the actor's, in the adapter that they share."""
+    tau: OpenFraction = 0.005
+    """Step of the target's exponential moving average at each update."""
+    warmup_updates: NonNegative = 20
+    """Initial updates in which only the critic learns."""
+    alpha: AlphaConfig = AlphaConfig()
+
+    @model_validator(mode="after")
+    def _imitates(self) -> Self:
+        if self.relative_imitation and not self.self_imitation:
+            raise ValueError(
+                "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0; set that to 2, say, or "
+                "algo.relative_imitation to false"
+            )
+        return self
+
+    @property
+    @override
+    def updates(self) -> int:
+        return self.updates_per_interval
+
+    @property
+    @override
+    def window_length(self) -> int:
+        return self.n_step
+
+    @property
+    @override
+    def window(self) -> int:
+        return 1 if self.td_lambda is None else self.n_step
+
+    @override
+    def learnt_steps(self, window: Window) -> int:
+        return min(len(window), self.window)
+
+    @property
+    @override
+    def random_actions(self) -> float:
+        return self.exploration
+
+    @property
+    @override
+    def warm_up(self) -> int:
+        return self.warmup_updates
+
+    @override
+    def steady(self) -> Self:
+        return self.model_copy(update={"warmup_updates": 0})
+
+    @override
+    def forward_passes(self, critic: CriticConfig) -> float:
+        """A gradient at each step, and the policy and the target where a window ends.
+
+        The two share a pass where the target reads the online adapter (`critic.target_backbone: online` on a shared or
+        frozen backbone). With `td_lambda` a target with an adapter of its own takes a pass at each step, too.
+        """
+        own_pass = critic.backbone == "separate" or critic.target_backbone == "adapter"
+        bootstrap = (1 + own_pass) / self.window + (own_pass and self.td_lambda is not None)
+        return (gradient_passes(critic) + bootstrap) * self.batch_size
+
+    @override
+    def adapters(self, critic: CriticConfig) -> list[str]:
+        return adapters_needed(critic.backbone, critic.target_backbone)
+
+    @override
+    def model(
+        self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig, device: str
+    ) -> ActorCritic:
+        heads, target_heads = (QHeads(lm.hidden_size, critic).to(device) for _ in range(2))
+        return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
+
+    @override
+    def build(self, model: ActorCritic, total_updates: int, rng: np.random.Generator, clock: PhaseClock) -> "Sac":
+        return Sac(model, self, total_updates, clock)
 
 
 @dataclass(frozen=True)
@@ -36,44 +140,6 @@ class SacBatch:
     known_BA: Tensor | None = None  # action values from the replay graph
 
 
-class Temperature:
-    """alpha > 0, learned through its logarithm by Adam towards a target entropy (paper, Appendix C)."""
-
-    def __init__(self, init: float, lr: float) -> None:
-        """`lr` 0 keeps alpha fixed."""
-        self._log_alpha = torch.tensor(math.log(init), dtype=torch.float64, requires_grad=True)
-        self._optimizer = torch.optim.Adam([self._log_alpha], lr=lr)
-
-    @property
-    def alpha(self) -> float:
-        """The coefficient now."""
-        return float(self._log_alpha.detach().exp())
-
-    def update(self, entropy: float, target: float) -> None:
-        """One step, given the mean policy entropy of a batch and its target, in nats."""
-        self._optimizer.zero_grad()
-        equations.alpha_loss(self._log_alpha, entropy, target).backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-
-    def state(self) -> dict[str, Any]:
-        """log alpha and Adam's moments as plain numbers."""
-        moments = self._optimizer.state.get(self._log_alpha, {})
-        return {"log_alpha": float(self._log_alpha.detach()), "adam": {k: float(v) for k, v in moments.items()}}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state()` gave."""
-        if set(state["adam"]) not in (set(), {"step", "exp_avg", "exp_avg_sq"}):
-            raise ValueError(f"expected all of Adam's moments of log alpha, got {state['adam']}")
-        with torch.no_grad():
-            self._log_alpha.fill_(state["log_alpha"])
-        self._optimizer.state.clear()
-        if state["adam"]:
-            dtypes = {"step": torch.float32}
-            self._optimizer.state[self._log_alpha] = {
-                k: torch.tensor(v, dtype=dtypes.get(k, torch.float64)) for k, v in state["adam"].items()
-            }
-
-
 class Sac(Algorithm):
     """The updates of SAC-GLAM on an `ActorCritic`."""
 
@@ -87,7 +153,7 @@ class Sac(Algorithm):
 
     @override
     def learnt_steps(self, row: Window) -> int:
-        return min(len(row), self._config.window)
+        return self._config.learnt_steps(row)
 
     @override
     def collate(self, rows: Sequence[Window]) -> SacBatch:
@@ -174,31 +240,11 @@ def sac_losses(
 
     Without `train_actor` (warm-up) the loss is the critic's alone.
     """
-    value_WT = torch.zeros_like(batch.reward_WT)
-    if config.td_lambda is None:
-        values = model.evaluate(batch.packed, batch.action_B)
-    else:
-        values, at_targets = model.evaluate_with_target(batch.packed, batch.action_B)
-        value_B = _target_value(at_targets, alpha, config)
-        value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
-    next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)
-    lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
-    target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, config.gamma, lambda_)
-    target_B = target_WT.flatten()[batch.place_B]
-    q_CBA = values.q_CBA.detach()
-    if batch.known_BA is not None:  # the value of a known path is a lower bound on both
-        target_B = torch.maximum(target_B, batch.known_BA.gather(-1, batch.action_B[:, None]).squeeze(-1))
-        q_CBA = equations.at_least(q_CBA, batch.known_BA)
-    critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
-    loss = config.critic_weight * critic
-    metrics = {
-        "critic_loss": critic.detach(),
-        "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
-        "random_entropy": equations.uniform_entropy(values.log_pi_BA.detach()).mean(),
-        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
-        "target": target_B.mean(),
-    }
+    values, loss, metrics = critic_losses(model, batch, last_value_W, alpha, config)
     if train_actor:
+        q_CBA = values.q_CBA.detach()
+        if batch.known_BA is not None:
+            q_CBA = equations.at_least(q_CBA, batch.known_BA)
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, alpha)
         loss = loss + actor
         metrics["actor_loss"] = actor.detach()
@@ -207,6 +253,44 @@ def sac_losses(
         loss = loss + config.self_imitation * imitation
         metrics["imitation_loss"] = imitation.detach()
     return loss, metrics
+
+
+def critic_losses(
+    model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, config: SacConfig
+) -> tuple[PolicyValues, Tensor, dict[str, Tensor]]:
+    """Policy and Q at the learnt steps, the critic's weighted loss towards the n-step or lambda target, and metrics."""
+    value_WT = torch.zeros_like(batch.reward_WT)
+    if config.td_lambda is None:
+        values = model.evaluate(batch.packed, batch.action_B)
+    else:
+        values, at_targets = model.evaluate_with_target(batch.packed, batch.action_B)
+        value_B = _target_value(at_targets, alpha, config)
+        value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
+    target_B = n_step_target(batch, value_WT, last_value_W, config)
+    critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
+    metrics = {
+        "critic_loss": critic.detach(),
+        "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
+        "random_entropy": equations.uniform_entropy(values.log_pi_BA.detach()).mean(),
+        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
+        "target": target_B.mean(),
+    }
+    return values, config.critic_weight * critic, metrics
+
+
+def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, config: SacConfig) -> Tensor:
+    """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
+
+    `value_WT` are target values in the states of the windows, `last_value_W` after them. The value of a path that the
+    replay graph knows is a lower bound.
+    """
+    next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)
+    lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
+    target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, config.gamma, lambda_)
+    target_B = target_WT.flatten()[batch.place_B]
+    if batch.known_BA is None:
+        return target_B
+    return torch.maximum(target_B, batch.known_BA.gather(-1, batch.action_B[:, None]).squeeze(-1))
 
 
 def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) -> Tensor:

@@ -112,9 +112,7 @@ def _list_ablations() -> None:
         experiment = ablations.load(name)
         configs = [variant.config() for variant in experiment.variants]
         steps = sum(config.steps for config in configs)
-        updates = sum(
-            config.steps // config.algo.update_interval * config.algo.updates_per_interval for config in configs
-        )
+        updates = sum(config.steps // config.algo.update_interval * config.algo.updates for config in configs)
         table.add_row(name, experiment.title, str(len(configs)), f"{steps:,}", f"{updates:,}")
     console.print(table)
     console.print(

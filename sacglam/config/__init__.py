@@ -3,8 +3,10 @@
 Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `configs/` holds whole experiments.
 """
 
+from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.experiment import Config
 from sacglam.config.reading import LARGEST, load, override, parse, parse_complete, quickstart_path
+from sacglam.config.section import TRUST, Named, Section
 from sacglam.config.sections import (
     CriticConfig,
     EnginesConfig,
@@ -12,33 +14,29 @@ from sacglam.config.sections import (
     LoraSettings,
     ModelConfig,
     PolicyConfig,
-    PpoConfig,
     PromptConfig,
     ReplayConfig,
     RuntimeConfig,
-    SacConfig,
-    Section,
     TrackingConfig,
-    UpdateConfig,
 )
 
 __all__ = [
     "LARGEST",
+    "TRUST",
+    "AlgoConfig",
     "Config",
     "CriticConfig",
     "EnginesConfig",
     "LearnersConfig",
     "LoraSettings",
     "ModelConfig",
+    "Named",
     "PolicyConfig",
-    "PpoConfig",
     "PromptConfig",
     "ReplayConfig",
     "RuntimeConfig",
-    "SacConfig",
     "Section",
     "TrackingConfig",
-    "UpdateConfig",
     "load",
     "override",
     "parse",

@@ -3,10 +3,11 @@
 from typing import Annotated, Self
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sacglam.config import sections
-from sacglam.config.sections import Positive, Section
+from sacglam.config.algorithm import AlgoConfig
+from sacglam.config.section import Positive, Section
 
 
 class Config(Section):
@@ -27,8 +28,10 @@ class Config(Section):
     prompt: sections.PromptConfig = sections.PromptConfig()
     critic: sections.CriticConfig = sections.CriticConfig()
     policy: sections.PolicyConfig = sections.PolicyConfig()
-    algo: sections.AlgoConfig = sections.SacConfig()
-    """The algorithm: `type: sac` (the default) or `type: ppo`, and its settings."""
+    algo: Annotated[SerializeAsAny[AlgoConfig], BeforeValidator(AlgoConfig.read)] = Field(
+        default_factory=lambda: AlgoConfig.read({}, None)
+    )
+    """The algorithm: `type: sac` (the default), `ppo` or your own as `module:Class`, and its settings."""
     replay: sections.ReplayConfig = sections.ReplayConfig()
     evaluation: sections.EvalConfig = sections.EvalConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
@@ -38,14 +41,9 @@ class Config(Section):
     tracking: sections.TrackingConfig = sections.TrackingConfig()
 
     @property
-    def exploration(self) -> float:
-        """`algo.exploration`; PPO, which learns from its own policy alone, has none."""
-        return self.algo.exploration if self.algo.type == "sac" else 0.0
-
-    @property
     def random_steps(self) -> int:
-        """`replay.random_steps`; PPO, which learns from its own steps alone, has none."""
-        return self.replay.random_steps if self.algo.type == "sac" else 0
+        """`replay.random_steps`; an on-policy algorithm, which learns from its own steps alone, takes none."""
+        return 0 if self.algo.on_policy else self.replay.random_steps
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -88,8 +86,8 @@ class Config(Section):
             raise ValueError(
                 f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
             )
-        if self.runtime.lag and self.algo.type == "ppo":
-            raise ValueError("runtime.lag is for SAC: PPO must learn from its current policy; set it to 0")
+        if self.runtime.lag and self.algo.on_policy:
+            raise ValueError(f"runtime.lag must be 0: {self.algo.label} learns from its current policy's steps alone")
         if self.runtime.lag and not self.learners.count:
             raise ValueError(
                 "runtime.lag needs engines and learner ranks: in one process a rollout and an update cannot overlap; "
@@ -125,19 +123,10 @@ class Config(Section):
     def forward_passes(self, steps: int, updates: int) -> float:
         """How many scoring forwards F so many environment steps and updates cost at least: one to act, and to learn.
 
-        A learnt step takes 2 F for forward and backward at s, and as much again for a critic with a backbone of its
-        own. SAC adds one F for the policy at s' and one for the target there, unless they share a pass
-        (`critic.target_backbone: online` on a shared or frozen backbone). With `algo.td_lambda` s' is the state after a
-        window of n steps, and a target with an adapter of its own needs one F at each of them. With 16 learnt steps for
-        each of the rollout: SAC 65 F a step, with windows of 8 and the online adapter 35 F, PPO 33 F.
+        With 16 learnt steps for each of the rollout: SAC 65 F a step, with windows of 8 and the online adapter 35 F,
+        PPO 33 F.
         """
-        algo, separate = self.algo, self.critic.backbone == "separate"
-        gradient = 4 if separate else 2
-        if algo.type == "ppo":
-            return steps + updates * gradient * algo.epochs * algo.update_interval / algo.updates_per_interval
-        own_pass = separate or self.critic.target_backbone == "adapter"
-        bootstrap = (1 + own_pass) / algo.window + (own_pass and algo.td_lambda is not None)
-        return steps + updates * (gradient + bootstrap) * algo.batch_size
+        return steps + updates * self.algo.forward_passes(self.critic)
 
     def to_yaml(self) -> str:
         """All values, resolved, as YAML that `load` reads back."""

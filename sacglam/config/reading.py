@@ -10,8 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from sacglam import files
+from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.experiment import Config
-from sacglam.config.sections import ALGORITHMS
+from sacglam.config.section import Named
 from sacglam.errors import ConfigError
 
 _LATER_KEYS = {
@@ -33,6 +34,7 @@ _LATER_KEYS = {
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
+_KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in (AlgoConfig,)}
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
 _MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later
@@ -74,8 +76,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
     """
     values = _with_base(quickstart_path() if path is None else Path(path), set())
-    for override in overrides:
-        _apply(values, override)
+    _apply_all(values, overrides)
     return parse(values)
 
 
@@ -158,20 +159,20 @@ def _small(found: Any) -> bool:
     return False
 
 
-def parse(values: Mapping[str, Any]) -> Config:
-    """Validate plain values.
+def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
+    """Validate plain values. Where they are not `trusted` they may name no code, such as `algo.type: module:Class`.
 
     Raises:
         ConfigError: one line per fault; an unknown key is shown with the nearest known one.
     """
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(values, context={"untrusted": not trusted})
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
+        raise ConfigError("\n".join(_explain(fault, values) for fault in error.errors())) from error
 
 
-def parse_complete(text: str) -> Config:
-    """A configuration as `Config.to_yaml` writes it, with every value there.
+def parse_complete(text: str, trusted: bool = True) -> Config:
+    """A configuration as `Config.to_yaml` writes it, with every value there; see `parse`.
 
     Raises:
         ConfigError: a value is missing, or is not valid.
@@ -180,7 +181,7 @@ def parse_complete(text: str) -> Config:
     if not text.endswith("\n"):  # before the values are read: half of a number is another number
         raise ConfigError(f"it ends within a line, {cut_off}")
     values = _read(text, "it")
-    config = parse(values)
+    config = parse(values, trusted)
     if missing := sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS):
         raise ConfigError(f"it lacks {missing[0]}, {cut_off}")
     if config.policy.temperature == "auto":
@@ -204,14 +205,18 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
         ConfigError: as for `load`.
     """
     values = config.model_dump(mode="json")
-    for each in overrides:
-        _apply(values, each)
+    _apply_all(values, overrides)
     return parse(values)
 
 
 def quickstart_path() -> Path:
     """The configuration that `sacglam train` uses by default."""
     return Path(__file__).parents[1] / "quickstart.yaml"
+
+
+def _apply_all(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    for override in sorted(overrides, key=lambda each: each.partition("=")[0] not in _KINDS):  # kinds first
+        _apply(values, override)
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -224,19 +229,20 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"override {_short(override)}: {section!r} is a value, not a section")
         values = inner
-    values[last] = _parse_yaml(text, f"override {_short(override)}: the value")
+    found = _parse_yaml(text, f"override {_short(override)}: the value")
+    if key in _KINDS and values.get("type", next(iter(_KINDS[key].shipped))) != found:
+        values.clear()  # another kind starts from its own defaults
+    values[last] = found
 
 
-def _explain(fault: Any) -> str:
-    path = _untagged(fault["loc"])
+def _explain(fault: Any, values: Mapping[str, Any]) -> str:
+    path = [str(part) for part in fault["loc"]]
     where = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        known = list(_fields_at([str(part) for part in fault["loc"][:-1]]))
+        known = list(_fields_at(path[:-1], values))
         near = get_close_matches(path[-1], known, n=1)
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {where!r}; {hint}"
-    if fault["type"] == "union_tag_invalid":
-        return f"{where}.type: expected one of {', '.join(ALGORITHMS)} (got {fault['ctx']['tag']!r})"
     message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{where}: {message} (got {_short(fault['input'])})" if where else message
 
@@ -247,16 +253,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}... ({len(text):,} characters)"
 
 
-def _untagged(place: Sequence[int | str]) -> list[str]:
-    """A fault's key as a user writes it: pydantic inserts the algorithm's name after `algo`."""
-    path = [str(part) for part in place]
-    return path[:1] + path[2:] if path[:1] == ["algo"] else path
-
-
-def _fields_at(place: Sequence[str]) -> Mapping[str, Any]:
+def _fields_at(place: Sequence[str], values: Any) -> Mapping[str, Any]:
+    """The fields of the section at `place`, as `values` choose the kinds of those that are `Named`."""
     section: Any = Config
-    for before, part in zip([None, *place], place, strict=False):
-        if part != "algo":
-            section = ALGORITHMS[part] if before == "algo" else section.model_fields[part].annotation
+    for part in place:
+        section, values = section.model_fields[part].annotation, values[part]
+        if issubclass(section, Named):
+            section = section.kind(values.get("type", next(iter(section.shipped))))
     fields: Mapping[str, Any] = section.model_fields
     return fields

@@ -1,33 +1,21 @@
-"""The sections of a configuration; `experiment.py` puts them together."""
+"""The sections of a configuration, but for the algorithm's; `experiment.py` puts them together."""
 
-import math
-import re
-from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
-from typing_extensions import override
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-# Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
-Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
-NonNegative = Annotated[int, Field(ge=0, le=1_000_000_000)]
-Size = Annotated[int, Field(gt=0, le=16_384)]
-# torch refuses numbers beyond float32's, such as the step of Adam, which is up to ten times the rate.
-_MOST_FLOAT = 1e30
-PositiveFloat = Annotated[float, Field(gt=0, le=_MOST_FLOAT)]
-NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST_FLOAT)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-OpenFraction = Annotated[float, Field(gt=0, le=1)]
-Text = Annotated[str, Field(max_length=10_000)]
-
-
-class Section(BaseModel):
-    """A frozen part of the configuration that refuses unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+from sacglam.config.section import (
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    OpenFraction,
+    Positive,
+    PositiveFloat,
+    Section,
+    Size,
+    Text,
+)
 
 
 class EnvConfig(Section):
@@ -186,152 +174,6 @@ class PolicyConfig(Section):
     """Also score the end-of-sequence token after each action."""
     temperature: Annotated[float | Literal["auto"], BeforeValidator(_temperature)] = 1.0
     """Divides the scores before the softmax. `auto`: opens an almost deterministic start, and is 1 for any other."""
-
-
-def _target_entropy(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(r"(\d{1,2}(\.\d{1,3})?|100)%", value):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise ValueError("expected a number of nats, or a percentage such as 22%")
-
-
-class AlphaConfig(Section):
-    """The entropy coefficient; defaults are those of the paper's SAC + HER (Table 3)."""
-
-    init: PositiveFloat = 0.05
-    """Initial value."""
-    target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
-    """Mean policy entropy at which alpha stays constant: nats, or as `22%` a share of the random policy's entropy.
-
-    A share falls with the learning rates, if they decay."""
-    lr: NonNegativeFloat = 2e-3
-    """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
-
-    def target(self, random: float, decay: float = 1.0) -> float:
-        """The target entropy in nats, where the random policy's is `random`; a share of that is scaled by `decay`."""
-        value = self.target_entropy
-        return float(value.rstrip("%")) / 100 * random * decay if isinstance(value, str) else value
-
-
-_FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
-
-
-class UpdateConfig(Section):
-    """What the updates of SAC and PPO have in common."""
-
-    type: Literal["sac", "ppo"]
-    gamma: OpenFraction = 0.99
-    """Discount per environment step."""
-    batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
-    """Steps in one gradient update; with `td_lambda` as many whole windows as it takes."""
-    micro_batch_size: Positive | None = None
-    """Steps in one forward and backward; gradients are accumulated over the batch.
-
-    None: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
-    actor_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the adapters."""
-    critic_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the heads of Q or V, and the critic's own adapter, if any."""
-    lr_decay: bool = False
-    """Decay both learning rates, and a relative target entropy, linearly to a tenth over the budget."""
-
-    def decay(self, updates: int, total_updates: int) -> float:
-        """What `lr_decay` leaves of a rate after so many of all updates: from 1 down to a tenth."""
-        return 1.0 - (1.0 - _FINAL_SHARE) * min(1.0, updates / total_updates) if self.lr_decay else 1.0
-
-    @property
-    def window(self) -> int:
-        """The most steps that are learnt of one row."""
-        return 1
-
-    @property
-    def micro_batch_rows(self) -> int | None:
-        """Rows in one forward and backward; None: all."""
-        return self.micro_batch_size and max(1, self.micro_batch_size // self.window)
-
-
-class SacConfig(UpdateConfig):
-    """Soft actor-critic (paper, Tables 2 and 3)."""
-
-    type: Literal["sac"] = "sac"
-    n_step: Positive = 3
-    """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
-    td_lambda: Fraction | None = None
-    """Learn every step of a window, towards its lambda-return; None: its first, towards its n-step return (Eq. 3)."""
-    soft_target: bool = True
-    """Values in the critic's target include the policy's entropy (Eq. 3). False: without it, and kept within [0, 1]."""
-    self_imitation: NonNegativeFloat = 0.0
-    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
-    relative_imitation: bool = False
-    """Imitate by 1 - V / R in place of R - V: far from the goal, where both are small, as much as near it."""
-    exploration: Fraction = 0.0
-    """Share of the actions in training that are drawn uniformly."""
-    update_interval: Positive = 32
-    """Environment steps, over all copies together, between updates."""
-    updates_per_interval: Positive = 2
-    """Gradient updates per interval."""
-    critic_weight: PositiveFloat = 1.0
-    """Weight of the critic's loss relative to the actor's, in the adapter that they share."""
-    max_grad_norm: PositiveFloat | None = None
-    """Clip the norm of the whole gradient; None: no clipping, as in the paper."""
-    tau: OpenFraction = 0.005
-    """Step of the target's exponential moving average at each update."""
-    warmup_updates: NonNegative = 20
-    """Initial updates in which only the critic learns."""
-    alpha: AlphaConfig = AlphaConfig()
-
-    @model_validator(mode="after")
-    def _imitates(self) -> Self:
-        if self.relative_imitation and not self.self_imitation:
-            raise ValueError(
-                "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0; set that to 2, say, or "
-                "algo.relative_imitation to false"
-            )
-        return self
-
-    @property
-    @override
-    def window(self) -> int:
-        return 1 if self.td_lambda is None else self.n_step
-
-
-class PpoConfig(UpdateConfig):
-    """Proximal policy optimisation, the baseline (paper, Table 1)."""
-
-    type: Literal["ppo"] = "ppo"
-    gae_lambda: Fraction = 0.99
-    """Lambda of the generalised advantage estimates."""
-    update_interval: Positive = 2048
-    """Environment steps, over all copies together, collected for one update."""
-    epochs: Positive = 16
-    """Passes over the collected steps."""
-    clip: PositiveFloat = 0.2
-    """The probability ratio is clipped to 1 +- this."""
-    entropy_coef: NonNegativeFloat = 0.01
-    """Weight of the policy's entropy in the loss."""
-    value_coef: PositiveFloat = 0.5
-    """Weight of the value loss."""
-    normalise_advantages: bool = True
-    """Scale an interval's advantages to mean 0 and standard deviation 1."""
-    max_grad_norm: PositiveFloat | None = 0.5
-    """Clip the norm of the whole gradient; None: no clipping."""
-
-    @property
-    def updates_per_interval(self) -> int:
-        """Gradient updates per interval."""
-        return self.epochs * -(-self.update_interval // self.batch_size)
-
-
-def _algorithm(values: Any) -> Any:
-    """The algorithm's name in plain values or in a section; SAC by default."""
-    if isinstance(values, dict):
-        return values.get("type", "sac")
-    return values.type if isinstance(values, SacConfig | PpoConfig) else "sac"
-
-
-ALGORITHMS: Mapping[str, type[Section]] = {"sac": SacConfig, "ppo": PpoConfig}
-AlgoConfig = Annotated[Annotated[SacConfig, Tag("sac")] | Annotated[PpoConfig, Tag("ppo")], Discriminator(_algorithm)]
 
 
 class ReplayConfig(Section):

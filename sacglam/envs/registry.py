@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from sacglam.envs import watch
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import CheckedEnv, raised
 from sacglam.errors import ConfigError, SacglamError
+from sacglam.plugins import find
 
 Factory = Callable[..., TextEnv]
 _REGISTRY: dict[str, Factory | str] = {
@@ -116,20 +116,12 @@ def resolve(name: str, kind: str) -> Any:
         ConfigError: it cannot be imported, or belongs to a module other than the one named.
         EnvironmentContractError: its module raises something else, or exits.
     """
-    module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for attribute in path.split("."):
-            found = getattr(found, attribute)
-            if isinstance(found, ModuleType):
-                raise ConfigError(f"{kind} {name!r} reaches into {found.__name__}, another module; name that one")
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{kind} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
+        return find(name, kind)
     except (SacglamError, KeyboardInterrupt):
         raise
     except BaseException as error:  # what the module's own code raises
         raise raised(f"{kind} {name!r}, its import", error) from error
-    return found
 
 
 def _gymnasium(name: str, attribute: str) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
-from sacglam.config import UpdateConfig
+from sacglam.config import AlgoConfig
 from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
@@ -67,7 +67,7 @@ class Learner:
     algorithm: Algorithm
     scorer: Scorer
     backend: Backend
-    config: UpdateConfig
+    config: AlgoConfig
     total_updates: int
     critic: Mapping[str, Any]
     clock: PhaseClock

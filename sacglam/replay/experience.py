@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from sacglam.config import ReplayConfig, SacConfig
+from sacglam.config import AlgoConfig, ReplayConfig
 from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.hindsight import window
@@ -62,7 +62,7 @@ class HindsightReplay(Experience):
 
     buffer: ReplayBuffer
     rng: np.random.Generator
-    sac: SacConfig
+    algo: AlgoConfig
     replay: ReplayConfig
     history: int = 0  # steps before a window that prompts show
     _graph: ReplayGraph | None = field(init=False, default=None)  # of what the buffer holds, once it is needed
@@ -78,8 +78,8 @@ class HindsightReplay(Experience):
         if self.missing():
             return []
         if self._graph is None and self.replay.joins:
-            self._graph = ReplayGraph(self.buffer.episodes(), self.sac.gamma)
-        return [self._batch() for _ in range(self.sac.updates_per_interval)]
+            self._graph = ReplayGraph(self.buffer.episodes(), self.algo.gamma)
+        return [self._batch() for _ in range(self.algo.updates)]
 
     @override
     def missing(self) -> str:
@@ -88,17 +88,17 @@ class HindsightReplay(Experience):
 
     def _batch(self) -> list[Window]:
         found = self._on_graph(self._graph) if self._graph is not None else []
-        missing = self.sac.batch_size - len(found)
+        missing = self.algo.batch_size - len(found)
         while missing > 0:
-            for entry in self.buffer.sample(self.rng, -(-missing // self.sac.window)):
+            for entry in self.buffer.sample(self.rng, -(-missing // self.algo.window)):
                 found.append(self._window(entry))
-                missing -= min(len(found[-1]), self.sac.window)
+                missing -= self.algo.learnt_steps(found[-1])
         return found
 
     def _on_graph(self, graph: ReplayGraph) -> list[Window]:
         """Steps towards goals drawn uniformly from those achieved: each a window of its own, for variety."""
         goals = graph.goals
-        wanted = int(self.replay.hindsight_ratio * self.sac.batch_size + self.rng.random()) if goals else 0
+        wanted = int(self.replay.hindsight_ratio * self.algo.batch_size + self.rng.random()) if goals else 0
         drawn = (goals[int(self.rng.integers(len(goals)))] for _ in range(wanted))
         return [self._known_step(graph, goal) for goal in drawn]
 
@@ -120,10 +120,10 @@ class HindsightReplay(Experience):
         )
 
     def _window(self, entry: Entry) -> Window:
-        found = window(entry.episode, entry.goal, entry.start, self.sac.n_step, self.sac.gamma, self.history)
+        found = window(entry.episode, entry.goal, entry.start, self.algo.window_length, self.algo.gamma, self.history)
         if self._graph is None:
             return found
-        learnt = found.observations[: min(len(found), self.sac.window)]
+        learnt = found.observations[: self.algo.learnt_steps(found)]
         return replace(found, known=tuple(self._graph.action_values(entry.goal, state) for state in learnt))
 
     @override

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sacglam.config import Config, SacConfig
+from sacglam.config import Config
 from sacglam.types import Evaluation
 
 CHECKS = (0.5, 0.75)
@@ -65,9 +65,9 @@ class Evidence:
         return now - earlier < _MARGIN and now < min(_GOOD, max(0.5, self.random_success + _MARGIN))
 
     @property
-    def sac(self) -> bool:
-        """Whether the algorithm has replay and Q."""
-        return self.config.algo.type == "sac"
+    def hindsight(self) -> bool:
+        """Whether what an episode achieved is learnt as a goal."""
+        return bool(self.config.replay.hindsight) and not self.config.algo.on_policy
 
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
@@ -110,7 +110,7 @@ def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[floa
 
 def _no_experience(evidence: Evidence) -> str | None:
     steps, config = evidence.env_steps, evidence.config
-    warm_up = config.algo.warmup_updates if isinstance(config.algo, SacConfig) else 0
+    warm_up = config.algo.warm_up
     if not steps or (evidence.updates > warm_up and evidence.episodes):
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
@@ -132,14 +132,13 @@ def _nothing_achieved(evidence: Evidence) -> str | None:
     lines = [line for line in evidence.lines if "goals_achieved" in line]
     if not lines or any(line["episode_success"] for line in lines):
         return None
-    hindsight = evidence.sac and evidence.config.replay.hindsight
     if not any(line["goals_achieved"] for line in lines):
         return (
             f"no goal was achieved in {evidence.episodes:,} episodes, neither an episode's own nor another: there is "
-            f"no reward{', and hindsight has nothing to relabel' if hindsight else ''}. Add easier goals, list them in "
-            "Step.achieved, or allow longer episodes; sacglam envs --check shows what random play achieves"
+            f"no reward{', and hindsight has nothing to relabel' if evidence.hindsight else ''}. Add easier goals, "
+            "list them in Step.achieved, or allow longer episodes; sacglam envs --check shows what random play achieves"
         )
-    if hindsight:
+    if evidence.hindsight:
         return None
     return (
         f"none of {evidence.episodes:,} episodes achieved its own goal, and without hindsight the other goals that "
@@ -151,16 +150,16 @@ def _entropy(evidence: Evidence) -> str | None:
     share = evidence.mean("entropy_share", 4)
     if share is None or not evidence.stuck or _COLLAPSED <= share <= _CEILING:
         return None
-    weight = "algo.alpha.target_entropy and algo.alpha.init" if evidence.sac else "algo.entropy_coef"
+    algo = evidence.config.algo
     seen = f"its entropy is {share:.0%} of the random policy's, and {_stays(evidence)}"
     if share < _COLLAPSED:
         return (
             f"the policy hardly explores: {seen}. It is certain before it is right. If it was so from the start, set "
-            f"{_OPEN}; otherwise raise {weight}, or lower algo.actor_lr"
+            f"{_OPEN}; otherwise raise {algo.entropy_settings}, or lower algo.actor_lr"
         )
     return (
         f"the policy is still almost random: {seen}. Updates are too few or too small, or entropy counts for too much. "
-        f"Raise {_more_updates(evidence)} or algo.actor_lr, or lower {weight}"
+        f"Raise {algo.update_settings} or algo.actor_lr, or lower {algo.entropy_settings}"
     )
 
 
@@ -205,7 +204,7 @@ def _budget(evidence: Evidence) -> str | None:
     return (
         f"the budget is too short: training success was {earlier:.2f} in the third quarter of the steps and {now:.2f} "
         f"in the last; at that rate it takes {times} times the budget to reach {_GOOD}. Raise steps to "
-        f"{int(times * evidence.config.steps):,}, or learn more from each step ({_more_updates(evidence)})"
+        f"{int(times * evidence.config.steps):,}, or learn more from each step ({evidence.config.algo.update_settings})"
     )
 
 
@@ -221,10 +220,6 @@ def _no_better(evidence: Evidence) -> str | None:
         "no single cause stands out. Read the episodes in samples.jsonl, and 'When a run does not learn' in "
         "docs/start/environments.md"
     )
-
-
-def _more_updates(evidence: Evidence) -> str:
-    return "algo.updates_per_interval" if evidence.sac else "algo.epochs"
 
 
 def _stays(evidence: Evidence) -> str:

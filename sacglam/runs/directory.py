@@ -17,7 +17,7 @@ from sacglam import config as configuration
 from sacglam import files
 from sacglam.config import Config
 from sacglam.envs import foreign_code
-from sacglam.errors import ConfigError, RunDirectoryError, write_explained
+from sacglam.errors import ConfigError, RunDirectoryError, UntrustedError, write_explained
 from sacglam.runs.logs import LineLog
 from sacglam.runs.summary import SUMMARY
 
@@ -134,15 +134,13 @@ class RunDirectory:
             ConfigError: the file does not fit this version of sacglam, or lacks a value: it was cut off.
         """
         try:
-            config = configuration.parse_complete(self._config_text().decode())
+            config = configuration.parse_complete(self._config_text().decode(), self._trusted)
+        except UntrustedError as error:
+            raise UntrustedError(f"{self.config_file}: {error}") from None
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
         if not self._trusted and (code := untrusted_code(config)):
-            raise ConfigError(
-                f"{self.config_file} names {' and '.join(map(repr, code))}, which would run code that does not come "
-                "with sacglam; if the run is yours, or you trust whoever made it, pass --trust "
-                "(in Python: trusted=True)"
-            )
+            raise UntrustedError(f"{self.config_file}: it names {' and '.join(map(repr, code))}, {configuration.TRUST}")
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
                 f"{self.config_file} was changed after the run began: what follows is another experiment", stacklevel=2
@@ -181,7 +179,8 @@ def untrusted_code(config: Config) -> list[str]:
     What the user names is trusted: a configuration file, an override, an argument. What a folder names is not, unless
     it comes with sacglam or was registered by the program that reads the folder.
     """
-    code = foreign_code(config.env.name, config.env.options)
+    own = [config.algo.type] if ":" in config.algo.type else []
+    code = [*foreign_code(config.env.name, config.env.options), *own]
     return code if config.runtime.address in _OWN_RAY else [*code, f"Ray at {config.runtime.address}"]
 
 

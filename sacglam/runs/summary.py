@@ -153,7 +153,7 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
         quoted=json.dumps(config.model.name),
         base=config.model.name,
         env=config.env.name,
-        algo=f"{config.algo.type.upper()}-GLAM",
+        algo=f"{config.algo.label}-GLAM",
         steps=env_steps,
         success=success,
         score=f"log-probability {'per token ' if policy.length_normalised else ''}after this prompt"

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from sacglam.algos.ppo import PpoConfig
+from sacglam.algos.sac import SacConfig
 from sacglam.config import (
     Config,
-    PpoConfig,
+    Named,
     PromptConfig,
-    SacConfig,
     Section,
     load,
     parse,
@@ -372,9 +373,9 @@ def test_every_setting_explains_itself() -> None:
         prefix, section = sections.pop()
         for name, field in section.model_fields.items():
             annotation = field.annotation
-            if name == "algo":
-                sections += [("algo.", SacConfig), ("algo.", PpoConfig)]
-            if isinstance(annotation, type) and issubclass(annotation, Section):
+            if isinstance(annotation, type) and issubclass(annotation, Named):
+                sections += [(f"{prefix}{name}.", annotation.kind(kind)) for kind in annotation.shipped]
+            elif isinstance(annotation, type) and issubclass(annotation, Section):
                 sections.append((f"{prefix}{name}.", annotation))
             elif field.description is None and name != "type":  # the discriminator of a union
                 missing.append(f"{prefix}{name}")
@@ -387,19 +388,19 @@ def test_the_type_selects_the_algorithm() -> None:
     ppo = parse({"algo": {"type": "ppo", "gamma": 0.5}}).algo
     assert isinstance(ppo, PpoConfig)
     assert ppo.gamma == 0.5
-    assert _fault({"algo": {"type": "dqn"}}) == "algo.type: expected one of sac, ppo (got 'dqn')"
+    assert _fault({"algo": {"type": "dqn"}}) == "algo.type: expected one of sac, ppo, or module:Class (got 'dqn')"
     assert _fault({"algo": 3}).startswith("algo: ")
 
 
 def test_ppo_counts_the_updates_of_an_interval() -> None:
     # 16 epochs over 2,048 steps in 8 minibatches of 256; the ninth of 2,049 steps is a short one.
-    assert PpoConfig().updates_per_interval == 16 * 8
-    assert PpoConfig(update_interval=2049, epochs=1).updates_per_interval == 9
+    assert PpoConfig().updates == 16 * 8
+    assert PpoConfig(update_interval=2049, epochs=1).updates == 9
 
 
 def test_ppo_does_not_lag() -> None:
     values = {"algo": {"type": "ppo"}, "runtime": {"lag": 1}, "engines": {"count": 1}, "learners": {"count": 1}}
-    assert "runtime.lag is for SAC" in _fault(values)
+    assert "runtime.lag must be 0: PPO learns from its current policy's steps alone" in _fault(values)
 
 
 def test_ppo_survives_yaml() -> None:

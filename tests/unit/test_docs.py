@@ -13,8 +13,7 @@ from textwrap import indent
 
 import pytest
 
-from sacglam.config import Config, Section
-from sacglam.config.sections import ALGORITHMS
+from sacglam.config import Config, Named, Section
 
 ROOT = Path(__file__).parents[2]
 DOCS = [
@@ -49,10 +48,15 @@ def settings(section: type[Section] = Config, prefix: str = "") -> Iterator[str]
     """The dotted names of all settings and sections."""
     for name, field in section.model_fields.items():
         yield prefix + name
-        kinds = ALGORITHMS.values() if name == "algo" else [field.annotation]
-        for kind in kinds:
-            if isinstance(kind, type) and issubclass(kind, Section):
-                yield from settings(kind, f"{prefix}{name}.")
+        for kind in kinds(field.annotation):
+            yield from settings(kind, f"{prefix}{name}.")
+
+
+def kinds(annotation: object) -> list[type[Section]]:
+    """The section that a field holds, or all the kinds of it that come with sacglam."""
+    if not (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return []
+    return [annotation.kind(name) for name in annotation.shipped] if issubclass(annotation, Named) else [annotation]
 
 
 MEMBERS, SETTINGS = members(), set(settings())

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacglam.algos.ppo import PpoConfig
+from sacglam.algos.sac import SacConfig
 from sacglam.build import collector
 from sacglam.clock import PhaseClock
-from sacglam.config import Config, PpoConfig, PromptConfig, SacConfig, override
+from sacglam.config import Config, PromptConfig, override
 from sacglam.envs import Split, TextEnv
 from sacglam.envs.playground import Playground
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError

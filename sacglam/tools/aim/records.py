@@ -148,5 +148,5 @@ def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:
 
 def algorithm(config: Config) -> str:
     """The name that curves are grouped by: the algorithm, and whether it has hindsight."""
-    name = config.algo.type.upper()
-    return f"{name}+HER" if config.algo.type == "sac" and config.replay.hindsight else name
+    algo = config.algo
+    return f"{algo.label}+HER" if config.replay.hindsight and not algo.on_policy else algo.label

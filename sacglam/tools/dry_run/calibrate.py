@@ -77,8 +77,7 @@ def new_share(config: Config) -> float:
         parts.experience.add(parts.rollout.collect(algo.update_interval))
         learnt += [prompt.at(w, t) for batch in parts.experience.batches() for w in batch for t in range(len(w))]
     scored = [state for states in scorer.passes for state in states]
-    times = algo.epochs + 1 if algo.type == "ppo" else 1
-    return len({*scored, *learnt}) / (len(scored) + times * len(learnt))
+    return len({*scored, *learnt}) / (len(scored) + algo.passes * len(learnt))
 
 
 def _collector(config: Config, clock: PhaseClock, scorer: UniformScorer) -> Collector:
@@ -105,30 +104,25 @@ def _replay_bytes(config: Config, intervals: int) -> int:
     return round(held * config.replay.capacity / size) if size else held
 
 
-def rows_of_an_update(config: Config) -> int:
-    """Steps of a gradient step; PPO's has no more than the interval's."""
-    algo = config.algo
-    return min(algo.batch_size, algo.update_interval) if algo.type == "ppo" else algo.batch_size
-
-
 def first_steps(config: Config, windows: Sequence[Window], steps: int) -> Sequence[Window]:
     """As many windows as hold the first `steps` learnt steps, the last of them cut."""
-    if config.algo.type == "sac" and config.algo.td_lambda is None:  # one step of each is learnt
-        return windows[:steps]
     found: list[Window] = []
     for w in windows:
+        learnt = config.algo.learnt_steps(w)
         if steps > 0:
-            found.append(
-                replace(
-                    w,
-                    observations=w.observations[: steps + 1],
-                    actions=w.actions[:steps],
-                    rewards=w.rewards[:steps],
-                    terminated=w.terminated and len(w) <= steps,
-                )
-            )
-            steps -= len(w)
+            found.append(w if learnt <= steps else _cut(w, steps))
+            steps -= learnt
     return found
+
+
+def _cut(w: Window, steps: int) -> Window:
+    return replace(
+        w,
+        observations=w.observations[: steps + 1],
+        actions=w.actions[:steps],
+        rewards=w.rewards[:steps],
+        terminated=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -177,9 +171,8 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     clock = PhaseClock()
     clock.watch(Recorder(config.device))
     scorer = PackedScorer(model.lm, model.tokenizer, model.policy)
-    # The actor learns at once, as later in a run; PPO goes through its rows a single time.
-    changed = {"warmup_updates": 0} if config.algo.type == "sac" else {"epochs": 1}
-    once = config.model_copy(update={"algo": config.algo.model_copy(update=changed)})
+    # The actor learns at once, as later in a run, and the algorithm goes through its rows a single time.
+    once = config.model_copy(update={"algo": config.algo.steady().once()})
     learner = build_learner(once, model, clock)
 
     def score(states: int) -> None:
@@ -189,7 +182,7 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     def update(rows: int) -> None:
         learner.update([first_steps(config, played.batch, rows)])
 
-    states, rows = config.env.copies, rows_of_an_update(config)
+    states, rows = config.env.copies, config.algo.rows
     display.stage("calibrating: scoring", states)
     scoring = grow(score, states, _SCORING_S, clock, config.device, display)
     display.stage("calibrating: an update", rows)

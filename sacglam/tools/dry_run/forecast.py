@@ -100,7 +100,7 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
         "replay": _intervals(config) * played.replay_s,
     }
     for phase, seconds in calibration.update.seconds.items():
-        times = _rows(config, phase) / ranks / calibration.update.size
+        times = _intervals(config) * config.algo.rows_of_interval(phase) / ranks / calibration.update.size
         found[phase] = seconds * (updates_of(config) if phase == "optimizer" else times)
     found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * state_s
     return found
@@ -114,7 +114,7 @@ def seconds_of_an_update(config: Config, predicted: Mapping[str, float]) -> floa
 
 def updates_of(config: Config) -> int:
     """Gradient updates of the whole run; those that the first intervals leave out are counted, too."""
-    return _intervals(config) * config.algo.updates_per_interval
+    return _intervals(config) * config.algo.updates
 
 
 def states_of_evaluations(config: Config, episode_steps: float) -> float:
@@ -130,13 +130,6 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
     if tracking.samples_every_steps:
         episodes += 2 * (config.steps // tracking.samples_every_steps) * tracking.samples_episodes
     return episodes * episode_steps
-
-
-def _rows(config: Config, phase: str) -> int:
-    """Rows that go through a phase of all updates together. PPO looks at each step once before its epochs (target)."""
-    if config.algo.type == "ppo":
-        return _intervals(config) * config.algo.update_interval * (1 if phase == "target" else config.algo.epochs)
-    return updates_of(config) * config.algo.batch_size
 
 
 def _intervals(config: Config) -> int:

@@ -10,7 +10,7 @@ from rich.table import Table
 from sacglam.build import build_env
 from sacglam.clock import duration
 from sacglam.memory import total_bytes
-from sacglam.tools.dry_run.calibrate import Calibration, rows_of_an_update
+from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of
 from sacglam.tools.dry_run.sizes import rows_in_one_pass, rows_that_fit
 from sacglam.tools.profile.phases import look, ordered
@@ -39,7 +39,7 @@ def _loaded(found: Forecast) -> Table:
     env = build_env(config)
     goals = env.goals("train")
     kinds = ", ".join(sorted({env.goal_type(goal) for goal in goals}))
-    size = rows_of_an_update(config)
+    size = config.algo.rows
     updates = f"{updates_of(config):,} updates of {size} rows ({min(size, algo.micro_batch_size or size)} in one pass)"
     in_bits = "" if model.quantize == "none" else f", layers in {model.quantize}"
     rows = {
@@ -102,7 +102,7 @@ def _method(found: Forecast, measured: Calibration) -> str:
     config, scoring, update = found.config, measured.scoring, measured.update
     text = (
         f"Measured: {scoring.size} of {config.env.copies} states scored in {sum(scoring.seconds.values()):.3g} s, and "
-        f"an update of {update.size} of {rows_of_an_update(config)} rows in {sum(update.seconds.values()):.3g} s; all "
+        f"an update of {update.size} of {config.algo.rows} rows in {sum(update.seconds.values()):.3g} s; all "
         f"else in proportion, so that a whole update takes {duration(seconds_of_an_update(config, found.seconds))}. "
         f"Episodes are taken to last {found.played.episode_steps:.0f} steps, as with the random policy. Checkpoints "
         "are left out."

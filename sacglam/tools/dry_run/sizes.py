@@ -12,7 +12,7 @@ from sacglam.config import Config
 from sacglam.memory import total_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runtime.placement import Plan
-from sacglam.tools.dry_run.calibrate import Calibration, rows_of_an_update
+from sacglam.tools.dry_run.calibrate import Calibration
 
 _ADAM_STATES = 2  # first and second moment, in the parameter's own type
 
@@ -133,7 +133,7 @@ def rows_that_fit(learner: Process, rows: int, device_bytes: int) -> int | None:
 
 def rows_in_one_pass(config: Config, ranks: int) -> int:
     """Rows of a batch that one rank takes through the model at once."""
-    own = -(-rows_of_an_update(config) // ranks)
+    own = -(-config.algo.rows // ranks)
     return min(own, config.algo.micro_batch_size or own)
 
 

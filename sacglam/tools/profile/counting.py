@@ -128,7 +128,7 @@ def floor_of(config: Config, passes: Iterable[Pass]) -> Floor:
     states = sum(each.states for each in scored)
     base, interval = weightless(load_shape(config.model)), config.algo.update_interval
     return Floor(
-        forwards=config.forward_passes(interval, config.algo.updates_per_interval) / interval,
+        forwards=config.forward_passes(interval, config.algo.updates) / interval,
         state_flop=state_flop(
             base,
             prompt=round(sum(each.prompt for each in scored) / states),

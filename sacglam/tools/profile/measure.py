@@ -73,8 +73,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     begun = source.run and checkpoint.steps(source.run.checkpoints)
     config = settle_engine(resolve_temperature(resolve(source.config)), measurable=not begun)
     # No end, and the actor learns from the first update, as later in a run.
-    changed = {"warmup_updates": 0} if config.algo.type == "sac" else {}
-    config = config.model_copy(update={"steps": 2**62, "algo": config.algo.model_copy(update=changed)})
+    config = config.model_copy(update={"steps": 2**62, "algo": config.algo.steady()})
     parts = build(config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)

@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.ppo import Ppo, PpoBatch, Sample, ppo_losses
+from sacglam.algos.ppo import Ppo, PpoBatch, PpoConfig, Sample, ppo_losses
 from sacglam.clock import PhaseClock
-from sacglam.config import PpoConfig
 from sacglam.models.actor_critic import ActorValue, PolicyValue
 from sacglam.prompt import query
 from sacglam.types import Observation, Query, Window

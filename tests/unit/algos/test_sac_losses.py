@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import SacBatch, last_values, sac_losses
-from sacglam.config import SacConfig
+from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
 
 LN2 = math.log(2)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.algos.sac import Sac, Temperature
+from sacglam.algos.sac import Sac, SacConfig, Temperature
+from sacglam.algos.temperature import AlphaConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import SacConfig
-from sacglam.config.sections import AlphaConfig
 from sacglam.models.actor_critic import ActorCritic
 
 

@@ -25,8 +25,8 @@ from transformers import (
     UMT5Config,
 )
 
-from sacglam.algos.sac import SacBatch, last_values, sac_losses
-from sacglam.config import CriticConfig, SacConfig
+from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
+from sacglam.config import CriticConfig
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
 from sacglam.models.base import ACTOR

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.config import SacConfig
+from sacglam.algos.sac import SacConfig
 from sacglam.errors import ModelError
 from sacglam.models.actor_critic import TargetBackbone
 from sacglam.models.agent_model import Backbone

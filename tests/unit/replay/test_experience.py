@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sacglam.config import ReplayConfig, SacConfig
+from sacglam.algos.sac import SacConfig
+from sacglam.config import ReplayConfig
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED

@@ -269,7 +269,7 @@ def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
     """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65, and with PPO's 16 epochs 1 + 16 x 2 = 33."""
     config = configuration.override(configuration.Config(), overrides)
     interval = config.algo.update_interval
-    assert config.forward_passes(interval, config.algo.updates_per_interval) == forwards * interval
+    assert config.forward_passes(interval, config.algo.updates) == forwards * interval
     assert config.forward_passes(interval, 0) == interval  # before the first update
 
 

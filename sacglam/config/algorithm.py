@@ -1,0 +1,151 @@
+"""What every algorithm's settings have in common, and what the rest of sacglam asks of them. Imports no torch."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import Field
+
+from sacglam.config.section import Named, OpenFraction, Positive, PositiveFloat
+from sacglam.config.sections import CriticConfig
+from sacglam.types import Window
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sacglam.algos.base import Algorithm
+    from sacglam.clock import PhaseClock
+    from sacglam.models.agent_model import AgentModel
+    from sacglam.models.base import PackedLM
+    from sacglam.models.heads import PolicyHead
+    from sacglam.models.tokens import QueryTokenizer
+
+_FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
+
+
+class AlgoConfig(Named):
+    """An algorithm: its settings, the model and experience it needs, and how much work an update is.
+
+    A subclass is all that sacglam knows of it; `algo.type` finds it by name or as `module:Class`.
+    """
+
+    key: ClassVar[str] = "algo"
+    shipped: ClassVar[Mapping[str, str]] = {
+        "sac": "sacglam.algos.sac:SacConfig",
+        "ppo": "sacglam.algos.ppo:PpoConfig",
+    }
+    on_policy: ClassVar[bool] = False
+    """Whether it learns from its current policy's steps alone: no replay, no random actions, no lag."""
+    has_q: ClassVar[bool] = True
+    """Whether its critic values each action, or only the state."""
+    entropy_settings: ClassVar[str] = "algo.exploration"
+    """What a user raises for more exploration, in messages."""
+    update_settings: ClassVar[str] = "algo.updates_per_interval"
+    """What a user raises for more learning from each step, in messages."""
+
+    gamma: OpenFraction = 0.99
+    """Discount per environment step."""
+    batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
+    """Steps in one gradient update; with `td_lambda` as many whole windows as it takes."""
+    micro_batch_size: Positive | None = None
+    """Steps in one forward and backward; gradients are accumulated over the batch.
+
+    None: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
+    actor_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the adapters."""
+    critic_lr: PositiveFloat = 1e-4
+    """Adam's learning rate for the heads of Q or V, and the critic's own adapter, if any."""
+    lr_decay: bool = False
+    """Decay both learning rates, and a relative target entropy, linearly to a tenth over the budget."""
+    update_interval: Positive = 32
+    """Environment steps, over all copies together, between updates."""
+    max_grad_norm: PositiveFloat | None = None
+    """Clip the norm of the whole gradient; None: no clipping."""
+
+    @property
+    def label(self) -> str:
+        """Its name in reports, such as SAC."""
+        return self.type.upper() if self.type in self.shipped else type(self).__name__.removesuffix("Config")
+
+    @property
+    @abstractmethod
+    def updates(self) -> int:
+        """Gradient updates per interval."""
+
+    @property
+    def rows(self) -> int:
+        """Steps that one gradient update learns."""
+        return self.batch_size
+
+    @property
+    def window_length(self) -> int:
+        """Steps of a window drawn from replay."""
+        return 1
+
+    @property
+    def window(self) -> int:
+        """The most steps that are learnt of one row."""
+        return 1
+
+    @property
+    def micro_batch_rows(self) -> int | None:
+        """Rows in one forward and backward; None: all."""
+        return self.micro_batch_size and max(1, self.micro_batch_size // self.window)
+
+    def learnt_steps(self, window: Window) -> int:
+        """The steps of a window that are learnt."""
+        return len(window)
+
+    @property
+    def random_actions(self) -> float:
+        """Share of the actions in training that are drawn uniformly."""
+        return 0.0
+
+    @property
+    def warm_up(self) -> int:
+        """Initial updates in which only the critic learns."""
+        return 0
+
+    def decay(self, updates: int, total_updates: int) -> float:
+        """What `lr_decay` leaves of a rate after so many of all updates: from 1 down to a tenth."""
+        return 1.0 - (1.0 - _FINAL_SHARE) * min(1.0, updates / total_updates) if self.lr_decay else 1.0
+
+    @property
+    def passes(self) -> int:
+        """How often each state of an interval's batches is read, in different passes through the model."""
+        return 1
+
+    def rows_of_interval(self, phase: str) -> int:
+        """Steps that go through a phase of the clock in all updates of an interval."""
+        return self.updates * self.batch_size
+
+    @abstractmethod
+    def forward_passes(self, critic: CriticConfig) -> float:
+        """Forward passes of one state that an update costs at least; a backward counts as one more."""
+
+    def steady(self) -> Self:
+        """The same algorithm as it is in the middle of a run: without a warm-up."""
+        return self
+
+    def once(self) -> Self:
+        """The same algorithm, with every row learnt a single time."""
+        return self
+
+    @abstractmethod
+    def adapters(self, critic: CriticConfig) -> list[str]:
+        """The LoRA adapters that its model needs, the actor's first."""
+
+    @abstractmethod
+    def model(
+        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig, device: str
+    ) -> "AgentModel":
+        """Policy and critic on `lm`, which has `adapters(critic)`; fresh heads from torch's global generator."""
+
+    @abstractmethod
+    def build(self, model: Any, total_updates: int, rng: "np.random.Generator", clock: "PhaseClock") -> "Algorithm":
+        """The learning rule for what `model` made; `rng` is the same on every rank."""
+
+
+def gradient_passes(critic: CriticConfig) -> int:
+    """Forward passes that one learnt state costs: forward and backward, of a separate backbone once more."""
+    return 4 if critic.backbone == "separate" else 2

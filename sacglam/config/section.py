@@ -1,0 +1,87 @@
+"""What every section of a configuration is: frozen, refusing unknown keys, and where it is of several kinds, named."""
+
+import builtins
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+
+from sacglam.errors import ConfigError, SacglamError, UntrustedError
+from sacglam.plugins import find
+
+# Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
+Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
+NonNegative = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Size = Annotated[int, Field(gt=0, le=16_384)]
+# torch refuses numbers beyond float32's, such as the step of Adam, which is up to ten times the rate.
+_MOST_FLOAT = 1e30
+PositiveFloat = Annotated[float, Field(gt=0, le=_MOST_FLOAT)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST_FLOAT)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+OpenFraction = Annotated[float, Field(gt=0, le=1)]
+Text = Annotated[str, Field(max_length=10_000)]
+TRUST = (
+    "which would run code that does not come with sacglam; if the run is yours, or you trust whoever made it, pass "
+    "--trust (in Python: trusted=True)"
+)
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Named(Section):
+    """A section that exists in several kinds, each a subclass with settings of its own.
+
+    `type` tells them apart: the name of a kind that comes with sacglam, or `module:Class` for one's own.
+    """
+
+    key: ClassVar[str]
+    """Its place in the configuration."""
+    shipped: ClassVar[Mapping[str, str]]
+    """The kinds that come with sacglam: `module:Class` by name; the first is the default."""
+
+    type: str
+
+    @classmethod
+    def kind(cls, name: Any, trusted: bool = True) -> "builtins.type[Self]":
+        """The class behind a `type`. Only a `trusted` configuration may name code that does not come with sacglam.
+
+        Raises:
+            ConfigError: there is none, or it is no kind of this section.
+        UntrustedError: see `trusted`.
+        """
+        if name not in cls.shipped and not (isinstance(name, str) and ":" in name):
+            kinds = ", ".join(cls.shipped)
+            raise ConfigError(f"{cls.key}.type: expected one of {kinds}, or module:Class (got {name!r})")
+        if name not in cls.shipped and not trusted:
+            raise UntrustedError(f"it names {name!r}, {TRUST}")
+        found = _imported(cls.shipped.get(name, name), f"{cls.key}.type")
+        if not (isinstance(found, type) and issubclass(found, cls)):
+            raise ConfigError(f"{cls.key}.type {name!r}: expected a subclass of {cls.__name__}, got {found!r}")
+        return found
+
+    @classmethod
+    def read(cls, values: Any, info: ValidationInfo | None) -> Any:
+        """The kind that `values` name, made from them; a name alone takes its defaults."""
+        if isinstance(values, str):
+            values = {"type": values}
+        if not isinstance(values, dict):
+            return values
+        values = {"type": next(iter(cls.shipped)), **values}
+        context = info.context if info else None
+        kind = cls.kind(values["type"], trusted=not (context and context.get("untrusted")))
+        return kind.model_validate(values, context=context)
+
+
+def _imported(name: str, what: str) -> Any:
+    try:
+        return find(name, what)
+    except (SacglamError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # what the module's own code raises, an exit included
+        raise ConfigError(f"{what} {name!r}: its module raised {type(error).__name__}: {error}") from error
