@@ -1,4 +1,4 @@
-"""The contract of an environment, held at every step."""
+"""The contract of an environment, held at every call and every answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -24,37 +24,6 @@ _ALL_TYPES = "overall"  # in success by goal type
 _MOST_TEXT, _MOST_TRACE = 1000, 4000  # characters of an observation, and of a traceback, that are shown
 
 
-def check_actions(observation: Observation) -> None:
-    """Refuse a list of actions on which no policy can be defined.
-
-    Raises:
-        EnvironmentContractError: the list is empty, an action has no text, or two have the same.
-    """
-    try:
-        texts(observation.actions, "the actions")
-        _check_actions(observation)
-    except Unmet as unmet:
-        raise EnvironmentContractError(f"expected {unmet}") from None
-
-
-def _check_actions(observation: Observation) -> None:
-    actions = observation.actions
-    if not actions:
-        raise Unmet(f"at least one action, got none, {_state(observation)}")
-    if not all(map(str.strip, actions)):
-        raise Unmet(f"actions of at least one word, got {shown(actions)} {_state(observation)}")
-    if len(set(actions)) != len(actions):
-        repeated = sorted({action for action in actions if actions.count(action) > 1})
-        raise Unmet(
-            f"distinct actions, got {shown(repeated)} more than once, {_state(observation)}\n"
-            "Give each action its own text, or list it once."
-        )
-
-
-def _state(observation: Observation) -> str:
-    return f"in the state:\n{observation.text[:_MOST_TEXT]}"
-
-
 class CheckedEnv(TextEnv):
     """An environment whose every answer is checked against the contract of `TextEnv`, and every call against the state.
 
@@ -69,17 +38,16 @@ class CheckedEnv(TextEnv):
             EnvironmentContractError: `env` lacks a method of `TextEnv`.
         """
         self._env, self.name = env, name
-        self._goal, self._seed = "", 0
-        self._steps = 0
+        self._goal, self._seed, self._steps = "", 0, 0
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
+        self._goals: dict[Split, Sequence[str]] = {}
+        self._achieved: set[str] = set()
         missing = [method for method in ("goals", "goal_type", "reset", "step") if not callable(member(env, method))]
         if missing:
             raise EnvironmentContractError(
                 f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
                 f"without {missing}; see docs/start/environments.md"
             )
-        self._goals: dict[Split, Sequence[str]] = {}
-        self._achieved: set[str] = set()
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -95,7 +63,7 @@ class CheckedEnv(TextEnv):
     def reset(self, goal: str, seed: int) -> Observation:
         self._goal, self._seed = goal, seed
         self._achieved, self._steps, self._choices = set(), 0, None
-        observation = self._call(_first, "reset", goal, seed)
+        observation = self._call(lambda found: _observation(found, "reset"), "reset", goal, seed)
         self._choices = len(observation.actions)
         return observation
 
@@ -111,55 +79,45 @@ class CheckedEnv(TextEnv):
         return step
 
     def _step(self, found: Any) -> Step:
-        """What `step` returned, checked against the episode so far."""
+        """What `step` returned, in plain values, checked against the episode so far."""
         if not isinstance(found, Step):
             raise Unmet(f"step to return a sacglam.types.Step, got a {type(found).__name__}")
-        step = _plain_step(found)
-        achieved = step.achieved
-        if achieved:
-            if len(set(achieved)) != len(achieved) or not self._achieved.isdisjoint(achieved):
-                again = next(goal for goal in achieved if achieved.count(goal) > 1 or goal in self._achieved)
-                raise Unmet(f"a goal in achieved at the first step that achieves it, got {again!r} again")
-            self._achieved.update(achieved)
+        observation, achieved = _observation(found.observation, "step"), texts(found.achieved, "achieved")
+        reward = number(found.reward, "the reward")
+        terminated, truncated = flag(found.terminated, "terminated"), flag(found.truncated, "truncated")
+        if len(set(achieved)) != len(achieved) or not self._achieved.isdisjoint(achieved):
+            again = next(goal for goal in achieved if achieved.count(goal) > 1 or goal in self._achieved)
+            raise Unmet(f"a goal in achieved at the first step that achieves it, got {again!r} again")
+        self._achieved.update(achieved)
         success = self._goal in achieved
-        if step.reward != success:
+        if reward != success:
             raise Unmet(
                 f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
                 f"{shown(found.reward)} (goal {shown(self._goal)}, achieved {shown(achieved)})"
             )
-        if success and not step.terminated:
+        if success and not terminated:
             raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
-        if self._steps + 1 >= MOST_STEPS and not (step.terminated or step.truncated):
+        if self._steps + 1 >= MOST_STEPS and not (terminated or truncated):
             raise Unmet(f"an end within {MOST_STEPS:,} steps; truncate episodes that take too long")
-        return step
+        return Step(observation, float(reward), achieved, terminated, truncated)
 
     @override
     def optimal_length(self) -> int | None:
         if self._choices is None:
             raise self._broken("optimal_length", (), "a call to reset before this: no episode was started")
-        if self._lacks("optimal_length"):
-            return None
-        return self._call(lambda found: length(found, "a length"), "optimal_length")
+        return None if self._lacks("optimal_length") else self._call(length, "optimal_length")
 
     def tasks(self) -> Sequence[str]:
         """The training goals that an evaluation draws from: all, unless the environment's own `tasks` names some."""
         goals = self.goals("train")
-        if self._lacks("tasks"):
-            return goals
-        return self._call(lambda found: _tasks(found, goals), "tasks")
+        return goals if self._lacks("tasks") else self._call(lambda found: _tasks(found, goals), "tasks")
 
     def notes(self) -> Sequence[str]:
         """Lines for the user at the start of a run, such as what was guessed; from the environment's own `notes`."""
-        if self._lacks("notes"):
-            return ()
-        return self._call(lambda found: texts(found, "the notes"), "notes")
+        return () if self._lacks("notes") else self._call(lambda found: texts(found, "the notes"), "notes")
 
     def _lacks(self, method: str) -> bool:
-        """Whether the environment has no such method, which is optional.
-
-        Raises:
-            EnvironmentContractError: a property or `__getattr__` raised something other than `AttributeError`.
-        """
+        """Whether the environment has no such method, which is optional. A look-up may run code of its own."""
         try:
             return member(self._env, method) is None
         except (SacglamError, KeyboardInterrupt):
@@ -185,8 +143,12 @@ class CheckedEnv(TextEnv):
             raise raised(self._at(method, given), error) from error
         finally:
             watch.end()
-            if os.getpid() != process:
-                self._end_child(method, given)
+            if os.getpid() != process:  # a child that the environment forked would go on training, too
+                print(
+                    f"{self._at(method, given)}: it forked, and the child returned; end it with os._exit",
+                    file=sys.stderr,
+                )
+                os._exit(1)
 
     def _at(self, method: str, given: Sequence[Any]) -> str:
         """Which call this is: the environment, the method and the point in the episode."""
@@ -200,11 +162,6 @@ class CheckedEnv(TextEnv):
             f"{self._at(method, given)}: expected {expected}; see docs/start/environments.md"
         )
 
-    def _end_child(self, method: str, given: Sequence[Any]) -> NoReturn:
-        """End a child that the environment forked, which would otherwise go on training alongside its parent."""
-        print(f"{self._at(method, given)}: it forked, and the child returned; end it with os._exit", file=sys.stderr)
-        os._exit(1)
-
 
 def raised(where: str, error: BaseException) -> EnvironmentContractError:
     """The error for what an environment raised at `where`, with the traceback of the environment's own code."""
@@ -212,6 +169,55 @@ def raised(where: str, error: BaseException) -> EnvironmentContractError:
     trace = trace.rstrip().encode(errors="backslashreplace").decode()
     cut = "..." if len(trace) > _MOST_TRACE else ""
     return EnvironmentContractError(f"{where}: it raised {type(error).__name__}\n{cut}{trace[-_MOST_TRACE:]}")
+
+
+def member(env: Any, name: str) -> Any:
+    """A method of an object that may lack it: what users bring is not known to follow the protocol."""
+    return getattr(env, name, None)
+
+
+def evaluation_goals(env: TextEnv, split: Split) -> Sequence[str]:
+    """The goals of `split` that an evaluation draws from: of the training goals, the environment's `tasks`, if any."""
+    tasks = member(env, "tasks") if split == "train" else None
+    found: Sequence[str] = tasks() if tasks else env.goals(split)
+    return found
+
+
+def check_actions(observation: Observation) -> None:
+    """Refuse a list of actions on which no policy can be defined.
+
+    Raises:
+        EnvironmentContractError: the list is empty, an action has no text, or two have the same.
+    """
+    try:
+        texts(observation.actions, "the actions")
+        _check_actions(observation)
+    except Unmet as unmet:
+        raise EnvironmentContractError(f"expected {unmet}") from None
+
+
+def _check_actions(observation: Observation) -> None:
+    actions, state = observation.actions, f"in the state:\n{observation.text[:_MOST_TEXT]}"
+    if not actions:
+        raise Unmet(f"at least one action, got none, {state}")
+    if not all(map(str.strip, actions)):
+        raise Unmet(f"actions of at least one word, got {shown(actions)} {state}")
+    if len(set(actions)) != len(actions):
+        repeated = sorted({action for action in actions if actions.count(action) > 1})
+        raise Unmet(
+            f"distinct actions, got {shown(repeated)} more than once, {state}\n"
+            "Give each action its own text, or list it once."
+        )
+
+
+def _observation(found: Any, method: str) -> Observation:
+    if not isinstance(found, Observation):
+        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
+    seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
+    plain = type(found) is Observation and seen is found.text and actions is found.actions
+    observation: Observation = found if plain else Observation(seen, actions)
+    _check_actions(observation)
+    return observation
 
 
 def _goals(found: Any, split: Split) -> Sequence[str]:
@@ -235,47 +241,3 @@ def _goal_type(found: Any) -> str:
     if kind in ("", _ALL_TYPES):  # also in Aim, whose curve without a type is the one of all
         raise Unmet(f"a goal's type other than '' and {_ALL_TYPES!r}, which stands for all types; got {kind!r}")
     return kind
-
-
-def _first(found: Any) -> Observation:
-    return _observation(found, "reset")
-
-
-def _observation(found: Any, method: str) -> Observation:
-    if not isinstance(found, Observation):
-        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
-    seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
-    plain = type(found) is Observation and seen is found.text and actions is found.actions
-    observation: Observation = found if plain else Observation(seen, actions)
-    _check_actions(observation)
-    return observation
-
-
-def _plain_step(found: Step) -> Step:
-    """The step with plain values; the same object if it already has them."""
-    observation, achieved = _observation(found.observation, "step"), texts(found.achieved, "achieved")
-    reward = number(found.reward, "the reward")
-    reward = float(reward) if reward in (0, 1) else reward  # which is refused
-    terminated, truncated = flag(found.terminated, "terminated"), flag(found.truncated, "truncated")
-    if (
-        type(found) is Step
-        and observation is found.observation
-        and achieved is found.achieved
-        and reward is found.reward
-        and terminated is found.terminated
-        and truncated is found.truncated
-    ):
-        return found
-    return Step(observation, reward, achieved, terminated, truncated)
-
-
-def evaluation_goals(env: TextEnv, split: Split) -> Sequence[str]:
-    """The goals of `split` that an evaluation draws from: of the training goals, the environment's `tasks`, if any."""
-    tasks = member(env, "tasks") if split == "train" else None
-    found: Sequence[str] = tasks() if tasks else env.goals(split)
-    return found
-
-
-def member(env: Any, name: str) -> Any:
-    """A method of an object that may lack it: what users bring is not known to follow the protocol."""
-    return getattr(env, name, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import log
 from random import Random
 from statistics import median
 from typing import Any
@@ -14,7 +15,7 @@ from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import evaluation_goals, member
 from sacglam.envs.plain import shown
 from sacglam.errors import EnvironmentContractError
-from sacglam.types import Observation, Step
+from sacglam.types import Decision, Episode, Observation, Step
 
 _EPISODES, _STEPS = 8, 50
 _CONTEXT = 50  # characters before the first difference of two answers; twice as many are shown after it
@@ -92,43 +93,96 @@ def check_env(
     before = _of_the_process()
     copies = [make_env() for _ in range(2 if repeats else 1)]
     first, *others = copies
-    goals, rng, seen = _goals(copies), Random(0), _Seen()
-    for episode in range(episodes):
+    goals, rng = _goals(copies), Random(0)
+    played = []
+    for number in range(episodes):
         goal, seed = goals[rng.randrange(len(goals))], rng.randrange(2**31)
         first.goal_type(goal)
         for other in others:
-            other.reset(goals[0], episode)
+            other.reset(goals[0], number)
             other.step(0)
-        _play(copies, goal, seed, rng, seen, steps)
+        played.append(_play(copies, goal, seed, rng, steps))
     for (what, was, remedy), (_, now, _) in zip(before, _of_the_process(), strict=True):
         if now != was:
             raise EnvironmentContractError(f"the environment changed {what} from {was} to {now}, {remedy}")
-    never = [goal for goal in goals if goal not in seen.achieved]
-    alike = [example for example in seen.alike.values() if example]
+    return _trial(played, goals, tuple((member(first, "notes") or tuple)()), steps)
+
+
+def _trial(played: Sequence[Episode], goals: Sequence[str], notes: tuple[str, ...], most_steps: int) -> Trial:
+    """What these episodes, of at most `most_steps` steps, show."""
+    achievements = [(e.goal, goal, t) for e in played for t, step in enumerate(e.steps, 1) for goal in step.achieved]
+    others = {goal for own, goal, _ in achievements if goal != own}
+    successes = sum(e.success for e in played)
+    first = [min(times) for e in played if (times := [t for t, step in enumerate(e.steps, 1) if step.achieved])]
+    achieved = {goal for _, goal, _ in achievements}
+    never = [goal for goal in goals if goal not in achieved]
+    repeated = _repeated(played)
+    alike = [example for example in repeated.values() if example]
     return Trial(
-        episodes=episodes,
-        steps=sum(seen.lengths),
-        successes=seen.successes,
+        episodes=len(played),
+        steps=sum(len(e.steps) for e in played),
+        successes=successes,
         goals=len(goals),
-        most_actions=seen.most_actions,
-        others_achieved=len(seen.others),
-        notes=tuple((member(first, "notes") or tuple)()),
-        hindsight=_hindsight(
-            seen.successes, len(seen.others), f"in {episodes} random episodes of at most {steps} steps"
-        ),
-        longest=max(seen.lengths),
-        cut=seen.cut,
-        achieving=len(seen.first),
-        first_achievement=median(seen.first) if seen.first else None,
+        most_actions=max(len(e.observation(t).actions) for e in played for t in range(len(e.steps))),
+        others_achieved=len(others),
+        notes=notes,
+        hindsight=_hindsight(successes, len(others), f"in {len(played)} random episodes of at most {most_steps} steps"),
+        longest=max(len(e.steps) for e in played),
+        cut=sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played),
+        achieving=len(first),
+        first_achievement=median(first) if first else None,
         never_achieved=len(never),
         never_achieved_some=tuple(never[:_NAMED]),
-        repeated=len(seen.alike),
+        repeated=len(repeated),
         alike=len(alike),
         alike_example=alike[0] if alike else "",
     )
 
 
-_Pair = tuple[Observation, int]  # what is seen, and the action taken there
+def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_steps: int) -> Episode:
+    """A random episode in all copies."""
+    where = f"goal {goal!r}, seed {seed}"
+    start = observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {where}")
+    copies[0].optimal_length()
+    decisions: list[Decision] = []
+    steps: list[Step] = []
+    while len(steps) < most_steps and not (steps and (steps[-1].terminated or steps[-1].truncated)):
+        decisions.append(Decision(rng.randrange(len(observation.actions)), -log(len(observation.actions)), version=0))
+        answers = [copy.step(decisions[-1].action) for copy in copies]
+        steps.append(_agreed(answers, f"after {len(decisions)} steps of {where}"))
+        observation = steps[-1].observation
+    return Episode(goal, start, tuple(decisions), tuple(steps), seed)
+
+
+def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
+    """Actions taken more than once in a state that reads the same, and how their consequences differed, if they did.
+
+    Achievements are compared under the same goal only, since some environments list no others. Ends are not compared:
+    they depend on the goal and on the number of steps.
+    """
+    led: dict[tuple[Observation, int], Observation] = {}
+    gained: dict[tuple[str, Observation, int], tuple[set[str], set[str]]] = {}
+    repeated: dict[tuple[Observation, int], str] = {}
+    for episode in played:
+        before: set[str] = set()  # what the episode achieved earlier, which a step does not list again
+        for t, step in enumerate(episode.steps):
+            seen, action, achieved = episode.observation(t), episode.decisions[t].action, set(step.achieved)
+            differences = []
+            if not (step.terminated or step.truncated):
+                if (seen, action) in led:
+                    followed = (led[seen, action], step.observation)
+                    first, second = _differing(*(f"{each.text!r} {[*each.actions]}" for each in followed))
+                    differences.append(f"led to {first} and to {second}" if first != second else "")
+                led.setdefault((seen, action), step.observation)
+            earlier, had = gained.setdefault((episode.goal, seen, action), (achieved, before))
+            if earlier is not achieved:
+                some = sorted((achieved - earlier - had) | (earlier - achieved - before))
+                differences.append(f"achieved {some[0]!r} and did not, with the goal {episode.goal!r}" if some else "")
+            for difference in differences:
+                said = difference and f"{seen.actions[action]!r} in {seen.text[: 3 * _CONTEXT]!r} {difference}"
+                repeated[seen, action] = repeated.get((seen, action)) or said
+            before = before | achieved
+    return repeated
 
 
 def _of_the_process() -> list[tuple[str, str, str]]:
@@ -149,69 +203,6 @@ def _of_the_process() -> list[tuple[str, str, str]]:
             "without which nothing is learnt; have it use `with torch.no_grad():`",
         ),
     ]
-
-
-@dataclass
-class _Seen:
-    """What the episodes so far have shown."""
-
-    lengths: list[int] = field(default_factory=list)
-    successes: int = 0
-    most_actions: int = 0
-    cut: int = 0
-    achieved: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)
-    first: list[int] = field(default_factory=list)  # steps to the first achievement, where there was one
-    followed: dict[_Pair, Observation] = field(default_factory=dict)
-    achieving: dict[tuple[str, _Pair], tuple[set[str], set[str]]] = field(default_factory=dict)
-    alike: dict[_Pair, str] = field(default_factory=dict)  # how what followed a pair seen again differed; empty: not
-
-    def compare(self, goal: str, seen: Observation, action: int, step: Step, before: set[str]) -> None:
-        """Compare what followed an action with what followed it earlier in a state that reads the same.
-
-        `before` are the goals achieved earlier in the episode, which a step does not list again. Achievements are
-        compared under the same goal only, since some environments list no others. Ends are not compared: they depend
-        on the goal and on the number of steps.
-        """
-        pair, achieved, differences = (seen, action), set(step.achieved), []
-        if not (step.terminated or step.truncated):
-            if pair in self.followed:
-                before_and_now = (self.followed[pair], step.observation)
-                texts = _differing(*(f"{each.text!r} {[*each.actions]}" for each in before_and_now))
-                differences.append(f"led to {texts[0]} and to {texts[1]}" if texts[0] != texts[1] else "")
-            self.followed.setdefault(pair, step.observation)
-        gained, had = self.achieving.setdefault((goal, pair), (achieved, before))
-        if gained is not achieved:
-            some = sorted((achieved - gained - had) | (gained - achieved - before))
-            differences.append(f"achieved {some[0]!r} and did not, with the goal {goal!r}" if some else "")
-        for difference in differences:
-            said = difference and f"{seen.actions[action]!r} in {seen.text[: 3 * _CONTEXT]!r} {difference}"
-            self.alike[pair] = self.alike.get(pair) or said
-
-
-def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, seen: _Seen, steps: int) -> None:
-    """A random episode in all copies."""
-    where = f"goal {goal!r}, seed {seed}"
-    observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {where}")
-    copies[0].optimal_length()
-    achieved: set[str] = set()
-    for t in range(1, steps + 1):
-        seen.most_actions = max(seen.most_actions, len(observation.actions))
-        action = rng.randrange(len(observation.actions))
-        step = _agreed([copy.step(action) for copy in copies], f"after {t} steps of {where}")
-        seen.compare(goal, observation, action, step, set(achieved))
-        observation = step.observation
-        if step.achieved and not achieved:
-            seen.first.append(t)
-        achieved.update(step.achieved)
-        if step.terminated or step.truncated:
-            break
-    else:
-        seen.cut += 1
-    seen.lengths.append(t)
-    seen.successes += goal in achieved
-    seen.achieved |= achieved
-    seen.others |= achieved - {goal}
 
 
 def _goals(copies: Sequence[TextEnv]) -> Sequence[str]:
