@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from sacglam.envs import watch
 from sacglam.envs.base import Split, TextEnv
@@ -149,10 +149,7 @@ def describe() -> list[Description]:
 
 def _described(name: str, env: TextEnv) -> Description:
     try:
-        return Description(name, _counts(env, "train"), _counts(env, "heldout"))
+        train, heldout = (dict(Counter(map(env.goal_type, env.goals(split)))) for split in get_args(Split))
     except ConfigError as error:
         return Description(name, {}, {}, str(error))
-
-
-def _counts(env: TextEnv, split: Split) -> dict[str, int]:
-    return dict(Counter(env.goal_type(goal) for goal in env.goals(split)))
+    return Description(name, train, heldout)

@@ -1,7 +1,6 @@
 """Playground-Text as a `TextEnv`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
@@ -12,32 +11,15 @@ from sacglam.envs.playground import goals, scene
 from sacglam.envs.playground.goals import Goal
 from sacglam.envs.playground.partner import SocialPartner
 from sacglam.envs.playground.text import Narrator
-from sacglam.envs.playground.vocabulary import KINDS, Thing
-from sacglam.envs.playground.world import Kind, State, legal_actions, shortest, transition
+from sacglam.envs.playground.vocabulary import KINDS
+from sacglam.envs.playground.world import State, legal_actions, shortest, transition
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Size = Literal["simple", "full"]
 
-_MOST_OBJECTS = 48
-"""Half of the 96 that exist, so that redrawing until no two are alike stays quick."""
-
-
-_DEFAULTS = {"simple": (3, 10, False), "full": (6, 30, True)}
-"""`num_objects`, `max_steps` and `sequential` by size."""
-
-
-@dataclass(slots=True)
-class _Playing:
-    """The running episode: what `reset` fixed, and what `step` changes."""
-
-    goal: Goal
-    things: tuple[Thing, ...]
-    kinds: tuple[Kind, ...]
-    narrator: Narrator
-    partner: SocialPartner
-    state: State = field(default_factory=State)
-    steps: int = 0
+_MOST_OBJECTS = 48  # half of the 96 that exist, so that redrawing until no two are alike stays quick
+_DEFAULTS = {"simple": (3, 10, False), "full": (6, 30, True)}  # num_objects, max_steps and sequential by size
 
 
 class Playground(TextEnv):
@@ -76,7 +58,6 @@ class Playground(TextEnv):
             )
         if self._max_steps < 1:
             raise ConfigError(f"playground: expected max_steps of at least 1, got {self._max_steps}")
-        self._playing: _Playing
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -93,30 +74,24 @@ class Playground(TextEnv):
         Raises:
             ConfigError: `goal` is not in the goal space.
         """
-        parsed = self._parse(goal)
+        self._goal = self._parse(goal)
         # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
-        things = scene.sample(parsed, self._num_objects, Random(f"{seed} {goal}"))
-        self._playing = _Playing(
-            goal=parsed,
-            things=things,
-            kinds=tuple([KINDS[thing.type] for thing in things]),
-            narrator=Narrator(things),
-            partner=SocialPartner(parsed, self._sequential),
-        )
-        return self._playing.narrator.observe(self._playing.state)
+        self._things = scene.sample(self._goal, self._num_objects, Random(f"{seed} {goal}"))
+        self._kinds = tuple([KINDS[thing.type] for thing in self._things])
+        self._narrator, self._partner = Narrator(self._things), SocialPartner(self._goal, self._sequential)
+        self._state, self._steps = State(), 0
+        return self._narrator.observe(self._state)
 
     @override
     def step(self, action: int) -> Step:
         """Take the action with this index. `achieved` is the social partner's description, and decides the reward."""
-        playing = self._playing
-        chosen = legal_actions(len(playing.kinds), playing.state)[action]
-        playing.state, event = transition(playing.kinds, playing.state, chosen)
-        playing.steps += 1
-        achieved = () if event is None else playing.partner.describe(event.verb, playing.things[event.slot])
-        terminated = playing.goal.text in achieved
-        truncated = not terminated and playing.steps >= self._max_steps
-        observation = playing.narrator.observe(playing.state)
-        return Step(observation, float(terminated), achieved, terminated, truncated)
+        chosen = legal_actions(len(self._kinds), self._state)[action]
+        self._state, event = transition(self._kinds, self._state, chosen)
+        self._steps += 1
+        achieved = () if event is None else self._partner.describe(event.verb, self._things[event.slot])
+        terminated = self._goal.text in achieved
+        truncated = not terminated and self._steps >= self._max_steps
+        return Step(self._narrator.observe(self._state), float(terminated), achieved, terminated, truncated)
 
     @override
     def optimal_length(self) -> int | None:
@@ -124,9 +99,8 @@ class Playground(TextEnv):
 
         It ignores the step limit, and is never None: each scene makes its goal possible, and no state is a dead end.
         """
-        playing = self._playing
-        stages = scene.stages(playing.goal, playing.things)
-        return shortest(playing.kinds, playing.state, stages[len(stages) - playing.partner.remaining() :])
+        stages = scene.stages(self._goal, self._things)
+        return shortest(self._kinds, self._state, stages[len(stages) - self._partner.remaining() :])
 
     def _parse(self, text: str) -> Goal:
         goal = goals.parse(text)

@@ -13,12 +13,9 @@ _ACTION_TEXTS = {GRASP: "Grasp", RELEASE: "Release"}
 def describe(thing: Thing, grown: bool) -> str:
     """`baby red cat` or `green cactus seed` until it has grown, otherwise `colour type`."""
     plain = f"{thing.colour} {thing.type}"
-    kind = KINDS[thing.type]
-    if kind is Kind.ANIMAL and not grown:
-        return f"baby {plain}"
-    if kind is Kind.PLANT and not grown:
-        return f"{plain} seed"
-    return plain
+    if grown:
+        return plain
+    return {Kind.ANIMAL: f"baby {plain}", Kind.PLANT: f"{plain} seed"}.get(KINDS[thing.type], plain)
 
 
 class Narrator:
