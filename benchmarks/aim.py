@@ -34,7 +34,11 @@ _CHARTS = 3  # train, eval and held-out, or grasp, grow and overall
 
 def write_run(root: Path, seed: int, points: int, metrics: int) -> None:
     """The files of a run as a training leaves them, with made-up curves."""
-    values = {"seed": seed, "env": {"name": "playground_simple"}, "replay": {"hindsight": seed % 2 == 0}}
+    values = {
+        "seed": seed,
+        "env": {"name": "playground_simple"},
+        "replay": {"hindsight": "ratio" if seed % 2 == 0 else "none"},
+    }
     root.mkdir(parents=True)
     run = RunDirectory(root)
     run.claim(override(parse(values), []))

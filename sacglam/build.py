@@ -28,6 +28,7 @@ from sacglam.policy import SamplingPolicy, opening_temperature
 from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
+from sacglam.replay.hindsight import Cut
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.runtime.choice import EngineKind
 from sacglam.runtime.devices import in_one_process, machine, resolve_device
@@ -334,4 +335,4 @@ def build_experience(config: Config, env: TextEnv, rng: np.random.Generator) -> 
         return OnPolicy()
     goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))
     buffer = ReplayBuffer(config.replay, env.goal_type, goal_types)
-    return HindsightReplay(buffer, rng, config.algo, config.replay, config.prompt.history)
+    return HindsightReplay(buffer, rng, config.replay, Cut(config.algo, config.prompt.history))

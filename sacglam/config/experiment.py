@@ -32,7 +32,7 @@ class Config(Section):
         default_factory=lambda: AlgoConfig.read({}, None)
     )
     """The algorithm: `type: sac` (the default), `ppo` or your own as `module:Class`, and its settings."""
-    replay: sections.ReplayConfig = sections.ReplayConfig()
+    replay: sections.ReplayConfig = Field(default_factory=sections.ReplayConfig)
     evaluation: sections.EvalConfig = sections.EvalConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()
@@ -67,12 +67,6 @@ class Config(Section):
                 f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "
                 "raise steps or lower replay.random_steps"
             )
-        for name, unused in {"balanced": False, "last_steps": None}.items():
-            if getattr(self.replay, name) != unused and self.replay.sampling != "future":
-                raise ValueError(
-                    f"replay.{name} is for replay.sampling: future, got {self.replay.sampling}; "
-                    f"set replay.{name} to {'null' if unused is None else 'false'}"
-                )
         if self.model.quantize != "none" and (self.engines.type == "vllm" or self.engines.tensor_parallel > 1):
             raise ValueError(
                 f"model.quantize {self.model.quantize} needs engines with the learner's own 4-bit weights, and vLLM "

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from sacglam import files
 from sacglam.config.algorithm import AlgoConfig
+from sacglam.config.earlier import converted
 from sacglam.config.experiment import Config
+from sacglam.config.hindsight import Hindsight
 from sacglam.config.section import Named
 from sacglam.errors import ConfigError
 
@@ -27,14 +29,12 @@ _LATER_KEYS = {
     "env.repeats",
     "prompt",
     "env.workers",
-    "replay.balanced",
-    "replay.last_steps",
     "replay.random_steps",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
-_KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in (AlgoConfig,)}
+_KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in (AlgoConfig, Hindsight)}
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
 _MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later
@@ -89,6 +89,7 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     except ValueError as error:  # a NUL in the name, bytes that are no UTF-8
         raise ConfigError(f"cannot read the configuration {source}: {error}") from error
     base = values.pop("base", None)
+    values = converted(values)
     if base is None:
         return values
     if not isinstance(base, str) or source.resolve() in above:
@@ -99,22 +100,29 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """`base`, changed to `values`; another algorithm starts from its defaults, another environment without options."""
-    base = dict(base)
+    """`base`, changed to `values`; another kind starts from its defaults, another environment without options."""
     if "name" in (values.get("env") or {}):
-        base["env"] = {**(base.get("env") or {}), "options": {}}
-    if (values.get("algo") or {}).get("type", "sac") != (base.get("algo") or {}).get("type", "sac"):
-        base.pop("algo", None)
+        base = {**base, "env": {**(base.get("env") or {}), "options": {}}}
     return _deep(base, values)
 
 
-def _deep(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    both = {key: _deep(base[key], value) for key, value in values.items() if _is_mapping(value, base.get(key))}
+def _deep(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    both = {
+        key: _deep(base[key], value, f"{prefix}{key}.")
+        for key, value in values.items()
+        if _extends(base.get(key), value, f"{prefix}{key}.type")
+    }
     return {**base, **values, **both}
 
 
-def _is_mapping(*values: Any) -> bool:
-    return all(isinstance(value, dict) for value in values)
+def _extends(base: Any, value: Any, type_key: str) -> bool:
+    """Whether `value` changes some settings of `base`, and does not take its place."""
+    if not (isinstance(base, dict) and isinstance(value, dict)):
+        return False
+    if type_key not in _KINDS:
+        return True
+    kind = base.get("type", next(iter(_KINDS[type_key].shipped)))
+    return bool(value.get("type", kind) == kind)
 
 
 def _read(text: str, source: str) -> dict[str, Any]:
@@ -166,7 +174,7 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
         ConfigError: one line per fault; an unknown key is shown with the nearest known one.
     """
     try:
-        return Config.model_validate(values, context={"untrusted": not trusted})
+        return Config.model_validate(converted(values), context={"untrusted": not trusted})
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault, values) for fault in error.errors())) from error
 
@@ -180,7 +188,7 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
     cut_off = "so it was cut off; restore it from a copy, or start a new run"
     if not text.endswith("\n"):  # before the values are read: half of a number is another number
         raise ConfigError(f"it ends within a line, {cut_off}")
-    values = _read(text, "it")
+    values = converted(_read(text, "it"))
     config = parse(values, trusted)
     if missing := sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS):
         raise ConfigError(f"it lacks {missing[0]}, {cut_off}")

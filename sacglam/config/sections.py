@@ -3,10 +3,10 @@
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, SerializeAsAny, model_validator
 
+from sacglam.config.hindsight import Hindsight
 from sacglam.config.section import (
-    Fraction,
     NonNegative,
     NonNegativeFloat,
     OpenFraction,
@@ -185,24 +185,10 @@ class ReplayConfig(Section):
     """Steps needed before the first update."""
     random_steps: NonNegative = 0
     """Steps played at random before the first update, for which the model is not asked."""
-    hindsight: bool = True
-    """Also learn episodes towards the goals that they achieved on the way."""
-    sampling: Literal["uniform", "ratio", "prior", "future", "graph"] = "ratio"
-    """With a copy of an episode for each goal it achieved: `uniform` over the buffer, a fixed share of relabelled steps
-    (`ratio`), or goal types as in the environment (`prior`). Without copies, so that the buffer reaches further back:
-    a fixed share of the steps drawn gets a goal that its episode achieved later (`future`); or a goal that any episode
-    achieved, to which a path is known, where episodes are joined at the states that they share (`graph`)."""
-    hindsight_ratio: Fraction = 0.5
-    """Share of relabelled steps in a batch with `sampling: ratio`, `future` or `graph`."""
-    balanced: bool = False
-    """With `sampling: future`, relabel as often with each type of goal, however rarely it is achieved."""
-    last_steps: Positive | None = None
-    """With `sampling: future`, relabel only so many steps up to the achievement; None: all on the way to it."""
-
-    @property
-    def joins(self) -> bool:
-        """Whether episodes are joined to a graph."""
-        return self.hindsight and self.sampling == "graph"
+    hindsight: Annotated[SerializeAsAny[Hindsight], BeforeValidator(Hindsight.read)] = Field(
+        default_factory=lambda: Hindsight.read({}, None)
+    )
+    """How episodes are also learnt towards goals that they achieved on the way; `none`: not at all."""
 
 
 class EvalConfig(Section):

@@ -11,6 +11,7 @@ import pydantic
 
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
+from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.hindsight import hindsight_goals, last_step
 from sacglam.types import Decision, Episode, Observation, Step
 
@@ -56,26 +57,32 @@ class ReplayBuffer:
     """Keeps the newest `capacity` entries. Their episodes are kept once, as long as an entry refers to them.
 
     Each step of an episode is an entry for the episode's own goal. With hindsight the steps up to each other goal that
-    the episode achieved are entries for that goal, too (paper, Section 2.3); or, with `sampling: future` or `graph`,
-    they are made when they are drawn.
+    the episode achieved are entries for that goal, too (paper, Section 2.3); or, where
+    `replay.hindsight` makes no copies, they are relabelled when they are drawn.
     """
 
     def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
-        """`prior` is the environment's distribution over goal types; only `sampling="prior"` samples by it."""
-        self._config = config
-        self._goal_type = goal_type
-        self._types = {name: number for number, name in enumerate(sorted(prior))}
-        self._prior = np.array([prior[name] for name in self._types])
-        self._relabels = config.hindsight and config.sampling in ("future", "graph")
+        """`prior` is the environment's distribution over goal types."""
+        self.goal_type = goal_type
+        self.type_names = sorted(prior)
+        self.prior = np.array([prior[name] for name in self.type_names])
+        self._capacity = config.capacity
+        self._hindsight = config.hindsight
+        self._on_draw = config.hindsight.relabels and not config.hindsight.copies
+        self._numbers = {name: number for number, name in enumerate(self.type_names)}
         self._ring: list[Entry] = []
         self._next = 0
-        self._hindsight = np.zeros(config.capacity, dtype=bool)
-        self._achieved = np.zeros((config.capacity if self._relabels else 0, len(self._types)), dtype=bool)
+        self._graph: ReplayGraph | None = None  # of what the ring holds, once it is needed
+        self._relabelled = np.zeros(config.capacity, dtype=bool)
+        self._achieved = np.zeros((config.capacity if self._on_draw else 0, len(prior)), dtype=bool)
         self._type = np.zeros(config.capacity, dtype=np.int16)
         self._version = np.zeros(config.capacity, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._ring)
+
+    def __getitem__(self, place: int) -> Entry:
+        return self._ring[place]
 
     def episodes(self) -> list[Episode]:
         """The episodes that entries refer to, in the order of their first entries."""
@@ -87,105 +94,72 @@ class ReplayBuffer:
         Raises:
             EnvironmentContractError: the type of one of its goals is not in `prior`.
         """
-        steps = range(len(episode.steps)) if self._config.hindsight else ()
+        self._graph = None
+        steps = range(len(episode.steps)) if self._hindsight.relabels else ()
         achieved = [goal for t in steps for goal in hindsight_goals(episode, t)]
         for goal in (episode.goal, *achieved):
-            if (goal_type := self._goal_type(goal)) not in self._types:
+            if (goal_type := self.goal_type(goal)) not in self._numbers:
                 raise EnvironmentContractError(
-                    f"expected goals of the training goals' types ({', '.join(self._types)}), got {goal!r} of type "
+                    f"expected goals of the training goals' types ({', '.join(self.type_names)}), got {goal!r} of type "
                     f"{goal_type!r}; let the environment achieve training goals and the episode's own only"
                 )
-        for goal in (episode.goal, *(() if self._relabels else achieved)):
+        for goal in (episode.goal, *(() if self._on_draw else achieved)):
             for start in range(last_step(episode, goal) + 1):
                 self._append(Entry(episode, goal, start))
 
     def _append(self, entry: Entry) -> None:
-        if len(self._ring) < self._config.capacity:
+        place = self._next
+        if len(self._ring) < self._capacity:
             self._ring.append(entry)
         else:
-            self._ring[self._next] = entry
-        achieved = hindsight_goals(entry.episode, entry.start) if self._relabels else ()
-        self._hindsight[self._next] = bool(achieved) or entry.goal != entry.episode.goal
-        if self._relabels:
-            self._achieved[self._next] = False
-            self._achieved[self._next, [self._types[self._goal_type(goal)] for goal in achieved]] = True
-        self._type[self._next] = self._types[self._goal_type(entry.goal)]
-        self._version[self._next] = entry.episode.decisions[entry.start].version
-        self._next = (self._next + 1) % self._config.capacity
+            self._ring[place] = entry
+        achieved = hindsight_goals(entry.episode, entry.start) if self._on_draw else ()
+        self._relabelled[place] = bool(achieved) or entry.goal != entry.episode.goal
+        if self._on_draw:
+            self._achieved[place] = False
+            self._achieved[place, [self._numbers[self.goal_type(goal)] for goal in achieved]] = True
+        self._type[place] = self._numbers[self.goal_type(entry.goal)]
+        self._version[place] = entry.episode.decisions[entry.start].version
+        self._next = (place + 1) % self._capacity
 
-    def sample(self, rng: np.random.Generator, size: int) -> list[Entry]:
-        """`size` entries with replacement, by the strategy; uniform while a strategy has nothing to choose from.
+    @property
+    def relabelled(self) -> npt.NDArray[np.bool_]:
+        """Which entries are copies for another goal or, where there are no copies, steps that achieved another."""
+        return self._relabelled[: len(self)]
+
+    @property
+    def types(self) -> npt.NDArray[np.int16]:
+        """The type of each entry's goal, as an index into `type_names`."""
+        return self._type[: len(self)]
+
+    @property
+    def achieved(self) -> npt.NDArray[np.bool_]:
+        """Which types of other goals each entry's step achieved; empty where the buffer has copies."""
+        return self._achieved[: len(self)]
+
+    def graph(self, gamma: float) -> ReplayGraph:
+        """The graph of the episodes in the buffer, made anew after each that was added."""
+        if self._graph is None:
+            self._graph = ReplayGraph(self.episodes(), gamma)
+        return self._graph
+
+    def sample(self, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+        """`size` entries with replacement, as `replay.hindsight` draws them.
 
         Raises:
             ValueError: the buffer is empty.
         """
         if not self._ring:
             raise ValueError("cannot sample from an empty replay buffer")
-        if self._config.sampling == "future":
-            return self._future(rng, size)
-        strategies = {"ratio": self._by_ratio, "prior": self._by_prior}
-        chosen = strategies.get(self._config.sampling, self._uniform)(rng, size)
-        return [self._ring[i] for i in chosen]
+        return self._hindsight.entries(self, rng, size)
 
     def hindsight_share(self) -> float:
-        """Share of relabelled entries (paper, Figure 7); with `future`, of steps that achieved another goal."""
-        return float(self._hindsight[: len(self)].mean()) if self._ring else 0.0
+        """Share of relabelled entries (paper, Figure 7); without copies, of steps that achieved another goal."""
+        return float(self.relabelled.mean()) if self._ring else 0.0
 
     def oldest_version(self) -> int:
         """The oldest policy version (in updates) that collected a step in the buffer."""
         return int(self._version[: len(self)].min()) if self._ring else 0
-
-    def _uniform(self, rng: np.random.Generator, size: int) -> Indices:
-        return rng.integers(len(self), size=size)
-
-    def _by_ratio(self, rng: np.random.Generator, size: int) -> Indices:
-        marks = self._hindsight[: len(self)]
-        hindsight, real = np.flatnonzero(marks), np.flatnonzero(~marks)
-        wanted = self._config.hindsight_ratio * size
-        if not wanted.is_integer():  # rounded at random, as in `_future`
-            wanted += rng.random()
-        if not len(hindsight) or not len(real):
-            return self._uniform(rng, size)
-        return np.concatenate([rng.choice(hindsight, int(wanted)), rng.choice(real, size - int(wanted))])
-
-    def _by_prior(self, rng: np.random.Generator, size: int) -> Indices:
-        types = self._type[: len(self)]
-        present = np.bincount(types, minlength=len(self._types)) > 0
-        weights = self._prior * present
-        if not weights.sum():
-            return self._uniform(rng, size)
-        counts = rng.multinomial(size, weights / weights.sum())
-        drawn = [rng.choice(np.flatnonzero(types == kind), count) for kind, count in enumerate(counts) if count]
-        return np.concatenate(drawn)
-
-    def _future(self, rng: np.random.Generator, size: int) -> list[Entry]:
-        achieving = np.flatnonzero(self._hindsight[: len(self)])
-        # Rounded at random: a batch of windows is drawn in parts, the last of which are small.
-        wanted = int(self._config.hindsight_ratio * size + rng.random()) if len(achieving) else 0
-        if self._config.balanced:
-            relabelled = [self._relabel(rng, *self._balanced(rng)) for _ in range(wanted)]
-            return relabelled + [self._ring[i] for i in self._uniform(rng, size - wanted)]
-        chosen = rng.choice(achieving, wanted) if wanted else ()
-        own = self._uniform(rng, size - wanted)
-        return [self._relabel(rng, self._ring[i]) for i in chosen] + [self._ring[i] for i in own]
-
-    def _balanced(self, rng: np.random.Generator) -> tuple[Entry, str]:
-        """A goal type of those that were achieved, and a step that achieved a goal of it."""
-        achieved = self._achieved[: len(self)]
-        kind = rng.choice(np.flatnonzero(achieved.any(axis=0)))
-        return self._ring[rng.choice(np.flatnonzero(achieved[:, kind]))], list(self._types)[kind]
-
-    def _relabel(self, rng: np.random.Generator, entry: Entry, goal_type: str | None = None) -> Entry:
-        """A step on the way to a goal, of this type if one is given, that the step of `entry` achieved.
-
-        One step can achieve dozens of goals, most of them alike: so a type is drawn first, then a goal of it.
-        """
-        goals = hindsight_goals(entry.episode, entry.start)
-        goal_type = goal_type or _draw(rng, sorted({self._goal_type(goal) for goal in goals}))
-        goal = _draw(rng, [goal for goal in goals if self._goal_type(goal) == goal_type])
-        end = last_step(entry.episode, goal)
-        first = max(0, end + 1 - (self._config.last_steps or end + 1))
-        return Entry(entry.episode, goal, int(rng.integers(first, end + 1)))
 
     def state(self) -> tuple[Columns, dict[str, Any]]:
         """The buffer as number columns (for npz) and JSON values; each episode and each text is stored once."""
@@ -226,19 +200,19 @@ class ReplayBuffer:
             ValueError, LookupError: it is damaged.
         """
         size, saved = len(columns["entry_goal"]), _Texts(**texts)
-        if size > self._config.capacity or (size < self._config.capacity and saved.next != size):
+        if size > self._capacity or (size < self._capacity and saved.next != size):
             raise CheckpointError(
-                f"the saved replay buffer of {size} entries does not fit replay.capacity {self._config.capacity}; "
+                f"the saved replay buffer of {size} entries does not fit replay.capacity {self._capacity}; "
                 "resume with the capacity it was saved with"
             )
         episodes = list(_episodes(columns, saved))
-        self._ring, self._next = [], 0
+        self._ring, self._next, self._graph = [], 0, None
         for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
             entry = Entry(episodes[episode], saved.goals[goal], start)
             if start > last_step(entry.episode, entry.goal):
                 raise ValueError(f"expected a step on the way to {entry.goal!r}, got step {start}")
             self._append(entry)
-        self._next = saved.next % self._config.capacity  # a larger ring, filled this far, saved the capacity itself
+        self._next = saved.next % self._capacity  # a larger ring, filled this far, saved the capacity itself
 
 
 class _Numbers(dict[Any, int]):
@@ -246,10 +220,6 @@ class _Numbers(dict[Any, int]):
 
     def __call__(self, value: Any) -> int:
         return self.setdefault(value, len(self))
-
-
-def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
-    return values[int(rng.integers(len(values)))]
 
 
 def _episodes(columns: Columns, texts: _Texts) -> Iterator[Episode]:

@@ -1,6 +1,16 @@
 """From an episode and a goal to windows of its steps: the same function for the real goal and every hindsight goal."""
 
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sacglam.config import AlgoConfig
 from sacglam.types import Episode, Window
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sacglam.replay.buffer import Entry, ReplayBuffer
+    from sacglam.replay.graph import ReplayGraph
 
 
 def window(episode: Episode, goal: str, start: int, length: int, gamma: float, history: int = 0) -> Window:
@@ -45,3 +55,34 @@ def last_step(episode: Episode, goal: str) -> int:
 def hindsight_goals(episode: Episode, t: int) -> list[str]:
     """The goals other than its own that step `t` of the episode achieved."""
     return [goal for goal in episode.steps[t].achieved if goal != episode.goal]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Cuts the windows that an algorithm learns, with so many steps before them as prompts show."""
+
+    algo: AlgoConfig
+    history: int = 0
+
+    def fill(
+        self,
+        rows: list[Window],
+        buffer: "ReplayBuffer",
+        rng: "np.random.Generator",
+        known: "ReplayGraph | None" = None,
+    ) -> list[Window]:
+        """`rows` of one step each, and windows from the buffer until the batch has its steps; with what is `known`."""
+        missing = self.algo.batch_size - len(rows)
+        while missing > 0:
+            for entry in buffer.sample(rng, -(-missing // self.algo.window)):
+                rows.append(self._window(entry, known))
+                missing -= self.algo.learnt_steps(rows[-1])
+        return rows
+
+    def _window(self, entry: "Entry", known: "ReplayGraph | None") -> Window:
+        length, gamma = self.algo.window_length, self.algo.gamma
+        found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history)
+        if known is None:
+            return found
+        learnt = found.observations[: self.algo.learnt_steps(found)]
+        return replace(found, known=tuple(known.action_values(entry.goal, state) for state in learnt))

@@ -67,7 +67,7 @@ class Evidence:
     @property
     def hindsight(self) -> bool:
         """Whether what an episode achieved is learnt as a goal."""
-        return bool(self.config.replay.hindsight) and not self.config.algo.on_policy
+        return self.config.replay.hindsight.relabels and not self.config.algo.on_policy
 
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
@@ -142,7 +142,7 @@ def _nothing_achieved(evidence: Evidence) -> str | None:
         return None
     return (
         f"none of {evidence.episodes:,} episodes achieved its own goal, and without hindsight the other goals that "
-        "were achieved teach nothing. Use algo.type=sac with replay.hindsight=true, or add easier goals"
+        "were achieved teach nothing. Use algo.type=sac with replay.hindsight=graph, or add easier goals"
     )
 
 

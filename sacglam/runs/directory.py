@@ -179,7 +179,7 @@ def untrusted_code(config: Config) -> list[str]:
     What the user names is trusted: a configuration file, an override, an argument. What a folder names is not, unless
     it comes with sacglam or was registered by the program that reads the folder.
     """
-    own = [config.algo.type] if ":" in config.algo.type else []
+    own = [name for name in (config.algo.type, config.replay.hindsight.type) if ":" in name]
     code = [*foreign_code(config.env.name, config.env.options), *own]
     return code if config.runtime.address in _OWN_RAY else [*code, f"Ray at {config.runtime.address}"]
 

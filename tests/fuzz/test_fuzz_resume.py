@@ -94,11 +94,17 @@ SAC: dict[str, list[Any]] = {
     "replay.capacity": [10],
     "replay.min_size": [1, 20],
     "replay.random_steps": [8],
-    "replay.hindsight": ["false"],
-    "replay.sampling": ["uniform", "prior", "future", "graph"],
-    "replay.hindsight_ratio": [0, 0.3, 1],
-    "replay.balanced": ["false", "true"],
-    "replay.last_steps": ["null", 1, 3],
+    "replay.hindsight": [
+        "none",
+        "uniform",
+        "prior",
+        "{type: ratio, share: 0.3}",
+        "{type: future, share: 1, balanced: true}",
+        "{type: future, share: 0, last_steps: 1}",
+        "{type: future, share: 0.3, balanced: true, last_steps: 3}",
+        "{type: graph, share: 0.3}",
+        "{type: graph, share: 1}",
+    ],
 }
 PPO: dict[str, list[Any]] = {
     "algo.gae_lambda": [0, 1],

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.browser import browser
 from tests.conftest import call, sacglam
@@ -33,7 +34,10 @@ def repo(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, hindsight in (("her-0", True), ("her-1", True), ("plain-0", False)):
         run = Path(shutil.copytree(tiny_run, folder / name))
         config = run / "config.yaml"
-        config.write_text(config.read_text().replace("hindsight: true\n", f"hindsight: {str(hindsight).lower()}\n", 1))
+        if not hindsight:
+            values = yaml.safe_load(config.read_text())
+            values["replay"]["hindsight"] = {"type": "none"}
+            config.write_text(yaml.safe_dump(values))
     done = call(sacglam("aim-import", *(folder / name for name in ("her-0", "her-1", "plain-0"))))
     assert done.returncode == 0, done.stderr
     return folder

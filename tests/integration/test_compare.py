@@ -28,7 +28,7 @@ BITFLIP = [*SHORT, "env={name: bitflip}"]
 def configs(folder: Path) -> list[Path]:
     """The quickstart with and without hindsight."""
     plain = configuration.quickstart_path().read_text()
-    for name, text in (("her", plain), ("plain", plain.replace("replay:\n", "replay:\n  hindsight: false\n"))):
+    for name, text in (("her", plain), ("plain", plain.replace("replay:\n", "replay:\n  hindsight: none\n"))):
         (folder / f"{name}.yaml").write_text(text)
     return [folder / "her.yaml", folder / "plain.yaml"]
 

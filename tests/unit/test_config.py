@@ -26,6 +26,7 @@ from sacglam.config import (
     quickstart_path,
 )
 from sacglam.errors import ConfigError
+from sacglam.replay.relabelling import Future, Graph, NoHindsight, Prior, Ratio, Uniform
 from tests.fuzz.common import within
 
 
@@ -49,7 +50,7 @@ def test_the_defaults_are_the_paper_s() -> None:
     assert (config.algo.actor_lr, config.algo.critic_lr) == (1e-4, 1e-4)
     assert (config.algo.update_interval, config.algo.updates_per_interval, config.env.copies) == (32, 2, 32)
     assert (config.algo.alpha.init, config.algo.alpha.target_entropy, config.algo.alpha.lr) == (0.05, 0.01, 2e-3)
-    assert (config.replay.capacity, config.replay.sampling, config.replay.hindsight_ratio) == (100_000, "ratio", 0.5)
+    assert (config.replay.capacity, config.replay.hindsight) == (100_000, Ratio(share=0.5))
     assert config.critic.hidden == [1024, 1024]
 
 
@@ -121,9 +122,9 @@ def test_every_fault_gets_a_line() -> None:
         ("critic.hidden", [64, 0]),
         ("critic.num_critics", 0),
         ("policy.temperature", 0),
-        ("replay.hindsight_ratio", 1.5),
-        ("replay.hindsight_ratio", -0.5),
-        ("replay.sampling", "all"),
+        ("replay.hindsight.share", 1.5),
+        ("replay.hindsight.share", -0.5),
+        ("replay.hindsight.type", "all"),
         ("checkpoint.keep", 1),
         ("critic.backbone", "none"),
         ("model.dtype", "float16"),
@@ -148,7 +149,7 @@ def test_a_value_out_of_range_is_refused_by_name(key: str, value: object) -> Non
         ("algo.gamma", [0.9]),
         ("algo.alpha", None),
         ("env.options", "size"),
-        ("replay.hindsight", "perhaps"),
+        ("replay.hindsight", 3),
         ("critic.hidden", 64),
         ("device", 0),
     ],
@@ -207,7 +208,7 @@ def test_overrides_win_in_their_order_and_are_read_as_yaml(tmp_path: Path) -> No
             "env.options.note=a=b",
             "critic.hidden=[8, 9]",
             "algo.max_grad_norm=null",
-            "replay.hindsight=false",
+            "replay.hindsight=none",
             "device=cpu",
         ],
     )
@@ -216,7 +217,7 @@ def test_overrides_win_in_their_order_and_are_read_as_yaml(tmp_path: Path) -> No
     assert config.env.options == {"num_objects": 4, "note": "a=b"}
     assert config.critic.hidden == [8, 9]
     assert config.algo.max_grad_norm is None
-    assert config.replay.hindsight is False
+    assert config.replay.hindsight == NoHindsight()
     assert config.device == "cpu"
 
 
@@ -415,7 +416,7 @@ def test_ppo_survives_yaml() -> None:
         ("algo.n_step=yes", "algo.n_step: Input should be a valid integer"),
         ("steps=12:30", "steps: Input should be a valid integer"),
         ("algo.batch_size=010", "algo.batch_size: Input should be a valid integer"),
-        ("replay.hindsight=1", "replay.hindsight: Input should be a valid boolean"),
+        ("replay.hindsight=1", "replay.hindsight: Input should be a valid dictionary or instance of Hindsight"),
         ("seed=18446744073709551616", "seed: Input should be less than"),
         ("replay.capacity=100000000000", "replay.capacity: Input should be less than"),
         ("critic.num_critics=100000", "critic.num_critics: Input should be less than"),
@@ -471,17 +472,12 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     ("setting", "expected"),
     [
         ("replay.random_steps=2560", "leaves none of the 2560 steps to learn in"),
-        ("replay.sampling=ratio", "replay.balanced is for replay.sampling: future, got ratio"),
-        ("replay.balanced=false replay.sampling=prior", "replay.last_steps is for replay.sampling: future, got prior"),
         ("algo.self_imitation=0", "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
     useful = [
         "steps=2560",
-        "replay.sampling=future",
-        "replay.balanced=true",
-        "replay.last_steps=8",
         "algo.relative_imitation=true",
     ]
     load(None, [*useful, "replay.random_steps=2559"])
@@ -491,7 +487,7 @@ def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str)
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     imitation = ("self_imitation", "relative_imitation", "exploration")
-    later = ("td_lambda", "soft_target", *imitation, "layers", "cache_mib", "balanced", "last_steps", "random_steps")
+    later = ("td_lambda", "soft_target", *imitation, "layers", "cache_mib", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
     assert len(kept) == len(lines) - len(later)
@@ -512,3 +508,60 @@ def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
     with pytest.raises(ConfigError, match="more than 100,000 values"):
         load(None, [f"steps=[{lists}]"])
     assert load(None, ["critic.hidden=[&a 8, *a]"]).critic.hidden == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        ("{hindsight: false}", NoHindsight()),
+        ("{hindsight: false, sampling: future, hindsight_ratio: 0.3}", NoHindsight()),
+        ("{sampling: uniform, hindsight_ratio: 0.3}", Uniform()),
+        ("{sampling: prior, hindsight: true}", Prior()),
+        ("{hindsight_ratio: 0.3, hindsight: true}", Ratio(share=0.3)),
+        ("{sampling: ratio, hindsight_ratio: 0.3, balanced: false, last_steps: null}", Ratio(share=0.3)),
+        ("{sampling: future, balanced: true, last_steps: 8}", Future(balanced=True, last_steps=8)),
+        ("{sampling: graph, hindsight_ratio: 0.8}", Graph(share=0.8)),
+    ],
+)
+def test_a_file_of_an_earlier_version_is_read_with_a_warning(old: str, expected: Any, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="earlier version"):
+        found = load(_write(tmp_path, f"seed: 3\nreplay: {old}\n"))
+    assert (found.seed, found.replay.hindsight) == (3, expected)
+
+
+def test_a_file_of_an_earlier_version_changes_its_base(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="earlier version"):
+        found = load(_write(tmp_path, "base: quickstart\nreplay: {hindsight_ratio: 0.3}\n"))
+    assert found.replay.hindsight == Graph(share=0.3)
+
+
+def test_a_run_of_an_earlier_version_is_read_whole() -> None:
+    text = Config().to_yaml()
+    new = "  hindsight:\n    type: ratio\n    share: 0.5\n"
+    assert new in text
+    old = "  hindsight: true\n  sampling: future\n  hindsight_ratio: 0.65\n  balanced: true\n  last_steps: null\n"
+    with pytest.warns(UserWarning, match="earlier version"):
+        found = parse_complete(text.replace(new, old))
+    assert found.replay.hindsight == Future(share=0.65, balanced=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("replay.sampling=future", "replay.sampling is replay.hindsight.type now"),
+        ("replay.hindsight_ratio=0.3", "replay.hindsight_ratio is replay.hindsight.share now"),
+    ],
+)
+def test_an_old_key_next_to_new_ones_is_refused_with_the_new_name(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(None, [override])
+
+
+def test_another_type_starts_from_its_own_defaults_in_whatever_order() -> None:
+    assert load(None).replay.hindsight == Graph(share=0.8)
+    assert load(None, ["replay.hindsight.type=future"]).replay.hindsight == Future()
+    both = ["replay.hindsight.share=0.3", "replay.hindsight.type=ratio"]
+    assert load(None, both).replay.hindsight == load(None, both[::-1]).replay.hindsight == Ratio(share=0.3)
+    assert load(None, ["replay.hindsight.type=graph"]).replay.hindsight == Graph(share=0.8)
+    ppo = load(None, ["algo.epochs=2", "algo.type=ppo"]).algo
+    assert ppo == PpoConfig(epochs=2)

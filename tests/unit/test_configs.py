@@ -53,14 +53,13 @@ BOTH = COMMON | {
 TABLE_2 = BOTH | {
     "algo.alpha.init": 0.005,
     "algo.alpha.target_entropy": 0.0,
-    "replay.hindsight": False,
+    "replay.hindsight.type": "none",
 }
 TABLE_3 = BOTH | {
     "algo.alpha.init": 0.05,
     "algo.alpha.target_entropy": 0.01,
-    "replay.hindsight": True,
-    "replay.sampling": "ratio",
-    "replay.hindsight_ratio": 0.5,
+    "replay.hindsight.type": "ratio",
+    "replay.hindsight.share": 0.5,
 }
 MODELS: dict[str, dict[str, Any]] = {
     "flan_t5_base": {"model.name": "google/flan-t5-base", "model.quantize": "nf4"},  # Section 3, Appendix C

@@ -149,4 +149,4 @@ def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:
 def algorithm(config: Config) -> str:
     """The name that curves are grouped by: the algorithm, and whether it has hindsight."""
     algo = config.algo
-    return f"{algo.label}+HER" if config.replay.hindsight and not algo.on_policy else algo.label
+    return f"{algo.label}+HER" if config.replay.hindsight.relabels and not algo.on_policy else algo.label

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
+from sacglam.replay.relabelling import Future
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Decision, Episode, Observation, Source, Step
@@ -65,7 +66,8 @@ def _mixed(count: int) -> list[Entry]:
 
 
 def _config(capacity: int, sampling: str, ratio: float = 0.5) -> ReplayConfig:
-    return ReplayConfig.model_validate({"capacity": capacity, "sampling": sampling, "hindsight_ratio": ratio})
+    share = {"share": ratio} if sampling in ("ratio", "future") else {}
+    return ReplayConfig.model_validate({"capacity": capacity, "hindsight": {"type": sampling, **share}})
 
 
 def _buffer(capacity: int = 100, sampling: str = "uniform", ratio: float = 0.5) -> ReplayBuffer:
@@ -343,7 +345,7 @@ def test_achievements_are_drawn_first_then_types_then_goals_and_steps_on_the_way
 
 
 def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
-    config = ReplayConfig(capacity=4, sampling="future", hindsight_ratio=1.0, balanced=True)
+    config = ReplayConfig(capacity=4, hindsight=Future(share=1.0, balanced=True))
     buffer = ReplayBuffer(config, _goal_type, PRIOR)
     buffer.add(LONG)
     buffer.add(LONG)  # in place of the first
@@ -357,8 +359,7 @@ def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
 
 @pytest.mark.parametrize("balanced", [False, True])
 def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
-    settings = {"sampling": "future", "balanced": balanced}
-    buffer = ReplayBuffer(ReplayConfig(hindsight_ratio=1.0, last_steps=3, **settings), _goal_type, PRIOR)
+    buffer = ReplayBuffer(ReplayConfig(hindsight=Future(share=1.0, last_steps=3, balanced=balanced)), _goal_type, PRIOR)
     buffer.add(LONG)
     starts = defaultdict(Counter)
     for entry in buffer.sample(np.random.default_rng(0), 6_000):
@@ -369,7 +370,7 @@ def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
     for counts in starts.values():
         even = counts.total() / len(counts)
         assert list(counts.values()) == pytest.approx([even] * len(counts), rel=0.15)
-    own = ReplayBuffer(ReplayConfig(hindsight_ratio=0.0, last_steps=1, **settings), _goal_type, PRIOR)
+    own = ReplayBuffer(ReplayConfig(hindsight=Future(share=0.0, last_steps=1, balanced=balanced)), _goal_type, PRIOR)
     own.add(LONG)
     assert {entry.start for entry in own.sample(np.random.default_rng(0), 100)} == {0, 1, 2, 3}
 

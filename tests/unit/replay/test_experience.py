@@ -14,7 +14,8 @@ from sacglam.config import ReplayConfig
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.hindsight import window
+from sacglam.replay.hindsight import Cut, window
+from sacglam.replay.relabelling import Graph, NoHindsight, Uniform
 from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 
@@ -37,12 +38,12 @@ def _collected(*episodes: Episode) -> RolloutBatch:
 
 
 def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed: int = 0) -> HindsightReplay:
-    config = ReplayConfig(capacity=100, sampling="uniform", hindsight=hindsight, min_size=min_size)
+    config = ReplayConfig(capacity=100, hindsight=Uniform() if hindsight else NoHindsight(), min_size=min_size)
     return HindsightReplay(
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}),
         np.random.default_rng(seed),
-        SacConfig(n_step=2, gamma=0.5, batch_size=4, updates_per_interval=batches),
         config,
+        Cut(SacConfig(n_step=2, gamma=0.5, batch_size=4, updates_per_interval=batches)),
     )
 
 
@@ -57,10 +58,10 @@ def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> No
 
 
 def test_with_lambda_returns_a_batch_is_as_many_windows_as_hold_its_steps() -> None:
-    config = ReplayConfig(capacity=100, sampling="uniform", min_size=1)
+    config = ReplayConfig(capacity=100, hindsight=Uniform(), min_size=1)
     sac = SacConfig(n_step=3, td_lambda=0.9, batch_size=8, updates_per_interval=1)
     replay = HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), sac, config
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), config, Cut(sac)
     )
     replay.add(_collected(_episode()))
     for _ in range(20):
@@ -145,11 +146,11 @@ def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_befor
     assert experience.state() == ({}, {})
 
 
-def _graph_replay(seed: int, **settings: Any) -> HindsightReplay:
-    config = ReplayConfig(sampling="graph", min_size=1, **settings)
+def _graph_replay(seed: int, share: float, **settings: Any) -> HindsightReplay:
+    config = ReplayConfig(hindsight=Graph(share=share), min_size=1, **settings)
     sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=4, updates_per_interval=1)
     return HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), sac, config
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), config, Cut(sac)
     )
 
 
@@ -159,14 +160,14 @@ def _x_then_y() -> Episode:
 
 
 def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
-    replay = _graph_replay(0, capacity=3, hindsight_ratio=0.0)
+    replay = _graph_replay(0, 0.0, capacity=3)
     replay.add(_collected(_x_then_y()))
     known = {0: (0.5, UNTRIED), 1: (UNTRIED, 1.0), 2: (UNTRIED, UNTRIED)}
     states = {Observation(f"state {t}", ("x", "y")): values for t, values in known.items()}
     for window_ in replay.batches()[0]:
         assert window_.known == tuple(states[state] for state in window_.observations[: len(window_)])
 
-    resumed = _graph_replay(1, capacity=3, hindsight_ratio=0.0)
+    resumed = _graph_replay(1, 0.0, capacity=3)
     columns, values = replay.state()
     resumed.load_state(columns, json.loads(json.dumps(values)))
     assert resumed.batches() == replay.batches()
@@ -174,15 +175,14 @@ def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
     # Three steps are all that it keeps: with the next episode what this one knew is forgotten.
     replay.add(_collected(replace(_episode(), goal="goal", start=Observation("elsewhere", ("x", "y")))))
     replay.batches()
-    assert replay._graph is not None
-    assert replay._graph.action_values("b", Observation("state 0", ("x", "y"))) == (UNTRIED, UNTRIED)
+    assert replay.buffer.graph(0.5).action_values("b", Observation("state 0", ("x", "y"))) == (UNTRIED, UNTRIED)
 
 
 def test_steps_on_the_graph_return_what_the_best_known_path_does() -> None:
-    replay = _graph_replay(0, hindsight_ratio=1.0)
+    replay = _graph_replay(0, 1.0)
     replay.add(_collected(_x_then_y()))
     found = {(w.observations[0].text, w.goal): w for _ in range(20) for w in replay.batches()[0]}
-    assert {goal for _, goal in found} == set(replay._graph.goals if replay._graph else ())
+    assert {goal for _, goal in found} == set(replay.buffer.graph(0.5).goals)
     for (text, goal), row in found.items():
         assert len(row) == 1
         assert row.source == "hindsight"
@@ -192,7 +192,7 @@ def test_steps_on_the_graph_return_what_the_best_known_path_does() -> None:
 
 def test_a_known_step_whose_action_leads_nowhere_is_followed_by_its_value() -> None:
     # Both play from the same state; the second takes y, which leads to nothing.
-    replay = _graph_replay(0, hindsight_ratio=1.0)
+    replay = _graph_replay(0, 1.0)
     other = Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
     replay.add(_collected(_x_then_y()))
     replay.add(_collected(Episode("b", _x_then_y().start, (Decision(1, 0.0, 0),), (other,), seed=0)))

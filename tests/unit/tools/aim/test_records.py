@@ -103,4 +103,4 @@ def test_an_algorithm_without_q_values_has_episodes_all_the_same() -> None:
 
 def test_hindsight_is_in_the_algorithm_s_name() -> None:
     assert algorithm(parse({})) == "SAC+HER"
-    assert algorithm(parse({"replay": {"hindsight": False}})) == "SAC"
+    assert algorithm(parse({"replay": {"hindsight": "none"}})) == "SAC"

@@ -1,0 +1,43 @@
+"""What every way of hindsight relabelling has in common; the ways that come with sacglam are in `sacglam/replay/`."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from sacglam.config.section import Named
+from sacglam.types import Window
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sacglam.replay.buffer import Entry, ReplayBuffer
+    from sacglam.replay.hindsight import Cut
+
+_HERE = "sacglam.replay.relabelling"
+
+
+class Hindsight(Named):
+    """How episodes are relabelled with goals that they achieved, and how batches are drawn from them."""
+
+    key: ClassVar[str] = "replay.hindsight"
+    shipped: ClassVar[Mapping[str, str]] = {
+        "ratio": f"{_HERE}:Ratio",
+        "none": f"{_HERE}:NoHindsight",
+        "uniform": f"{_HERE}:Uniform",
+        "prior": f"{_HERE}:Prior",
+        "future": f"{_HERE}:Future",
+        "graph": f"{_HERE}:Graph",
+    }
+    relabels: ClassVar[bool] = True
+    """Whether it relabels at all."""
+    copies: ClassVar[bool] = True
+    """Whether the buffer holds a copy of an episode for each goal that it achieved; else steps are relabelled when they
+    are drawn, and the buffer reaches further back."""
+
+    @abstractmethod
+    def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
+        """`size` entries of a buffer that is not empty, with replacement."""
+
+    def batch(self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "Cut") -> list[Window]:
+        """One batch: windows of `entries` until they hold as many steps as `cut` asks for."""
+        return cut.fill([], buffer, rng)

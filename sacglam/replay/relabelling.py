@@ -1,0 +1,158 @@
+"""The ways of hindsight relabelling: which steps a batch is drawn from, and towards which goals they are learnt."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from sacglam.config.hindsight import Hindsight
+from sacglam.config.section import Fraction, Positive
+from sacglam.replay.buffer import Entry, Indices, ReplayBuffer
+from sacglam.replay.graph import ReplayGraph
+from sacglam.replay.hindsight import Cut, hindsight_goals, last_step
+from sacglam.types import Window
+
+
+class Uniform(Hindsight):
+    """A copy of an episode for each goal it achieved, and draws over all copies alike."""
+
+    type: str = "uniform"
+
+    @override
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+        return [buffer[i] for i in _uniform(buffer, rng, size)]
+
+
+class NoHindsight(Uniform):
+    """Episodes towards their own goals only."""
+
+    relabels: ClassVar[bool] = False
+
+    type: str = "none"
+
+
+class Ratio(Hindsight):
+    """A copy of an episode for each goal it achieved, and a fixed share of relabelled steps (paper, Appendix E)."""
+
+    type: str = "ratio"
+    share: Fraction = 0.5
+    """Share of relabelled steps in a batch."""
+
+    @override
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+        relabelled, real = np.flatnonzero(buffer.relabelled), np.flatnonzero(~buffer.relabelled)
+        wanted = self.share * size
+        if not wanted.is_integer():  # rounded at random: a batch of windows is drawn in parts, the last of them small
+            wanted += rng.random()
+        if not len(relabelled) or not len(real):
+            return [buffer[i] for i in _uniform(buffer, rng, size)]
+        chosen = [rng.choice(relabelled, int(wanted)), rng.choice(real, size - int(wanted))]
+        return [buffer[i] for i in np.concatenate(chosen)]
+
+
+class Prior(Hindsight):
+    """A copy of an episode for each goal it achieved, and goal types as often as the environment has them."""
+
+    type: str = "prior"
+
+    @override
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+        present = np.bincount(buffer.types, minlength=len(buffer.prior)) > 0
+        weights = buffer.prior * present
+        if not weights.sum():
+            return [buffer[i] for i in _uniform(buffer, rng, size)]
+        counts = rng.multinomial(size, weights / weights.sum())
+        drawn = [rng.choice(np.flatnonzero(buffer.types == kind), count) for kind, count in enumerate(counts) if count]
+        return [buffer[i] for i in np.concatenate(drawn)]
+
+
+class Future(Hindsight):
+    """A fixed share of the steps drawn gets a goal that its episode achieved later (Andrychowicz et al., 2017)."""
+
+    copies: ClassVar[bool] = False
+
+    type: str = "future"
+    share: Fraction = 0.5
+    """Share of relabelled steps in a batch."""
+    balanced: bool = False
+    """Relabel as often with each type of goal, however rarely it is achieved."""
+    last_steps: Positive | None = None
+    """Relabel at most this many steps before the achievement; None: all of them."""
+
+    @override
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+        achieving = np.flatnonzero(buffer.relabelled)
+        wanted = int(self.share * size + rng.random()) if len(achieving) else 0
+        if self.balanced:
+            relabelled = [self._relabel(buffer, rng, *_of_a_type(buffer, rng)) for _ in range(wanted)]
+            return relabelled + [buffer[i] for i in _uniform(buffer, rng, size - wanted)]
+        chosen = rng.choice(achieving, wanted) if wanted else ()
+        own = _uniform(buffer, rng, size - wanted)
+        return [self._relabel(buffer, rng, buffer[i]) for i in chosen] + [buffer[i] for i in own]
+
+    def _relabel(
+        self, buffer: ReplayBuffer, rng: np.random.Generator, entry: Entry, goal_type: str | None = None
+    ) -> Entry:
+        """A step on the way to a goal, of this type if one is given, that the step of `entry` achieved.
+
+        One step can achieve dozens of goals, most of them alike: so a type is drawn first, then a goal of it.
+        """
+        goals = hindsight_goals(entry.episode, entry.start)
+        goal_type = goal_type or _draw(rng, sorted({buffer.goal_type(goal) for goal in goals}))
+        goal = _draw(rng, [goal for goal in goals if buffer.goal_type(goal) == goal_type])
+        end = last_step(entry.episode, goal)
+        first = max(0, end + 1 - (self.last_steps or end + 1))
+        return Entry(entry.episode, goal, int(rng.integers(first, end + 1)))
+
+
+class Graph(Uniform):
+    """Episodes are joined at the states that they share, and a share of the steps drawn gets a goal that any episode
+    achieved and to which a path is known. Windows know the values of known paths."""
+
+    copies: ClassVar[bool] = False
+
+    type: str = "graph"
+    share: Fraction = 0.5
+    """Share of relabelled steps in a batch."""
+
+    @override
+    def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: Cut) -> list[Window]:
+        graph = buffer.graph(cut.algo.gamma)
+        wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
+        goals = graph.goals
+        # Goals uniformly from those achieved; each step a window of its own, for variety.
+        rows = [_known_step(graph, rng, goals[int(rng.integers(len(goals)))], cut.history) for _ in range(wanted)]
+        return cut.fill(rows, buffer, rng, known=graph)
+
+
+def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, history: int) -> Window:
+    """One step, which returns what the best known path after it does; where none is known, its value follows."""
+    episode, t = graph.draw(rng, goal)
+    observations, action = (episode.observation(t), episode.observation(t + 1)), episode.decisions[t].action
+    known = graph.action_values(goal, observations[0])
+    return Window(
+        goal=goal,
+        observations=observations,
+        actions=(action,),
+        rewards=(known[action],),
+        terminated=known[action] > 0 or episode.loses_at(t),
+        source="hindsight",
+        return_after=0.0,
+        before=episode.past(t, history),
+        known=(known,),
+    )
+
+
+def _of_a_type(buffer: ReplayBuffer, rng: np.random.Generator) -> tuple[Entry, str]:
+    """A goal type of those that were achieved, and a step that achieved a goal of it."""
+    kind = rng.choice(np.flatnonzero(buffer.achieved.any(axis=0)))
+    return buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))], buffer.type_names[kind]
+
+
+def _uniform(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Indices:
+    return rng.integers(len(buffer), size=size)
+
+
+def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
+    return values[int(rng.integers(len(values)))]
