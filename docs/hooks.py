@@ -58,7 +58,12 @@ def settings(section: type[Section], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         if not inner[name]:
             default = "required" if field.default is PydanticUndefined else f"`{shown(field.default)}`"
-            cells = f"`{prefix}{name}`", type_name(field.annotation), default, cell(field.description or "")
+            cells = (
+                f"`{prefix}{name}`",
+                type_name(field.annotation),
+                default,
+                cell(field.description or "Chooses this kind."),
+            )
             yield f"| {' | '.join(cells)} |"
     for name, kinds in inner.items():
         for kind in kinds:
