@@ -24,10 +24,10 @@ from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
 from sacglam.config import LoraSettings, ModelConfig
-from sacglam.models.causal import CausalLM
-from sacglam.models.loading import architecture_of, lora_config
-from sacglam.models.lora_lm import LoraLM
-from sacglam.models.packing import PackedCausal, pack
+from sacglam.models.architectures import DecoderOnly, architecture_of
+from sacglam.models.loading import lora_config
+from sacglam.models.packed_lm import PackedLM
+from sacglam.models.packing import PackedCausal, pack_causal
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.prompt import query
 from sacglam.types import Observation
@@ -155,27 +155,26 @@ def variants(options: argparse.Namespace) -> tuple[str, ...]:
 
 def build_lm(
     variant: str, options: argparse.Namespace, adapters: Sequence[str], adapted: int | None = None
-) -> LoraLM[Any]:
+) -> PackedLM:
     """The language model of one variant, with the same weights whichever it is; `adapted` as `model.lora.layers`."""
     model = base_model(options)
-    architecture = architecture_of(model.config)
     settings = LoraSettings(rank=LORA_RANK, alpha=2.0 * LORA_RANK, layers=adapted)
     lora = lora_config(ModelConfig(lora=settings), model.config)
-    if variant == "apart":
-        return ApartLM(model, lora, adapters, bucket=options.bucket)
-    if variant == "packed":
-        return architecture.lm(model, lora, adapters, bucket=options.bucket)
+    if variant in ("packed", "apart"):
+        lm = PackedLM(model, lora, adapters, bucket=options.bucket)
+        lm.architecture = Apart(model) if variant == "apart" else lm.architecture
+        return lm
     if model.config.is_encoder_decoder:
         return SeparateSeq2SeqLM(model, lora, adapters, once=variant == "repeat")
     return SeparateLM(model, lora, adapters, lean=options.reference == "lean")
 
 
-class ApartLM(CausalLM):
+class Apart(DecoderOnly):
     """Packs actions without sharing the tokens with which they begin."""
 
-    @staticmethod
-    def packed(model: PreTrainedModel, queries: Sequence[TokenisedQuery], bucket: int) -> PackedCausal:
-        return pack(queries, bucket, share=False)
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
+        """Each action has its tokens to itself."""
+        return pack_causal(queries, bucket, share=False)
 
 
 def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:

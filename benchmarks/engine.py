@@ -24,9 +24,9 @@ from transformers import AutoTokenizer
 from benchmarks import common
 from sacglam.config import Config, LoraSettings, ModelConfig
 from sacglam.envs import make
-from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer

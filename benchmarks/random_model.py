@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import common
-from sacglam.models.loading import BUILTIN, BUILTIN_T5, architecture_of
+from sacglam.models.architectures import architecture_of
+from sacglam.models.loading import BUILTIN, BUILTIN_T5
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks import common
 from sacglam.memory import peak_bytes
-from sacglam.models.base import ACTOR
 from sacglam.models.heads import PolicyHead
+from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer

@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from sacglam.models.base import ACTOR, LMOutput
-from sacglam.models.causal import CausalLM
-from sacglam.models.lora_lm import decoder_of
+from sacglam.models.architectures import decoder_of
+from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 
 
@@ -41,7 +40,7 @@ class Separate:
     lengths_BA: Tensor
 
 
-class SeparateLM(CausalLM):
+class SeparateLM(PackedLM):
     """A `PackedLM` that packs nothing."""
 
     def __init__(self, model: PreTrainedModel, lora: LoraConfig, adapters: Sequence[str], *, lean: bool) -> None:

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from sacglam.models.base import ACTOR, LMOutput
-from sacglam.models.lora_lm import decoder_of
-from sacglam.models.seq2seq import Seq2SeqLM, encoder_of, logit_scale, start_token
+from sacglam.models.architectures import EncoderDecoder, decoder_of, encoder_of, start_token
+from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 
 
@@ -37,7 +36,7 @@ class Sequences:
     lengths_BA: Tensor
 
 
-class SeparateSeq2SeqLM(Seq2SeqLM):
+class SeparateSeq2SeqLM(PackedLM):
     """A `PackedLM` that packs nothing."""
 
     def __init__(self, model: PreTrainedModel, lora: LoraConfig, adapters: Sequence[str], *, once: bool) -> None:
@@ -45,7 +44,7 @@ class SeparateSeq2SeqLM(Seq2SeqLM):
 
         Target adapters serve Q values alone: for them the output layer is not applied at all.
         """
-        self._scale = logit_scale(model)
+        self._scale = EncoderDecoder(model).logit_scale()
         super().__init__(model, lora, adapters)
         self._once = once
 

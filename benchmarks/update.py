@@ -28,9 +28,8 @@ from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.memory import peak_bytes
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import PolicyHead, QHeads
-from sacglam.models.lora_lm import LoraLM
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
@@ -50,7 +49,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     return lambda: learner.update([batch])[0]
 
 
-def build_learner(lm: LoraLM[Any], options: argparse.Namespace, actions: int) -> tuple[Learner, list[Window]]:
+def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tuple[Learner, list[Window]]:
     """A learner of `lm`, and the steps of an update."""
     heads, target_heads = (
         QHeads(lm.hidden_size, CriticConfig(max_actions=actions)).to(options.device) for _ in range(2)
@@ -107,7 +106,7 @@ def lean(options: argparse.Namespace, actions: int) -> dict[str, Any]:
     }
     learners = {name: build_learner(lm, options, actions) for name, lm in lms.items()}
     kept = lms["kept"]
-    assert isinstance(kept, CausalLM)
+    assert isinstance(kept, PackedLM)
 
     def update(name: str, fresh: bool = False) -> None:
         learner, batch = learners[name]
@@ -174,7 +173,7 @@ def gradient_gap(plain: tuple[Learner, list[Window]], kept: tuple[Learner, list[
     return max(((k - p).norm() / p.norm()).item() for p, k in zip(*found, strict=True))
 
 
-def filling_mib(lm: CausalLM, options: argparse.Namespace, actions: int) -> float | None:
+def filling_mib(lm: PackedLM, options: argparse.Namespace, actions: int) -> float | None:
     """Memory that half as many states again as there is room for take at their peak, with what one of them computes."""
     words = QueryTokenizer(common.word_tokenizer(common.model_config(options).vocab_size), max_tokens=2048)
     state_bytes = (options.prompt_tokens + actions * options.action_tokens) * lm.hidden_size * 4

@@ -19,9 +19,9 @@ from sacglam.errors import ConfigError, ModelError
 from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, load_shape, lora_config
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.policy import SamplingPolicy, opening_temperature
@@ -273,7 +273,7 @@ def build_model(config: Config) -> AgentModel:
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     architecture, critic = loaded.architecture, config.critic
-    lm = architecture.lm(
+    lm = PackedLM(
         loaded.model,
         lora_config(config.model, loaded.config),
         config.algo.adapters(critic),
@@ -283,7 +283,6 @@ def build_model(config: Config) -> AgentModel:
     if config.model.compile:
         lm.compile_layers()
     if config.model.cache_mib:
-        assert isinstance(lm, CausalLM)  # of others, model.lora.layers is refused
         lm.keep_frozen(config.model.cache_mib << 20)
         check_frozen(lm, config.model.name)
     ends, prompt = (config.policy.score_eos, architecture.prompt_eos), Prompt(config.prompt)

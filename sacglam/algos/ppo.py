@@ -17,8 +17,8 @@ from sacglam.config.section import Fraction, NonNegativeFloat, Positive, Positiv
 from sacglam.config.sections import CriticConfig
 from sacglam.models.actor_critic import ActorValue
 from sacglam.models.agent_model import trained_adapters
-from sacglam.models.base import PackedLM
 from sacglam.models.heads import PolicyHead, ValueHead
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query, Window
 

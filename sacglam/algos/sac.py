@@ -18,8 +18,8 @@ from sacglam.config.algorithm import AlgoConfig, gradient_passes
 from sacglam.config.section import Fraction, NonNegative, NonNegativeFloat, OpenFraction, Positive, PositiveFloat
 from sacglam.config.sections import CriticConfig
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues, adapters_needed
-from sacglam.models.base import PackedLM
 from sacglam.models.heads import PolicyHead, QHeads
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.replay.graph import UNTRIED
 from sacglam.types import Query, Window

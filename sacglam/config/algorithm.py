@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sacglam.algos.base import Algorithm
     from sacglam.clock import PhaseClock
     from sacglam.models.agent_model import AgentModel
-    from sacglam.models.base import PackedLM
     from sacglam.models.heads import PolicyHead
+    from sacglam.models.packed_lm import PackedLM
     from sacglam.models.tokens import QueryTokenizer
 
 _FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget

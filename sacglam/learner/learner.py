@@ -18,7 +18,7 @@ from sacglam.config import AlgoConfig
 from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel
-from sacglam.models.lora_linear import convert_once
+from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Published, Query
 

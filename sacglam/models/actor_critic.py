@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from sacglam.models.agent_model import AgentModel, Backbone, trained_adapters
-from sacglam.models.base import ACTOR, PackedLM, target_of
 from sacglam.models.heads import PolicyHead, QHeads
+from sacglam.models.packed_lm import ACTOR, PackedLM, target_of
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 

@@ -12,8 +12,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sacglam.errors import CheckpointError
-from sacglam.models.base import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.heads import PolicyHead
+from sacglam.models.packed_lm import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.packing import sent
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sacglam.config import CriticConfig, PolicyConfig
 from sacglam.errors import ModelError
-from sacglam.models.base import LMOutput
+from sacglam.models.packed_lm import LMOutput
 
 
 @dataclass(frozen=True)

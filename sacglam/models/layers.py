@@ -3,9 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sacglam.errors import ModelError
-from sacglam.models.lora_lm import decoder_of
+from sacglam.models.architectures import Architecture, decoder_of
+from sacglam.models.packing import Packed
 from sacglam.models.tokens import TokenisedQuery
+
+P = TypeVar("P", bound=Packed)
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
@@ -58,12 +61,15 @@ class FrozenLayers:
     batch and whatever is still kept, so that a run resumes exactly, with an empty cache.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], limit_bytes: int) -> None:
-        """`layers` are all of the decoder.
+    def __init__(self, architecture: Architecture, limit_bytes: int) -> None:
+        """Keeps at most `limit_bytes`.
 
         Raises:
-            ModelError: the first of them is adapted.
+            ModelError: the decoder's first layer is adapted, or it has no one list of layers.
         """
+        layers = layers_of(architecture.model)
+        if not layers:
+            raise ModelError("model.cache_mib needs a decoder with one list of all its layers; set it to 0")
         adapted = [any(isinstance(module, LoraLayer) for module in layer.modules()) for layer in layers]
         first = adapted.index(True)
         if first == 0:
@@ -71,32 +77,35 @@ class FrozenLayers:
                 "model.cache_mib keeps what the layers below the first adapted one compute, and all are adapted; lower "
                 "model.lora.layers, or set model.cache_mib to 0"
             )
+        self._architecture = architecture
         self._below, self._above = layers[:first], layers[first:]
         self._limit = limit_bytes
         self.kept: OrderedDict[tuple[bytes, ...], Tensor] = OrderedDict()  # the state used last at the end
         self.kept_bytes = 0
 
+    def added_to(self, packed: P, queries: Sequence[TokenisedQuery]) -> P:
+        """`packed`, whose rows are `queries`, with what the first adapted layer reads of each token."""
+        outputs = [self._output(query) for query in queries]
+        frozen_BSH = outputs[0].new_zeros(*packed.ids_BS.shape, outputs[0].shape[-1])
+        for row_SH, output_TH in zip(frozen_BSH, outputs, strict=True):
+            row_SH[: len(output_TH)] = output_TH
+        return replace(packed, frozen_BSH=frozen_BSH)
+
+    def _output(self, query: TokenisedQuery) -> Tensor:
+        """What the first adapted layer reads of a query's tokens (T, H): prompt, then actions."""
+        key = (query.prompt.tobytes(), *(action.tobytes() for action in query.actions))
+        state = self.kept.get(key)
+        if state is None:
+            state = self.kept[key] = self._computed(query)
+            self.kept_bytes += _size(key, state)
+        self.kept.move_to_end(key)
+        while self.kept_bytes > self._limit:
+            self.kept_bytes -= _size(*self.kept.popitem(last=False))
+        return state
+
     @torch.no_grad()
-    def outputs(self, queries: Sequence[TokenisedQuery], run: Callable[[TokenisedQuery], object]) -> list[Tensor]:
-        """What the first adapted layer reads of each query's tokens (T, H): prompt, then actions.
-
-        `run` takes a query alone through the decoder.
-        """
-        found = []
-        for query in queries:
-            key = (query.prompt.tobytes(), *(action.tobytes() for action in query.actions))
-            state = self.kept.get(key)
-            if state is None:
-                state = self.kept[key] = self._output(partial(run, query))
-                self.kept_bytes += _size(key, state)
-            self.kept.move_to_end(key)
-            found.append(state)
-            while self.kept_bytes > self._limit:
-                self.kept_bytes -= _size(*self.kept.popitem(last=False))
-        return found
-
-    def _output(self, run: Callable[[], object]) -> Tensor:
-        """What the first adapted layer reads in `run`, from which all layers above are left out."""
+    def _computed(self, query: TokenisedQuery) -> Tensor:
+        """`_output` by a pass of the query alone, from which all layers above are left out."""
         inputs: list[Tensor] = []
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -104,7 +113,7 @@ class FrozenLayers:
             return hidden_states
 
         with _replaced(self._above, skip):
-            run()
+            self._architecture.hidden(self._architecture.pack([query]).to(self._architecture.model.device))
         return inputs[0][0]
 
     @contextmanager

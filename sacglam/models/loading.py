@@ -5,32 +5,23 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from peft import LoraConfig
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file, logging
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.base import ACTOR
-from sacglam.models.causal import CausalLM
+from sacglam.models.architectures import Architecture, architecture_of
 from sacglam.models.gguf import converted, gguf_file
 from sacglam.models.load_errors import check_folder, explained, read_whole
-from sacglam.models.lora_lm import add_adapters
+from sacglam.models.lora import add_adapters
 from sacglam.models.nf4 import read_in_4_bits
+from sacglam.models.packed_lm import ACTOR
 from sacglam.models.packing_check import check_architecture, check_packing, layer_kinds
-from sacglam.models.seq2seq import Seq2SeqLM
 
 BUILTIN = Path(__file__).parent / "builtin"
 BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
@@ -39,30 +30,6 @@ _SAFE = {"trust_remote_code": False, "use_safetensors": True}
 _MOST_LAYERS = 4096  # with more, those without weights would be built for hours before they are found missing
 ANY_LENGTH = 1 << 20
 """Tokens of a model without a limit; memory sets one earlier."""
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A kind of language model, and how the two kinds differ apart from their packed forward."""
-
-    auto: type[AutoModelForCausalLM] | type[AutoModelForSeq2SeqLM]
-    """transformers' class that loads it."""
-    lm: type[CausalLM] | type[Seq2SeqLM]
-    """The class that packs it."""
-    task: Literal["CAUSAL_LM", "SEQ_2_SEQ_LM"]
-    """peft's name of the kind."""
-    prompt_eos: bool
-    """Whether a prompt ends in the end-of-sequence token."""
-
-
-DECODER_ONLY = Architecture(AutoModelForCausalLM, CausalLM, "CAUSAL_LM", prompt_eos=False)
-# T5 has never read an input without a final </s>. Our choice: the authors' later code leaves it out.
-ENCODER_DECODER = Architecture(AutoModelForSeq2SeqLM, Seq2SeqLM, "SEQ_2_SEQ_LM", prompt_eos=True)
-
-
-def architecture_of(config: PreTrainedConfig) -> Architecture:
-    """The kind of model that a transformers configuration describes."""
-    return ENCODER_DECODER if config.is_encoder_decoder else DECODER_ONLY
 
 
 @dataclass(frozen=True)
@@ -75,7 +42,7 @@ class ModelText:
     max_tokens: int
 
     @property
-    def architecture(self) -> Architecture:
+    def architecture(self) -> type[Architecture]:
         """The kind of model it is."""
         return architecture_of(self.config)
 
@@ -217,8 +184,8 @@ def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...
     """
     with torch.device("meta"):
         model = architecture_of(config).auto.from_config(config)
-        _, tuner = add_adapters(model, lora, [ACTOR])
-    return tuple(sorted({name.rpartition(".")[2] for name in tuner.targeted_module_names}))
+        adapted = add_adapters(model, lora, [ACTOR]).targeted_module_names
+    return tuple(sorted({name.rpartition(".")[2] for name in adapted}))
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:

@@ -87,8 +87,8 @@ def logits(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
 class SelectedLogProbs(nn.Module):
     """`selected_log_probs` through an output layer.
 
-    A module, because ZeRO-3 gathers a sharded weight when a module that owns it is called, and the output layer itself
-    never is: it would compute the logits of all positions.
+    A module that is called (see `Backend`), in place of the output layer, which would compute the logits of all
+    positions.
     """
 
     def __init__(self, output: nn.Linear, scale: float = 1.0) -> None:

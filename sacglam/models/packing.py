@@ -24,7 +24,7 @@ from sacglam.models.tokens import Ids, TokenisedQuery
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     """Actions in rows of S positions, and where in them scores and hidden states are read.
 
@@ -48,6 +48,7 @@ class Packed:
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
     row_starts: Ints  # (R + 1,), for the host
+    frozen_BSH: Tensor | None = None  # what the layers below the first adapted one make of the tokens, where it is kept
 
     def to(self, device: torch.device) -> Self:
         """The same batch on `device`."""
@@ -73,18 +74,14 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackedCausal(Packed):
-    """For a decoder-only model: rows of `[prompt | actions | padding]`.
-
-    `frozen_BSH` is what the frozen layers below the first adapted one make of the tokens, where that is kept.
-    """
+    """For a decoder-only model: rows of `[prompt | actions | padding]`."""
 
     positions_BS: Tensor
-    frozen_BSH: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackedSeq2Seq(Packed):
     """For an encoder-decoder: `ids_BS` are the decoder's. Each action starts with the start token, and shares no token.
 
@@ -182,7 +179,7 @@ class _Tokens:
         return {"row_starts": row_starts, **{name: torch.from_numpy(values) for name, values in found.items()}}
 
 
-def pack(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True) -> PackedCausal:
+def pack_causal(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True) -> PackedCausal:
     """Pack for a decoder-only model; S is rounded up to a multiple of `bucket`, so that few shapes occur.
 
     Without `share` each action has its tokens to itself.

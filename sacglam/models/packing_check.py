@@ -9,11 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.errors import ModelError
-from sacglam.models.causal import CausalLM
+from sacglam.models.architectures import T5_FAMILY, architecture_of, decoder_of, output_layer_of, start_token
 from sacglam.models.logprobs import selected_log_probs
-from sacglam.models.lora_lm import LoraLM, decoder_of, output_layer_of
-from sacglam.models.packing import Packed
-from sacglam.models.seq2seq import T5_FAMILY, Seq2SeqLM, start_token
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import Ids, TokenisedQuery
 
 ATTENTION_KINDS = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
@@ -73,7 +71,7 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
 
 
 @torch.no_grad()
-def check_frozen(lm: CausalLM, name: str) -> None:
+def check_frozen(lm: PackedLM, name: str) -> None:
     """Compare a pass that takes the frozen layers' kept output with one through all layers.
 
     Raises:
@@ -109,11 +107,11 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
 
     Hidden states are those of the actions' last tokens, which have read all others.
     """
-    kind: type[LoraLM[Any]] = Seq2SeqLM if model.config.is_encoder_decoder else CausalLM
+    architecture = architecture_of(model.config)(model)
     weight = output_layer_of(model).weight
     try:
-        packed: Packed = kind.packed(model, [query], 1).to(model.device)
-        hidden_SH = kind.hidden(model, packed, lambda stack, inputs: stack(**inputs).last_hidden_state)[0]
+        packed = architecture.pack([query]).to(model.device)
+        hidden_SH = architecture.hidden(packed)[0]
         separate = [_separate(model, query.prompt, action) for action in query.actions]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise unpackable(
@@ -123,7 +121,7 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
     expected_N = torch.cat([log_prob_L for _, log_prob_L in separate])
     gap_AH = hidden_SH[packed.last_row_BA[0]].float() - expected_AH
     hidden_gap = (gap_AH.norm(dim=-1) / expected_AH.norm(dim=-1)).max().item()
-    scored_RH = kind.scale(model) * hidden_SH[packed.scored_rows_R]
+    scored_RH = architecture.logit_scale() * hidden_SH[packed.scored_rows_R]
     got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N, packed.row_starts)
     place_N = packed.token_index_BAT.flatten()
     got_N = got_N[place_N[place_N < len(got_N)]]  # in the order of actions, as expected

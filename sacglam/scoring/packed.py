@@ -4,18 +4,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from safetensors.torch import load as parse_tensors
 from typing_extensions import override
 
 from sacglam.errors import DivergenceError, EngineError
-from sacglam.models.base import ACTOR, PackedLM
+from sacglam.models.adapter_bytes import from_bytes
 from sacglam.models.heads import PolicyHead
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import Engine
 from sacglam.types import Adapter, LogPolicy, Query
-
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""peft's name for the weights in an adapter's folder."""
 
 
 class PackedScorer:
@@ -80,7 +77,7 @@ class PackedEngine(Engine):
         Raises:
             EngineError: it belongs to another model or has another rank.
         """
-        given = parse_tensors(adapter.files[ADAPTER_WEIGHTS])
+        given = from_bytes(adapter.files)
         own = self._lm.adapter_parameters(ACTOR)
         if {name: t.shape for name, t in given.items()} != {name: p.shape for name, p in own.items()}:
             raise EngineError(

@@ -17,10 +17,9 @@ import torch
 from peft import PeftModel
 
 from sacglam.config import ModelConfig
-from sacglam.models.base import ACTOR
-from sacglam.models.causal import CausalLM
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
 from tests.integration import gpu_rank, rank
@@ -180,7 +179,7 @@ def scorer_of(folder: Path) -> PackedScorer:
     """A scorer over the base model with the adapter merged in by peft."""
     loaded = load_model(ModelConfig(), torch.device("cpu"))
     merged = PeftModel.from_pretrained(loaded.model, str(folder)).merge_and_unload()
-    lm = CausalLM(merged, lora_config(ModelConfig(), merged.config), [ACTOR])
+    lm = PackedLM(merged, lora_config(ModelConfig(), merged.config), [ACTOR])
     return PackedScorer(lm, QueryTokenizer(loaded.tokenizer, loaded.max_tokens), PolicyHead())
 
 

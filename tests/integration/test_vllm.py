@@ -25,9 +25,9 @@ from sacglam.build import build_model
 from sacglam.config import Config, PolicyConfig
 from sacglam.errors import DivergenceError, EngineError, SacglamError
 from sacglam.models.agent_model import AgentModel
-from sacglam.models.base import ACTOR
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_text
+from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.packed import PackedScorer
 from sacglam.scoring.vllm.engine import VllmEngine, best_strategy, vllm_engine

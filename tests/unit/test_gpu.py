@@ -20,8 +20,8 @@ from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models import causal
 from sacglam.models.agent_model import AgentModel
-from sacglam.models.base import ACTOR
 from sacglam.models.loading import load_model
+from sacglam.models.packed_lm import ACTOR
 from sacglam.models.packing import Packed
 from sacglam.prompt import query
 from sacglam.runtime.devices import resolve

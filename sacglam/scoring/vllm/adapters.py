@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from sacglam.errors import DivergenceError, EngineError
-from sacglam.scoring.packed import ADAPTER_WEIGHTS
+from sacglam.models.adapter_bytes import SETTINGS_FILE, WEIGHTS_FILE, from_bytes
 from sacglam.types import Adapter
 
-_REQUIRED = ("adapter_config.json", ADAPTER_WEIGHTS)
+_REQUIRED = (SETTINGS_FILE, WEIGHTS_FILE)
 
 
 def check(adapter: Adapter) -> None:
@@ -35,10 +34,10 @@ def check(adapter: Adapter) -> None:
     if paths:
         raise EngineError(f"expected the adapter's files by plain names, got {paths}")
     try:
-        tensors = safetensors.torch.load(adapter.files[ADAPTER_WEIGHTS])
+        tensors = from_bytes(adapter.files)
     except SafetensorError as error:
         raise EngineError(
-            f"expected adapter version {adapter.version} to hold tensors in {ADAPTER_WEIGHTS}, but it cannot be read: "
+            f"expected adapter version {adapter.version} to hold tensors in {WEIGHTS_FILE}, but it cannot be read: "
             f"{error}"
         ) from error
     # Of all values the smallest and largest: a NaN becomes both, and `isfinite` of every value takes six times as long.

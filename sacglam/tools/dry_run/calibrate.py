@@ -13,7 +13,6 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
-from sacglam.models.causal import CausalLM
 from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
 from sacglam.runtime.choice import RecordingScorer
@@ -157,7 +156,6 @@ def measure(config: Config, model: AgentModel, played: RandomRollout, display: D
     found = calibrate(config, model, played, display)
     if not config.model.cache_mib:
         return found
-    assert isinstance(model.lm, CausalLM)
     model.lm.frozen = None
     new, share = calibrate(config, model, played, display), new_share(config)
     return Calibration(new.scoring.mixed(share, found.scoring), new.update.mixed(share, found.update))

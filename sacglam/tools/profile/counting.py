@@ -17,12 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.config import Config, ModelConfig
-from sacglam.models.base import ACTOR, LMOutput, PackedLM
+from sacglam.models.architectures import architecture_of, decoder_of, encoder_of, output_layer_of
 from sacglam.models.layers import last_mlp_of, only_at
-from sacglam.models.loading import architecture_of, load_shape
-from sacglam.models.lora_lm import decoder_of, output_layer_of
+from sacglam.models.loading import load_shape
+from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
 from sacglam.models.packing import Packed, PackedCausal, PackedSeq2Seq
-from sacglam.models.seq2seq import encoder_of
 from sacglam.tools.profile.phases import Recorder, ordered, synchronise
 from sacglam.tools.profile.result import Floor, Work
 
@@ -149,7 +148,7 @@ def weightless(shape: PreTrainedConfig) -> PreTrainedModel:
 def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) -> float:
     """FLOP of one forward pass of a `weightless` model at a state of so many positions, `scored` of them scored.
 
-    A decoder's last MLP runs at the prompt's last position and at the actions' alone, as in `CausalLM`.
+    A decoder's last MLP runs at the prompt's last position and at the actions' alone, as in `PackedLM`.
     """
     output: Tensor = output_layer_of(base).weight
     assert isinstance(output, FakeTensor)

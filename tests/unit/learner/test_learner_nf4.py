@@ -13,7 +13,8 @@ from sacglam.config import Config, EnginesConfig
 from sacglam.config import load as load_config
 from sacglam.errors import ParityError
 from sacglam.learner.learner import Learner
-from sacglam.models.loading import BUILTIN, BUILTIN_T5, architecture_of
+from sacglam.models.architectures import architecture_of
+from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from sacglam.prompt import query
 from sacglam.runtime.devices import resolve
 from sacglam.runtime.engines import EngineGroup

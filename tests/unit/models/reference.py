@@ -29,10 +29,9 @@ from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
 from sacglam.config import CriticConfig
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
-from sacglam.models.base import ACTOR
+from sacglam.models.architectures import architecture_of
 from sacglam.models.heads import PolicyHead, QHeads
-from sacglam.models.loading import architecture_of
-from sacglam.models.lora_lm import LoraLM
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 
 VOCABULARY = 61
@@ -102,13 +101,13 @@ def lora(name: str = "llama") -> LoraConfig:
     return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type=task)
 
 
-def adapted(name: str, model: PreTrainedModel, adapters: Sequence[str] = (ACTOR,), **options: Any) -> LoraLM[Any]:
+def adapted(name: str, model: PreTrainedModel, adapters: Sequence[str] = (ACTOR,), **options: Any) -> PackedLM:
     """`model`, whose name in `CONFIGS` is `name`, behind the packed forward; its adapters as they are made."""
-    return architecture_of(model.config).lm(model, lora(name), adapters, **options)
+    return PackedLM(model, lora(name), adapters, **options)
 
 
 @torch.no_grad()
-def shake(lm: LoraLM[Any], adapters: Sequence[str]) -> None:
+def shake(lm: PackedLM, adapters: Sequence[str]) -> None:
     """Give every adapter weights of its own; B, which begins at zero, among them."""
     generator = torch.Generator().manual_seed(1)
     for adapter in adapters:
@@ -123,7 +122,7 @@ def tiny_lm(
     attention: str = "sdpa",
     bucket: int = 1,
     merged: bool = False,
-) -> LoraLM[Any]:
+) -> PackedLM:
     """A tiny model behind the packed forward, its adapters shaken."""
     lm = adapted(name, tiny_model(name, attention), adapters, bucket=bucket, merged=merged)
     shake(lm, adapters)
@@ -187,7 +186,7 @@ class Reference:
     def __init__(
         self,
         name: str,
-        lm: LoraLM[Any],
+        lm: PackedLM,
         adapters: Sequence[str] = (ACTOR,),
         base: PreTrainedModel | None = None,
     ) -> None:
@@ -214,7 +213,7 @@ class Reference:
         return Alone(torch.stack(log_probs), torch.stack(hidden), prompt_hidden[0])
 
     def gradients(self, adapter: str = ACTOR) -> dict[str, Tensor]:
-        """The LoRA gradients, by the names that `LoraLM.adapter_parameters` uses."""
+        """The LoRA gradients, by the names that `PackedLM.adapter_parameters` uses."""
         marker = f".{adapter}."
         return {
             n.replace(marker, "."): p.grad
@@ -223,7 +222,7 @@ class Reference:
         }
 
 
-def gradients(lm: LoraLM[Any], adapter: str = ACTOR) -> dict[str, Tensor]:
+def gradients(lm: PackedLM, adapter: str = ACTOR) -> dict[str, Tensor]:
     """The LoRA gradients of the packed model; parameters without one are left out."""
     return {n: p.grad for n, p in lm.adapter_parameters(adapter).items() if p.grad is not None}
 
@@ -240,7 +239,7 @@ def assert_same_gradients(
         assert (got[name] - value).norm().item() <= tolerance * size + rounding, name
 
 
-def assert_same_scores_and_gradients(lm: LoraLM[Any], reference: Reference, queries: list[TokenisedQuery]) -> None:
+def assert_same_scores_and_gradients(lm: PackedLM, reference: Reference, queries: list[TokenisedQuery]) -> None:
     """One packed pass over all of them against each action alone: log-probs, hidden states, and LoRA gradients."""
     output = lm.forward(lm.pack(queries))
     got, expected = torch.zeros(()), torch.zeros(())
@@ -259,7 +258,7 @@ def assert_same_scores_and_gradients(lm: LoraLM[Any], reference: Reference, quer
 
 
 def tiny_actor_critic(
-    lm: LoraLM[Any],
+    lm: PackedLM,
     backbone: Backbone,
     target_backbone: TargetBackbone = "adapter",
     critic_input: str = "observation_action",
@@ -287,7 +286,7 @@ def critic_config(
 
 
 def sac_batch(
-    lm: LoraLM[Any], lengths: Sequence[int] = (1, 1, 1)
+    lm: PackedLM, lengths: Sequence[int] = (1, 1, 1)
 ) -> tuple[SacBatch, list[TokenisedQuery], list[TokenisedQuery | None]]:
     """Three windows, the second terminal, with all steps learnt; their states, and those after each window."""
     states = ragged(3, [(3, 1, 5)[i % 3] for i in range(sum(lengths))])

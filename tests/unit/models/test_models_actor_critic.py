@@ -13,7 +13,7 @@ from sacglam.algos import math as equations
 from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
-from sacglam.models.base import ACTOR, CRITIC, target_of
+from sacglam.models.packed_lm import ACTOR, CRITIC, target_of
 from tests.unit.models.reference import (
     BOTH,
     adapted,

@@ -23,9 +23,8 @@ from transformers import (
 
 from sacglam.errors import ModelError
 from sacglam.models.agent_model import Backbone
-from sacglam.models.base import ACTOR, CRITIC
-from sacglam.models.causal import CausalLM
 from sacglam.models.loading import _checkpoint_layers
+from sacglam.models.packed_lm import ACTOR, CRITIC, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
     BOTH,
@@ -111,10 +110,15 @@ def _first_mlps(model: PreTrainedModel) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize(
-    ("lm_name", "backbone"),
-    [*itertools.product(BOTH, ["shared", "frozen", "separate"]), ("t5", "separate"), ("umt5", "separate")],
+    ("lm_name", "backbone", "merged"),
+    [
+        *itertools.product(BOTH, ["shared", "frozen", "separate"], [False]),
+        ("llama", "separate", True),
+        *itertools.product(["t5"], ["separate"], [False, True]),
+        ("umt5", "separate", False),
+    ],
 )
-def test_gradient_checkpointing_gives_the_same_gradients(lm_name: str, backbone: Backbone) -> None:
+def test_gradient_checkpointing_gives_the_same_gradients(lm_name: str, backbone: Backbone, merged: bool) -> None:
     names = adapters_of(backbone)
     outcomes = []
     for checkpointing in (False, True):
@@ -122,7 +126,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(lm_name: str, backbone:
         if checkpointing:
             _checkpoint_layers(base)
         calls = [_Calls(mlp) for mlp in _first_mlps(base)]
-        lm = adapted(lm_name, base, names)
+        lm = adapted(lm_name, base, names, merged=merged)
         shake(lm, names)
         model, heads, _ = tiny_actor_critic(lm, backbone)
         batch = sac_batch(lm)[0]
@@ -153,22 +157,15 @@ def test_checkpointing_switches_no_dropout_on(lm_name: str) -> None:
         assert torch.equal(lm.forward(packed).log_probs_BA, lm.forward(packed).log_probs_BA)
 
 
-def test_merged_and_checkpointing_exclude_each_other() -> None:
-    base = tiny_model("llama")
-    _checkpoint_layers(base)
-    with pytest.raises(ModelError, match=r"model\.lora\.merged and model\.gradient_checkpointing exclude each other"):
-        CausalLM(base, lora(), merged=True)
-
-
 def test_merging_into_bfloat16_weights_is_refused_since_it_loses_small_updates() -> None:
     with pytest.raises(ModelError, match=r"model\.lora\.merged and model\.dtype bfloat16 exclude each other"):
-        CausalLM(tiny_model("llama", dtype=torch.bfloat16), lora(), merged=True)
+        PackedLM(tiny_model("llama", dtype=torch.bfloat16), lora(), merged=True)
 
 
 def test_an_adapter_on_the_output_layer_is_refused() -> None:
     config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM")
     with pytest.raises(ModelError, match="names the output layer"):
-        CausalLM(tiny_model("mistral"), config)
+        PackedLM(tiny_model("mistral"), config)
 
 
 @pytest.mark.parametrize("lm_name", ["mistral", "t5", "flan"])
@@ -180,7 +177,7 @@ def test_all_linear_leaves_the_output_layer_out(lm_name: str) -> None:
 def test_an_adapter_on_the_embedding_is_refused(merged: bool) -> None:
     config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], task_type="CAUSAL_LM")
     with pytest.raises(ModelError, match=r"adapters need linear layers.*embed_tokens"):
-        CausalLM(tiny_model("mistral"), config, merged=merged)
+        PackedLM(tiny_model("mistral"), config, merged=merged)
 
 
 def test_merged_needs_one_matrix_a_layer() -> None:
@@ -188,7 +185,7 @@ def test_merged_needs_one_matrix_a_layer() -> None:
     mixture = MixtralConfig(vocab_size=32, num_key_value_heads=1, **shape)
     config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
     with pytest.raises(ModelError, match=r"merged needs linear layers.*experts.*several matrices"):
-        CausalLM(AutoModelForCausalLM.from_config(mixture), config, merged=True)
+        PackedLM(AutoModelForCausalLM.from_config(mixture), config, merged=True)
 
 
 def test_a_part_for_images_gets_no_adapter() -> None:
@@ -198,7 +195,7 @@ def test_a_part_for_images_gets_no_adapter() -> None:
     images = SiglipVisionConfig(hidden_size=16, image_size=28, patch_size=14, **shape)
     both = Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4)
     config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
-    lm = CausalLM(AutoModelForCausalLM.from_config(both), config)
+    lm = PackedLM(AutoModelForCausalLM.from_config(both), config)
     query = TokenisedQuery(np.arange(5), (np.arange(1, 3), np.arange(4)))
     lm.forward(lm.pack([query])).log_probs_BA.sum().backward()
     parameters = lm.adapter_parameters(ACTOR)
@@ -209,7 +206,7 @@ def test_a_part_for_images_gets_no_adapter() -> None:
 def test_targets_that_do_not_exist() -> None:
     config = LoraConfig(r=2, target_modules=["nowhere"], task_type="CAUSAL_LM")
     with pytest.raises(ModelError, match=r"no adapter fits model\.lora\.targets.*nowhere"):
-        CausalLM(tiny_model("llama"), config)
+        PackedLM(tiny_model("llama"), config)
 
 
 @pytest.mark.parametrize("merged", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,8 @@ from torch._dynamo.utils import counters
 from sacglam.build import build_model
 from sacglam.config import load, parse
 from sacglam.errors import ConfigError, ModelError
-from sacglam.models.base import ACTOR
 from sacglam.models.loading import _checkpoint_layers
-from sacglam.models.lora_lm import LoraLM
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import adapted, assert_same_gradients, gradients, ragged, shake, tiny_lm, tiny_model
 
@@ -59,7 +57,7 @@ def test_compiled_layers_score_and_learn_as_plain_ones_in_few_graphs(
     assert counters["stats"]["unique_graphs"] == graphs
 
 
-def _learnt(lm: LoraLM[Any], states: list[TokenisedQuery]) -> Tensor:
+def _learnt(lm: PackedLM, states: list[TokenisedQuery]) -> Tensor:
     output = lm.forward(lm.pack(states))
     (output.log_probs_BA.exp() * output.lengths_BA).sum().backward()
     return output.log_probs_BA.detach()

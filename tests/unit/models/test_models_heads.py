@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sacglam.errors import ModelError
-from sacglam.models.base import LMOutput
 from sacglam.models.heads import PolicyHead, QHeads, mlp
+from sacglam.models.packed_lm import LMOutput
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import critic_config, tiny_lm
 

@@ -18,10 +18,9 @@ from transformers import PreTrainedModel
 
 from sacglam.config import LoraSettings, ModelConfig, parse
 from sacglam.errors import ConfigError, ModelError
-from sacglam.models.base import ACTOR
-from sacglam.models.causal import CausalLM
+from sacglam.models.architectures import decoder_of
 from sacglam.models.loading import _checkpoint_layers, lora_config
-from sacglam.models.lora_lm import decoder_of
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing import distinct
 from sacglam.models.packing_check import check_frozen
 from tests.unit.models.reference import (
@@ -53,18 +52,18 @@ def lean_lm(
     adapters: tuple[str, ...] = (ACTOR,),
     checkpointing: bool = False,
     **options: Any,
-) -> CausalLM:
+) -> PackedLM:
     """A tiny model of four layers with adapters on the last of them."""
     base = deep_model(name)
     if checkpointing:
         _checkpoint_layers(base)
     chosen = ModelConfig(name=name, lora=LoraSettings(rank=4, alpha=8.0, layers=adapted))
-    lm = CausalLM(base, lora_config(chosen, base.config), adapters, **options)
+    lm = PackedLM(base, lora_config(chosen, base.config), adapters, **options)
     shake(lm, adapters)
     return lm
 
 
-def layers_of(lm: CausalLM) -> nn.ModuleList:
+def layers_of(lm: PackedLM) -> nn.ModuleList:
     [found] = [child for child in decoder_of(lm._model).children() if isinstance(child, nn.ModuleList)]
     return found
 
@@ -107,7 +106,7 @@ def test_nothing_below_the_first_adapted_layer_has_a_graph_or_runs_again(checkpo
 
 
 def test_all_layers_by_their_number_are_all_layers() -> None:
-    every, named = (lean_lm(adapted=LAYERS), CausalLM(deep_model(), lora_config(ModelConfig(), deep_model().config)))
+    every, named = (lean_lm(adapted=LAYERS), PackedLM(deep_model(), lora_config(ModelConfig(), deep_model().config)))
     assert every.adapter_parameters(ACTOR).keys() == named.adapter_parameters(ACTOR).keys()
 
 
@@ -120,7 +119,7 @@ def test_layers_that_are_not_there() -> None:
         parse({"model": {"lora": {"targets": ".*proj", "layers": 1}}})
 
 
-def keeping(limit_bytes: int = 1 << 20, **options: Any) -> CausalLM:
+def keeping(limit_bytes: int = 1 << 20, **options: Any) -> PackedLM:
     lm = lean_lm(**options)
     lm.keep_frozen(limit_bytes)
     check_frozen(lm, "tiny")
@@ -167,7 +166,7 @@ def test_what_is_kept_is_not_computed_again() -> None:
 STATES = [query for seed in range(4) for query in ragged(seed)]
 
 
-def kept_of(lm: CausalLM, batch: Sequence[int]) -> list[Tensor]:
+def kept_of(lm: PackedLM, batch: Sequence[int]) -> list[Tensor]:
     """The frozen layers' output at each state's tokens, as a packed batch has it."""
     queries = [STATES[i] for i in batch]
     packed, (_, row_B) = lm.pack(queries), distinct(queries)
@@ -176,7 +175,7 @@ def kept_of(lm: CausalLM, batch: Sequence[int]) -> list[Tensor]:
 
 
 @pytest.fixture(scope="module")
-def small() -> tuple[CausalLM, list[Tensor]]:
+def small() -> tuple[PackedLM, list[Tensor]]:
     lm = keeping()
     return lm, [kept_of(lm, [i])[0] for i in range(len(STATES))]
 
@@ -187,7 +186,7 @@ def small() -> tuple[CausalLM, list[Tensor]]:
     limit=st.integers(0, 20_000),
 )
 def test_memory_is_bounded_and_neither_the_limit_nor_the_batch_changes_a_bit(
-    small: tuple[CausalLM, list[Tensor]], batches: list[list[int]], limit: int
+    small: tuple[PackedLM, list[Tensor]], batches: list[list[int]], limit: int
 ) -> None:
     lm, alone_I = small
     lm.keep_frozen(limit)

@@ -45,19 +45,16 @@ from transformers import (
 
 from sacglam.config import LoraSettings, ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.base import ACTOR
-from sacglam.models.causal import CausalLM
+from sacglam.models.architectures import DecoderOnly, EncoderDecoder
 from sacglam.models.loading import (
     ANY_LENGTH,
     BUILTIN,
-    DECODER_ONLY,
-    ENCODER_DECODER,
     _max_tokens,
     load_model,
     lora_config,
 )
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing_check import check_packing
-from sacglam.models.seq2seq import logit_scale
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import CONFIGS, PACKED, SEQ2SEQ, alone, ragged, tiny_model
 
@@ -126,7 +123,7 @@ def test_bfloat16(folder: Path) -> None:
 
 def test_the_built_in_model() -> None:
     loaded = load_model(ModelConfig(), CPU)
-    assert loaded.architecture is DECODER_ONLY
+    assert loaded.architecture is DecoderOnly
     assert loaded.model.config.model_type == "llama"
     assert loaded.max_tokens == loaded.model.config.max_position_embeddings
     assert len(loaded.tokenizer) <= loaded.model.config.vocab_size
@@ -142,7 +139,7 @@ def test_gradient_checkpointing_is_on_and_dropout_off(folder: Path) -> None:
 def test_the_adapter_settings_arrive(folder: Path) -> None:
     settings = ModelConfig(name=str(folder), lora=LoraSettings(rank=3, alpha=7.5, targets=["q_proj", "o_proj"]))
     loaded = load_model(settings, CPU)
-    lm = CausalLM(loaded.model, lora_config(settings, loaded.config))
+    lm = PackedLM(loaded.model, lora_config(settings, loaded.config))
     parameters = lm.adapter_parameters(ACTOR)
     assert {name.split(".")[-3] for name in parameters} == {"q_proj", "o_proj"}
     assert {min(p.shape) for p in parameters.values()} == {3}
@@ -211,12 +208,12 @@ def test_a_t5_of_a_local_folder(name: str, attention: str, dtype: str, tmp_path:
     tokenizer.save_pretrained(tmp_path)
     settings = ModelConfig(name=str(tmp_path), attention=attention, dtype=dtype)  # type: ignore[arg-type]
     loaded = load_model(settings, CPU)
-    assert loaded.architecture is ENCODER_DECODER
+    assert loaded.architecture is EncoderDecoder
     assert loaded.max_tokens == ANY_LENGTH
-    assert logit_scale(loaded.model) == logit_scale(base)
+    assert EncoderDecoder(loaded.model).logit_scale() == EncoderDecoder(base).logit_scale()
     head, own = loaded.model.get_output_embeddings().weight, base.get_output_embeddings().weight
     assert torch.equal(head, own.to(head.dtype))  # an output layer that is not the embedding stays another
-    lm = loaded.architecture.lm(loaded.model, lora_config(settings, loaded.config))
+    lm = PackedLM(loaded.model, lora_config(settings, loaded.config))
     assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
 
 
@@ -359,7 +356,7 @@ def test_a_window_that_counts_the_tokens_of_other_actions_is_refused() -> None:
 )
 @torch.no_grad()
 def test_scores_are_right_up_to_the_longest_query_of_a_model_with_a_window(config: PreTrainedConfig) -> None:
-    lm = CausalLM(_random(config), lora_config(ModelConfig(), config))
+    lm = PackedLM(_random(config), lora_config(ModelConfig(), config))
     plain, rng, longest = _random(config), np.random.default_rng(0), _max_tokens(config)
     assert longest == 32
     # The first query's last actions begin far beyond the window; in the second one's row, its few tokens are padded.

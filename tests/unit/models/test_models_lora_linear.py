@@ -11,8 +11,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sacglam.models.lora_linear import convert_once
-from sacglam.models.lora_lm import add_adapters
+from sacglam.models.lora import add_adapters, convert_once
 
 Layers = tuple[nn.Module, nn.Module]
 EPS = torch.finfo(torch.bfloat16).eps
@@ -34,7 +33,7 @@ def layers(dtype: torch.dtype, bias: bool = True) -> Layers:
     """A layer as sacglam adapts it and as peft does, with equal weights and adapters."""
     generator = torch.Generator().manual_seed(0)
     found = []
-    for adapt in (lambda model, config: add_adapters(model, config, ["default"])[0], get_peft_model):
+    for adapt in (lambda model, config: add_adapters(model, config, ["default"]), get_peft_model):
         torch.manual_seed(0)
         config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"])
         found.append(adapt(_Model(bias).to(dtype).requires_grad_(False), config).base_model.model.q_proj)

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.base import ACTOR
 from sacglam.models.loading import BUILTIN, load_model
 from sacglam.models.nf4 import plain_weights, scales, wrong_shapes
+from sacglam.models.packed_lm import ACTOR
 from tests.unit.models.reference import (
     BOTH,
     Reference,

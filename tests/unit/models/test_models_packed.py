@@ -12,8 +12,8 @@ from sacglam.algos.sac import SacConfig
 from sacglam.errors import ModelError
 from sacglam.models.actor_critic import TargetBackbone
 from sacglam.models.agent_model import Backbone
-from sacglam.models.base import ACTOR, CRITIC, target_of
 from sacglam.models.heads import QHeads
+from sacglam.models.packed_lm import ACTOR, CRITIC, target_of
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
     BOTH,

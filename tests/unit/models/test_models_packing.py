@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacglam.models.packing import additive, attention_mask, pack
+from sacglam.models.packing import additive, attention_mask, pack_causal
 from sacglam.models.tokens import TokenisedQuery
 
 #              prompt       actions
@@ -18,7 +18,7 @@ QUERIES = [
 
 
 def test_the_layout_of_two_ragged_rows() -> None:
-    packed = pack(QUERIES)
+    packed = pack_causal(QUERIES)
     assert packed.ids_BS.tolist() == [[11, 12, 13, 1, 2, 3], [21, 4, 5, 6, 0, 0]]
     assert packed.positions_BS.tolist() == [[0, 1, 2, 3, 4, 3], [0, 1, 2, 3, 0, 0]]
     assert packed.end_BS.tolist() == [[6, 6, 6, 5, 5, 6], [4, 4, 4, 4, 5, 6]]
@@ -38,7 +38,7 @@ def test_the_layout_of_two_ragged_rows() -> None:
 
 def test_actions_share_the_tokens_with_which_they_begin() -> None:
     actions = ([7, 8, 6], [5], [7, 9], [7])  # in the row: 5 | 7 | 8 6 | 9
-    packed = pack([TokenisedQuery(np.array([11, 12]), tuple(map(np.array, actions))), QUERIES[1]])
+    packed = pack_causal([TokenisedQuery(np.array([11, 12]), tuple(map(np.array, actions))), QUERIES[1]])
     assert packed.ids_BS.tolist() == [[11, 12, 5, 7, 8, 6, 9], [21, 4, 5, 6, 0, 0, 0]]
     assert packed.positions_BS.tolist() == [[0, 1, 2, 2, 3, 4, 3], [0, 1, 2, 3, 0, 0, 0]]
     assert packed.end_BS.tolist() == [[7, 7, 3, 7, 6, 6, 7], [4, 4, 4, 4, 5, 6, 7]]
@@ -54,7 +54,9 @@ def test_actions_share_the_tokens_with_which_they_begin() -> None:
 
 
 def test_without_sharing_actions_keep_their_order() -> None:
-    packed = pack([TokenisedQuery(np.array([11]), (np.array([7, 8]), np.array([5]), np.array([7])))], share=False)
+    packed = pack_causal(
+        [TokenisedQuery(np.array([11]), (np.array([7, 8]), np.array([5]), np.array([7])))], share=False
+    )
     assert packed.ids_BS.tolist() == [[11, 7, 8, 5, 7]]
     assert packed.end_BS.tolist() == [[5, 3, 3, 4, 5]]
     assert packed.last_row_BA.tolist() == [[2, 3, 4]]
@@ -63,7 +65,7 @@ def test_without_sharing_actions_keep_their_order() -> None:
 @given(st.lists(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=6), min_size=1))
 def test_each_token_sees_its_own_action_and_no_other(rows: list[list[list[int]]]) -> None:
     queries = [TokenisedQuery(np.array([9, 8]), tuple(map(np.array, actions))) for actions in rows]
-    packed = pack(queries)
+    packed = pack_causal(queries)
     mask_BSS = attention_mask(packed.end_BS)[:, 0]
     length = packed.ids_BS.shape[1]
     for b, actions in enumerate(rows):
@@ -78,16 +80,16 @@ def test_each_token_sees_its_own_action_and_no_other(rows: list[list[list[int]]]
 
 
 def test_the_bucket_pads_on_the_right() -> None:
-    plain, bucketed = pack(QUERIES), pack(QUERIES, bucket=8)
+    plain, bucketed = pack_causal(QUERIES), pack_causal(QUERIES, bucket=8)
     assert bucketed.ids_BS.shape == (2, 8)
     assert bucketed.ids_BS[:, :6].tolist() == plain.ids_BS.tolist()
     assert bucketed.end_BS[:, 6:].tolist() == [[7, 8], [7, 8]]
     assert bucketed.prompt_row_B.tolist() == [2, 8]
-    assert pack(QUERIES, bucket=6).ids_BS.shape == (2, 6)  # a full bucket gets no other
+    assert pack_causal(QUERIES, bucket=6).ids_BS.shape == (2, 6)  # a full bucket gets no other
 
 
 def test_who_sees_whom() -> None:
-    mask = attention_mask(pack(QUERIES).end_BS)
+    mask = attention_mask(pack_causal(QUERIES).end_BS)
     assert mask.shape == (2, 1, 6, 6)
     assert mask.dtype == torch.bool
     rows = [["".join("x" if seen else "." for seen in row) for row in sheet.tolist()] for sheet in mask[:, 0]]

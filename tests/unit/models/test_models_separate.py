@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,11 +10,10 @@ from transformers import PreTrainedModel
 
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
-from sacglam.models.base import ACTOR
-from sacglam.models.lora_lm import LoraLM
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from tests.unit.models.reference import assert_same_gradients, gradients, lora, ragged, shake, tiny_lm, tiny_model
 
-REFERENCES: dict[str, tuple[str, Callable[[PreTrainedModel], LoraLM[Any]]]] = {
+REFERENCES: dict[str, tuple[str, Callable[[PreTrainedModel], PackedLM]]] = {
     "plain": ("qwen2", lambda model: SeparateLM(model, lora(), [ACTOR], lean=False)),
     "lean": ("qwen2", lambda model: SeparateLM(model, lora(), [ACTOR], lean=True)),
     "encoded for each action": ("t5", lambda model: SeparateSeq2SeqLM(model, lora("t5"), [ACTOR], once=False)),

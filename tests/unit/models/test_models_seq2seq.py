@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from sacglam.errors import ModelError
-from sacglam.models.base import ACTOR
+from sacglam.models.architectures import EncoderDecoder, start_token
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing import PackedSeq2Seq, attention_mask, pack_seq2seq
-from sacglam.models.seq2seq import Seq2SeqLM, logit_scale, start_token
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import SEQ2SEQ, lora, ragged, tiny_lm, tiny_model
 
@@ -64,9 +64,8 @@ def test_who_sees_whom() -> None:
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_all_start_tokens_of_a_state_have_read_the_same(name: str) -> None:
     lm = tiny_lm(name)
-    assert isinstance(lm, Seq2SeqLM)
     packed = lm.pack(ragged(counts=[5]))
-    hidden_SH = lm._hidden(packed, ACTOR)[0]
+    hidden_SH = lm.architecture.hidden(packed)[0]
     starts_AH = hidden_SH[[0, *(packed.end_BS[0].diff().nonzero()[:, 0] + 1).tolist()]]
     assert starts_AH.shape[0] == 5
     torch.testing.assert_close(starts_AH, starts_AH[:1].expand_as(starts_AH), atol=2e-6, rtol=0)
@@ -87,7 +86,7 @@ def test_what_stands_in_the_prompts_padding_does_not_matter() -> None:
 
 def test_the_prompt_is_read_once_and_its_keys_are_made_once() -> None:
     base = tiny_model("t5")
-    lm = Seq2SeqLM(base, lora("t5"))
+    lm = PackedLM(base, lora("t5"))
     [query] = ragged(counts=[5])
     rows: list[tuple[str, int]] = []
 
@@ -112,7 +111,7 @@ def test_adapters_are_on_encoder_decoder_and_cross_attention(name: str) -> None:
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_the_scale_before_the_output_layer(name: str) -> None:
     model = tiny_model(name)
-    assert logit_scale(model) == (32**-0.5 if name in ("t5", "umt5") else 1.0)
+    assert EncoderDecoder(model).logit_scale() == (32**-0.5 if name in ("t5", "umt5") else 1.0)
     assert not model.lm_head._forward_pre_hooks
     assert not model.decoder._forward_hooks
 
@@ -121,7 +120,7 @@ def test_the_critic_reads_the_hidden_state_before_that_scale() -> None:
     lm = tiny_lm("t5")
     packed = lm.pack(ragged(counts=[2]))
     output = lm.forward(packed)
-    assert torch.equal(output.action_hidden_BAH[0, 0], lm._hidden(packed, ACTOR)[0, packed.last_row_BA[0, 0]])
+    assert torch.equal(output.action_hidden_BAH[0, 0], lm.architecture.hidden(packed)[0, packed.last_row_BA[0, 0]])
     logits_V: Tensor = 32**-0.5 * output.prompt_hidden_BH[0] @ tiny_model("t5").lm_head.weight.T
     first = torch.log_softmax(logits_V, dim=-1)[packed.token_id_N[0]]
     one_token = TokenisedQuery(ragged(counts=[2])[0].prompt, (packed.token_id_N[:1].numpy(),))
@@ -132,7 +131,7 @@ def test_decoding_begins_with_the_padding_token() -> None:
     config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, pad_token_id=5)
     assert start_token(config) == 5
     model = T5ForConditionalGeneration(config).requires_grad_(False).eval()
-    assert Seq2SeqLM(model, lora("t5")).pack(QUERIES).ids_BS[0].tolist() == [5, 1, 2, 5, 3]
+    assert PackedLM(model, lora("t5")).pack(QUERIES).ids_BS[0].tolist() == [5, 1, 2, 5, 3]
     config.update({"decoder_start_token_id": 0})  # as MADLAD-400, whose padding token is 1
     assert start_token(config) == 0
     with pytest.raises(ModelError, match="expected decoder_start_token_id in this t5's config"):

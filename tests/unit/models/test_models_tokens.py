@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from sacglam.config import LoraSettings, ModelConfig, PromptConfig
 from sacglam.errors import ModelError
 from sacglam.models import tokens
-from sacglam.models.causal import CausalLM
 from sacglam.models.loading import BUILTIN, load_model, lora_config
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import Prompt, query
 from sacglam.types import Observation, Query
@@ -267,6 +267,6 @@ def test_packed_scores_with_chat_and_history_equal_separate_sequences() -> None:
             log_p = loaded.model(input_ids=ids).logits[0].log_softmax(-1)
             places = range(len(q.prompt), ids.shape[1])
             expected.append(sum(float(log_p[i - 1, ids[0, i]]) for i in places))
-    lm = CausalLM(loaded.model, lora_config(settings, loaded.config), ["default"])
+    lm = PackedLM(loaded.model, lora_config(settings, loaded.config), ["default"])
     found = lm.forward(lm.pack(tokenised)).log_probs_BA
     torch.testing.assert_close(found.flatten(), torch.tensor(expected), atol=1e-4, rtol=0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.models.base import ACTOR, PackedLM
 from sacglam.models.heads import PolicyHead
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer

@@ -15,10 +15,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfi
 from sacglam import config as configuration
 from sacglam.clock import PhaseClock
 from sacglam.config import ModelConfig
-from sacglam.models.base import ACTOR, PackedLM
-from sacglam.models.causal import CausalLM
 from sacglam.models.loading import load_model, lora_config
-from sacglam.models.seq2seq import Seq2SeqLM
+from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.tools.profile.counting import (
     PassCounter,
@@ -70,17 +68,17 @@ ALIKE = [states(20, 3, 2, 5, 4, first=first) for first in range(1, 7)]
 RAGGED = [states(5, 3, 1, 2), states(9, 4)]
 
 
-def llama(attention: str = "sdpa", *, merged: bool = False, bucket: int = 1) -> CausalLM:
+def llama(attention: str = "sdpa", *, merged: bool = False, bucket: int = 1) -> PackedLM:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LLAMA, attn_implementation=attention).requires_grad_(False).eval()
     lora = LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-    return CausalLM(model, lora, bucket=bucket, merged=merged)
+    return PackedLM(model, lora, bucket=bucket, merged=merged)
 
 
-def t5() -> Seq2SeqLM:
+def t5() -> PackedLM:
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_config(T5, attn_implementation="eager").requires_grad_(False).eval()
-    return Seq2SeqLM(model, LoraConfig(r=RANK, target_modules="all-linear", task_type="SEQ_2_SEQ_LM"))
+    return PackedLM(model, LoraConfig(r=RANK, target_modules="all-linear", task_type="SEQ_2_SEQ_LM"))
 
 
 class Counted:
@@ -158,7 +156,7 @@ def test_the_backward_pass_belongs_to_the_forward_pass_before_it(attention: str)
 def test_a_base_in_4_bits_counts_as_what_it_multiplies() -> None:
     pytest.importorskip("bitsandbytes")
     plain, packed = (
-        Counted(CausalLM(loaded.model, lora_config(settings, loaded.config)), settings)
+        Counted(PackedLM(loaded.model, lora_config(settings, loaded.config)), settings)
         for settings in (ModelConfig(), ModelConfig(quantize="nf4"))
         for loaded in [load_model(settings, torch.device("cpu"))]
     )

@@ -1,0 +1,177 @@
+"""The two kinds of language model, and how each packs queries and reads them.
+
+A decoder-only model reads one sequence `[prompt | actions]`. An encoder-decoder of the T5 family reads the prompt once
+in its encoder, and its decoder reads all actions as `[start a1 | start a2 | ...]` under a block-diagonal causal mask.
+T5's position bias depends only on the distance of two positions, so a block is decoded as if it were alone, without any
+change to the model, and each layer projects the encoder's states to keys and values once for all actions.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from typing_extensions import override
+
+from sacglam.errors import ModelError
+from sacglam.models.packing import (
+    Packed,
+    PackedCausal,
+    PackedSeq2Seq,
+    additive,
+    attention_mask,
+    pack_causal,
+    pack_seq2seq,
+)
+from sacglam.models.tokens import TokenisedQuery
+
+T5_FAMILY = ("t5", "mt5", "umt5")
+"""Model types whose decoder only knows distances of positions. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
+
+
+class Architecture(ABC):
+    """What one kind of language model needs for a packed forward pass."""
+
+    auto: ClassVar[type[AutoModelForCausalLM] | type[AutoModelForSeq2SeqLM]]
+    """transformers' class that loads it."""
+    task: ClassVar[Literal["CAUSAL_LM", "SEQ_2_SEQ_LM"]]
+    """peft's name of the kind."""
+    prompt_eos: ClassVar[bool]
+    """Whether a prompt ends in the end-of-sequence token."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+
+    @abstractmethod
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
+        """Queries in this kind's layout, on the CPU, padded to a multiple of `bucket` positions."""
+
+    @abstractmethod
+    def hidden(self, packed: Any) -> Tensor:
+        """The last layer's hidden states (B, S, H) at the positions of `packed.ids_BS`."""
+
+    @property
+    def stacks(self) -> Sequence[nn.Module]:
+        """The parts of the model that `hidden` runs."""
+        return [decoder_of(self.model)]
+
+    def logit_scale(self) -> float:
+        """The factor that multiplies hidden states on their way to the output layer."""
+        return 1.0
+
+
+class DecoderOnly(Architecture):
+    """Any transformers decoder whose attention respects the given mask and positions.
+
+    There is no list of such models: `sacglam.models.packing_check.check_packing` tries whether one is.
+    """
+
+    auto, task, prompt_eos = AutoModelForCausalLM, "CAUSAL_LM", False
+
+    @override
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
+        return pack_causal(queries, bucket)
+
+    @override
+    def hidden(self, packed: PackedCausal) -> Tensor:
+        mask = additive(attention_mask(packed.end_BS), self.model.dtype)
+        inputs = {"input_ids": packed.ids_BS, "position_ids": packed.positions_BS, "attention_mask": mask}
+        hidden_BSH: Tensor = decoder_of(self.model)(**inputs, use_cache=False).last_hidden_state
+        return hidden_BSH
+
+
+class EncoderDecoder(Architecture):
+    """T5, Flan-T5, mT5, UMT5 and UL2.
+
+    The critic reads the decoder's last hidden state at an action's last token. `prompt_hidden_BH` is that of the first
+    position: the start token, which has read the prompt through cross-attention and no action.
+    """
+
+    # T5 has never read an input without a final </s>. Our choice: the authors' later code leaves it out.
+    auto, task, prompt_eos = AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM", True
+
+    @override
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedSeq2Seq:
+        return pack_seq2seq(queries, start_token(self.model.config), bucket)
+
+    @override
+    def hidden(self, packed: PackedSeq2Seq) -> Tensor:
+        def prompt_mask(queries: Tensor) -> Tensor:
+            # In four dimensions: of a mask in two, transformers asks the device whether it hides anything.
+            return additive(packed.prompt_mask_BP[:, None, None].expand(-1, 1, queries.shape[1], -1), self.model.dtype)
+
+        ids_BP, ids_BS = packed.prompt_ids_BP, packed.ids_BS
+        encoded = encoder_of(self.model)(input_ids=ids_BP, attention_mask=prompt_mask(ids_BP))
+        hidden_BSH: Tensor = decoder_of(self.model)(
+            input_ids=ids_BS,
+            attention_mask=additive(attention_mask(packed.end_BS), self.model.dtype),
+            encoder_hidden_states=encoded.last_hidden_state,
+            encoder_attention_mask=prompt_mask(ids_BS),
+            use_cache=False,
+        ).last_hidden_state
+        return hidden_BSH
+
+    @property
+    @override
+    def stacks(self) -> Sequence[nn.Module]:
+        return [encoder_of(self.model), decoder_of(self.model)]
+
+    @override
+    @torch.no_grad()
+    def logit_scale(self) -> float:
+        """T5 shares the output layer's weights with the embedding and multiplies by d_model ** -0.5. Its successors do
+        not, and each of the three implementations states this differently, so the output layer's input is observed.
+        """
+        inputs: list[Tensor] = []
+        hidden: list[Tensor] = []
+        head, decoder = output_layer_of(self.model), decoder_of(self.model)
+        handles = [
+            head.register_forward_pre_hook(lambda module, args: inputs.append(args[0])),
+            decoder.register_forward_hook(lambda module, args, output: hidden.append(output.last_hidden_state)),
+        ]
+        token = torch.tensor([[start_token(self.model.config)]], device=self.model.device)
+        try:
+            self.model(input_ids=token, decoder_input_ids=token, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return 1.0 if torch.equal(inputs[0], hidden[0]) else float(self.model.config.d_model) ** -0.5
+
+
+def architecture_of(config: PreTrainedConfig) -> type[Architecture]:
+    """The kind of model that a transformers configuration describes."""
+    return EncoderDecoder if config.is_encoder_decoder else DecoderOnly
+
+
+def start_token(config: PreTrainedConfig) -> int:
+    """The token that decoding starts with: `decoder_start_token_id`, in most of the T5 family the padding token.
+
+    Raises:
+        ModelError: the configuration has neither.
+    """
+    start = config.to_dict().get("decoder_start_token_id")
+    if start is None and config.pad_token_id is None:
+        raise ModelError(
+            f"expected decoder_start_token_id in this {config.model_type}'s config.json, with which its decoder starts"
+        )
+    return int(config.pad_token_id if start is None else start)
+
+
+def encoder_of(model: PreTrainedModel) -> nn.Module:
+    """The part that reads the prompt."""
+    encoder: nn.Module = model.get_encoder()
+    return encoder
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """The model without its output layer and, in an encoder-decoder, without its encoder."""
+    decoder: nn.Module = model.get_decoder()
+    return decoder
+
+
+def output_layer_of(model: PreTrainedModel) -> nn.Linear:
+    """The layer from hidden states to logits."""
+    layer: nn.Linear = model.get_output_embeddings()
+    return layer

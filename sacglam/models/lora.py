@@ -1,0 +1,165 @@
+"""LoRA layers around a frozen model's linear ones, by two ways of computing the same function."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import Linear, LoraLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+from typing_extensions import override
+
+from sacglam.errors import ModelError
+
+_copies: ContextVar[dict[int, Tensor] | None] = ContextVar("copies", default=None)
+
+
+@contextmanager
+def convert_once() -> Iterator[None]:
+    """Convert each A and B once for all forward passes of the `with` block, in which no weight may change.
+
+    On a GPU each conversion is a kernel: 336 in every pass through Qwen2.5-0.5B.
+    """
+    token = _copies.set({})
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
+
+class _Converted(torch.autograd.Function):
+    """A copy of a weight in another type, through which the weight gets its gradient."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return copy.view_as(copy)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None
+
+
+def _in_type(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    if torch.compiler.is_compiling():  # compiled layers convert inside their own kernels
+        return weight.to(dtype)
+    copies = _copies.get()
+    if copies is None or weight.dtype == dtype:
+        return weight.to(dtype)
+    if id(weight) not in copies:  # the same parameter at any stage of ZeRO, whose layer has gathered it
+        copies[id(weight)] = weight.detach().to(dtype)
+    copy = copies[id(weight)]
+    return _Converted.apply(weight, copy) if torch.is_grad_enabled() else copy  # type: ignore[no-untyped-call]
+
+
+class _Down(nn.Linear):
+    """A x in the type of x, whatever A's."""
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, _in_type(self.weight, x.dtype))
+
+
+class _Up(nn.Linear):
+    """y + s B h, into `y`'s own memory where `y` is given: then one kernel, which reads y once and writes it once."""
+
+    @override
+    def forward(self, h_XR: Tensor, y: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        weight = _in_type(self.weight, h_XR.dtype)
+        return F.linear(h_XR, weight) if y is None else y.addmm_(h_XR, weight.T, alpha=scale)
+
+
+class LoraLinear(Linear):  # type: ignore[misc]  # peft has no types
+    """y = W x + s B (A x), its products in the type of x; A and B stay float32, as do their gradients and moments.
+
+    peft multiplies in the type of A and B. On a GPU these float32 products and the conversions around them would take
+    as long as the base model. In float32 this is peft's own forward, to the last bit. The parameters and their names
+    are peft's.
+    """
+
+    @override
+    def update_layer(self, adapter_name: str, *args: Any, **kwargs: Any) -> None:
+        super().update_layer(adapter_name, *args, **kwargs)
+        # Modules of their own, which are called: see `Backend`.
+        self.lora_A[adapter_name].__class__ = _Down
+        self.lora_B[adapter_name].__class__ = _Up
+
+    @override
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if x.dtype == torch.float32:
+            y: Tensor = super().forward(x, *args, **kwargs)
+            return y
+        [adapter] = self.active_adapters
+        x_XI = x.flatten(0, -2)
+        y_XO: Tensor = self.base_layer(x_XI)
+        y_XO = self.lora_B[adapter](self.lora_A[adapter](x_XI), y_XO, self.scaling[adapter])
+        return y_XO.view(*x.shape[:-1], -1)
+
+
+class MergedLinear(Linear):  # type: ignore[misc]
+    """y = (W + s B A) x, the same function: faster where x is hardly wider than the adapter's rank.
+
+    Never for a large model, since every pass computes the sum again.
+    """
+
+    def __init__(self, base_layer: nn.Module, adapter_name: str, config: LoraConfig, **kwargs: Any) -> None:
+        config.fan_in_fan_out = isinstance(base_layer, Conv1D)  # which holds W transposed
+        super().__init__(base_layer, adapter_name, config=config, **kwargs)
+
+    @override
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        [adapter] = self.active_adapters
+        down, up, base = self.lora_A[adapter].weight, self.lora_B[adapter].weight, self.base_layer
+        left, right = (down.T, up.T) if self.fan_in_fan_out else (up, down)
+        # Summed in the adapter's precision.
+        weight = torch.addmm(base.weight.to(up.dtype), left, right, alpha=self.scaling[adapter]).to(base.weight.dtype)
+        return F.linear(x, weight.T if self.fan_in_fan_out else weight, base.bias)
+
+
+def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str], merged: bool = False) -> PeftModel:
+    """Insert LoRA layers into `model`, in place: one adapter for each of `names`, all equal, each to be trained.
+
+    Raises:
+        ModelError: no layer fits `lora.target_modules`, or one that does can have no adapter.
+    """
+    lora._register_custom_module({nn.Linear: MergedLinear, Conv1D: MergedLinear} if merged else {nn.Linear: LoraLinear})
+    try:
+        peft_model = get_peft_model(model, lora, adapter_name=names[0])
+    except ValueError as error:
+        raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
+    assert isinstance(peft_model, PeftModel)
+    _check_layers(model, names[0], merged)
+    for name in names[1:]:
+        peft_model.add_adapter(name, lora)
+    first = adapter_parameters(peft_model, names[0])
+    for name in names[1:]:
+        for key, parameter in adapter_parameters(peft_model, name).items():
+            parameter.data.copy_(first[key])
+            parameter.requires_grad_(True)  # peft froze it
+    return peft_model
+
+
+def adapter_parameters(peft_model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:
+    """The weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
+    marker = f".{adapter}."
+    return {n.replace(marker, "."): p for n, p in peft_model.named_parameters() if "lora_" in n and marker in n}
+
+
+def _check_layers(model: PreTrainedModel, adapter: str, merged: bool) -> None:
+    """Refuse an adapter on an embedding, and one that cannot be merged."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    if others := [name for name, layer in layers.items() if adapter not in layer.lora_A]:
+        raise ModelError(f"adapters need linear layers, but model.lora.targets names {others}; remove them")
+    unmergeable = [name for name, layer in layers.items() if not isinstance(layer, MergedLinear)]
+    if merged and unmergeable:
+        raise ModelError(
+            f"model.lora.merged needs linear layers, but {unmergeable} hold several matrices each; set "
+            "model.lora.merged to false"
+        )

@@ -1,0 +1,241 @@
+"""A frozen language model with LoRA adapters that scores all actions of a state in one pass."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from sacglam.errors import ModelError
+from sacglam.memory import free_bytes
+from sacglam.models import adapter_bytes
+from sacglam.models.architectures import Architecture, architecture_of, output_layer_of
+from sacglam.models.layers import FrozenLayers, last_mlp_of, only_at
+from sacglam.models.logprobs import SelectedLogProbs
+from sacglam.models.lora import adapter_parameters, add_adapters
+from sacglam.models.packing import Packed, distinct
+from sacglam.models.tokens import TokenisedQuery
+
+ACTOR = "default"  # peft's own name for the first adapter, so that the exported folder is a plain peft adapter
+CRITIC = "critic"
+_MOST_GRAPHS = 64  # of a layer; torch gives up at 8, which two adapters can reach
+_SMALL_BYTES = 64 << 20
+"""Masks below this size are not held against the free memory."""
+
+
+def target_of(adapter: str) -> str:
+    """The name of the adapter that holds the exponential moving average of `adapter`."""
+    return f"{adapter}_target"
+
+
+@dataclass(frozen=True)
+class LMOutput:
+    """The result of one packed forward pass over B states with up to A actions each."""
+
+    log_probs_BA: Tensor  # sum over tokens of log p, float32 (Eq. 1); 0 on padding
+    action_hidden_BAH: Tensor  # last layer's hidden state at each action's last token
+    prompt_hidden_BH: Tensor  # last layer's hidden state that has read the prompt and no action
+    actions_BA: Tensor  # bool: which actions exist
+    lengths_BA: Tensor  # tokens of each action; 1 on padding
+
+
+class PackedLM:
+    """A language model with LoRA adapters, and what a pass through it leaves out.
+
+    Its `architecture` packs and runs it; nothing else but `sacglam profile` looks inside a packed batch.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        lora: LoraConfig,
+        adapters: Iterable[str] = (ACTOR,),
+        *,
+        bucket: int = 1,
+        merged: bool = False,
+    ) -> None:
+        """Freeze `model` and add one LoRA adapter for each name in `adapters`; initially all equal the base model.
+
+        `bucket` rounds packed lengths up to its multiples, so that kernels see few shapes. `merged` chooses
+        `MergedLinear`.
+        """
+        if merged and model.dtype == torch.bfloat16:
+            raise ModelError(
+                "model.lora.merged and model.dtype bfloat16 exclude each other: W + s B A would be rounded to three "
+                "digits of W, and small updates lost; set model.lora.merged to false, or model.dtype to float32"
+            )
+        self.architecture = architecture_of(model.config)(model)
+        self.frozen: FrozenLayers | None = None
+        self._model = model
+        scale, names = self.architecture.logit_scale(), list(adapters)
+        self._peft = add_adapters(model, _within_stacks(self.architecture, lora), names, merged)
+        self._adapters = {name: adapter_parameters(self._peft, name) for name in names}
+        self._lora_layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+        self._output = output_layer_of(model)
+        if isinstance(self._output, LoraLayer):
+            raise ModelError(
+                "model.lora.targets names the output layer, whose adapter engines ignore in prompt log-probabilities; "
+                "use all-linear, which leaves it out, or name other layers"
+            )
+        self._log_probs = SelectedLogProbs(self._output, scale)
+        self.hidden_size = int(self._output.weight.shape[1])
+        """H, the width of the hidden states."""
+        self._bucket = bucket
+        # A checkpointed layer's second run could not know which positions its first one left out.
+        self._last_mlp = None if model.is_gradient_checkpointing else last_mlp_of(model)
+        if model.is_gradient_checkpointing:
+            model.disable_input_require_grads()  # peft's
+            model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
+            model.disable_input_require_grads()  # or layers below the first adapted one would be recomputed as well
+        self._active = ""
+
+    @property
+    def module(self) -> nn.Module:
+        """All its weights, for sharding over ranks; it is never called as a whole."""
+        return nn.ModuleList([self._peft, self._log_probs])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._output.weight.device
+
+    def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
+        """Queries as tensors on the model's device, in its architecture's layout."""
+        states, row_B = distinct(queries)  # an action that changes nothing leads to the same state, with one goal
+        packed = self.architecture.pack(states, self._bucket)
+        _check_memory(packed, self._model.dtype, self.device)
+        packed = packed.read_for(row_B).to(self.device)
+        return self.frozen.added_to(packed, states) if self.frozen else packed
+
+    def forward(self, packed: Any, adapter: str = ACTOR) -> LMOutput:
+        """Score the packed states with the named adapter."""
+        self._select(adapter)
+        with self._leaving_out(packed):
+            hidden_BSH = self.architecture.hidden(packed)
+        hidden_XH = hidden_BSH.flatten(0, 1)  # X: all B * S positions
+        scored_RH = hidden_XH[packed.scored_rows_R]
+        log_prob_N = self._log_probs(scored_RH, packed.token_row_N, packed.token_id_N, packed.row_starts)
+        padded_N = torch.cat([log_prob_N, log_prob_N.new_zeros(1)])
+        return LMOutput(
+            log_probs_BA=padded_N[packed.token_index_BAT].sum(dim=-1),  # Eq. 1
+            action_hidden_BAH=hidden_XH[packed.last_row_BA],
+            prompt_hidden_BH=hidden_XH[packed.prompt_row_B],
+            actions_BA=packed.actions_BA,
+            lengths_BA=packed.lengths_BA,
+        )
+
+    @contextmanager
+    def _leaving_out(self, packed: Packed) -> Iterator[None]:
+        """A context in which layers do not compute what nothing reads, or what is kept."""
+        read = only_at(self._last_mlp, packed.read_rows_K) if self._last_mlp else nullcontext()
+        known_BSH = packed.frozen_BSH
+        kept = self.frozen.skipped(known_BSH) if self.frozen and known_BSH is not None else nullcontext()
+        with read, kept:
+            yield
+
+    def keep_frozen(self, limit_bytes: int) -> None:
+        """From now on, keep what the layers below the first adapted one compute, in at most so many bytes.
+
+        Raises:
+            ModelError: there are no such layers. Whether they can be left out, `packing_check.check_frozen` tries.
+        """
+        self.frozen = FrozenLayers(self.architecture, limit_bytes)
+
+    def compile_layers(self, backend: str = "inductor") -> None:
+        """From now on, each transformer layer is compiled when it first runs, for any number of states and positions.
+
+        Layers of one kind share what is compiled: for each adapter two graphs with gradients (the first layer's input
+        has none) and one without, and as many again for a state alone. Parameters and their names stay.
+
+        Raises:
+            ModelError: there is no C++ compiler, or no layer that transformers marks as such.
+        """
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            raise ModelError(
+                "model.compile needs a C++ compiler (g++, or the one named in CXX); install it, or set model.compile "
+                "to false"
+            )
+        modules = [module for stack in self.architecture.stacks for module in stack.modules()]
+        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+        if not layers:
+            kind = self._model.config.model_type
+            raise ModelError(f"model.compile finds no transformer layers in this {kind}; set it to false")
+        for layer in layers:
+            layer.forward = torch.compile(  # type: ignore[call-overload]  # which lacks recompile_limit
+                layer.forward, dynamic=True, backend=backend, recompile_limit=_MOST_GRAPHS
+            )
+        self._last_mlp = None  # a layer would be compiled again for every batch
+
+    def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
+        """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
+        if adapter not in self._adapters:
+            raise ModelError(f"this model has no adapter {adapter!r}; it has {', '.join(self._adapters)}")
+        return dict(self._adapters[adapter])
+
+    def adapter_files(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
+        """`adapter` as the files of a peft folder, by name, as peft and vLLM load it.
+
+        Weights are float32 or, with `base_dtype`, of the base model's type, in which vLLM computes with them.
+        """
+        dtype = self._model.dtype if base_dtype else torch.float32
+        return adapter_bytes.to_bytes(self._peft.peft_config[adapter], self.adapter_parameters(adapter), dtype)
+
+    def _select(self, adapter: str) -> None:
+        if adapter == self._active:
+            return
+        # peft's own way would freeze the others, and a joint backward over two adapters needs both to be trained.
+        for layer in self._lora_layers:
+            layer._active_adapter = adapter
+        self._active = adapter
+
+    def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """For a checkpointed layer's first and second run, which need the same adapter."""
+        return nullcontext(), self._selected(self._active)
+
+    @contextmanager
+    def _selected(self, adapter: str) -> Iterator[None]:
+        # Not restored: the next recomputed layer needs the same adapter, and every forward selects its own.
+        self._select(adapter)
+        yield
+
+
+def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:
+    """The same adapter without the layers that the architecture does not run, as those of a part for images."""
+    model = architecture.model
+    run = {module for stack in architecture.stacks for module in stack.modules()} | {output_layer_of(model)}
+    others = [name for name, m in model.named_modules() if m not in run and len(list(m.parameters(recurse=False)))]
+    # A pattern, since a list of names would also exclude layers whose paths end in one of them.
+    return replace(lora, exclude_modules="|".join(map(re.escape, others))) if others else lora
+
+
+def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse what cannot fit, which a CPU's system would answer by killing the process.
+
+    On a GPU a batch is halved where memory runs out, so only one that a single state would exceed is refused.
+
+    Raises:
+        ModelError: the attention masks alone take more than the memory that is free.
+    """
+    rows = 1 if device.type == "cuda" else len(packed.ids_BS)
+    length = packed.ids_BS.shape[1]
+    least = rows * length**2 * (2 + dtype.itemsize)  # boolean, its opposite, and in the model's type
+    if least < _SMALL_BYTES:
+        return
+    free = free_bytes(str(device))
+    if free is not None and least > free:
+        most = packed.actions_BA.sum(dim=1).max()
+        raise ModelError(
+            f"a state's {most:,} actions are packed to {length:,} tokens with its prompt, and the attention masks of "
+            f"{rows} in one pass alone take {least / 2**30:,.1f} GiB of the {free / 2**30:,.1f} GiB that are free on "
+            f"{device}. Expected states with fewer or shorter actions (the tokens that actions begin with alike count "
+            "once), or fewer states in one pass: algo.micro_batch_size when learning, env.copies when acting"
+        )
