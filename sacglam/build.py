@@ -30,7 +30,6 @@ from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import Cut
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.choice import EngineKind
 from sacglam.runtime.devices import in_one_process, machine, resolve_device
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker, Worker
@@ -65,8 +64,6 @@ class Processes:
 
     runtime: RayRuntime
     engines: EngineGroup
-    start: Callable[[EngineKind], Callable[[int], Worker]]
-    """How to start an engine of a kind in the place of engine i."""
 
 
 @dataclass(frozen=True)
@@ -131,18 +128,16 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
     learner = WorkerSpec("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
 
-    def start(kind: EngineKind) -> Callable[[int], Worker]:
-        typed = with_engine(config, kind)
-        return lambda index: runtime.spawn(index).build(host_engine, typed, where.engine_threads)
+    def start(index: int) -> Worker:
+        return runtime.spawn(index).build(host_engine, config, where.engine_threads)
 
     try:
-        kind = config.engines.type
-        engines = EngineGroup(start("packed" if kind == "auto" else kind), config.engines, note)
+        engines = EngineGroup(start, config.engines, note)
         learners = _start_learners(runtime, config, where, clock)
         tolerance = config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype]
         every = config.engines.parity_every * config.algo.updates
         handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
-        processes = Processes(runtime, engines, start)
+        processes = Processes(runtime, engines)
         return Parts(learners, handoff, collector(config, engines, clock), clock, processes=processes)
     except BaseException:
         runtime.close()
@@ -181,25 +176,16 @@ def host_learner(config: Config, threads: int, rank: int, world: int, meeting: s
     return build_learner(config, build_model(config), PhaseClock())
 
 
-def settle_engine(config: Config, measurable: bool = False) -> Config:
+def settle_engine(config: Config) -> Config:
     """`config` with a kind of engine in place of `auto`: vLLM's where it is installed and serves the model.
-
-    Where `measurable`, `auto` stays if both kinds can serve: `Loop.start_up` then measures them.
 
     Raises:
         ModelError: as `serves_vllm`.
     """
     if not config.engines.count or config.engines.type != "auto":
         return config
-    vllm = serves_vllm(config)
-    if vllm and measurable and config.engines.tensor_parallel == 1:
-        return config
-    return with_engine(config, "vllm" if vllm else "packed")
-
-
-def with_engine(config: Config, kind: EngineKind) -> Config:
-    """`config` with engines of this kind."""
-    return config.model_copy(update={"engines": config.engines.model_copy(update={"type": kind})})
+    engines = config.engines.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
+    return config.model_copy(update={"engines": engines})
 
 
 def serves_vllm(config: Config) -> bool:

@@ -9,15 +9,13 @@ from dataclasses import asdict
 import torch
 
 from sacglam import cpu
-from sacglam.build import Parts, Processes, build_env, collector
-from sacglam.clock import PhaseClock
+from sacglam.build import Parts, build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress
-from sacglam.runtime.choice import PASSES, EngineChoice, RecordingScorer, Workload, choose_engine
 from sacglam.runtime.learners import PendingUpdate
 
 _FORMAT = 2
@@ -33,7 +31,6 @@ class Loop:
         self._parts = parts
         self._goal_type = build_env(config).goal_type
         self._pending_updates: deque[PendingUpdate] = deque()
-        self.engine_choice: EngineChoice | None = None
 
     def intervals(self) -> Iterator[None]:
         """Train until the budget is spent; yields after each interval of `algo.update_interval` environment steps."""
@@ -71,7 +68,7 @@ class Loop:
     def start_up(self, display: Display, check: Callable[[], None]) -> None:
         """Wait for the other processes, if there are any; `publish` then brings the first adapter to the engines.
 
-        `check` is called now and then, and may raise to give up.
+        `check` is polled; it may raise to abort.
         """
         parts, timeout_s = self._parts, self._config.engines.start_timeout_s
         if parts.processes is None:
@@ -81,21 +78,6 @@ class Loop:
         display.advance(1)
         parts.processes.engines.wait_ready(check)
         display.advance(2)
-        if self._config.engines.type == "auto":
-            display.stage("measuring engines", 1)
-            self.engine_choice = self._choose_engine(parts.processes, display, check)
-
-    def _choose_engine(self, processes: Processes, display: Display, check: Callable[[], None]) -> EngineChoice:
-        config, first = self._config, RecordingScorer()
-        collector(config, first, PhaseClock()).rollout.collect(PASSES * config.env.copies)
-        interval = config.algo.update_interval
-        work = Workload(
-            self._parts.learners.publish(()).adapter,
-            first.passes,
-            passes=interval // config.env.copies,
-            intervals=-(-config.steps // interval),
-        )
-        return choose_engine(processes.engines, processes.start, work, display.note, check)
 
     def publish(self) -> None:
         """Bring the present adapter to the engines, if there are any."""

@@ -17,7 +17,6 @@ from sacglam.build import (
     first_states,
     resolve_temperature,
     settle_engine,
-    with_engine,
 )
 from sacglam.config import Config
 from sacglam.envs import Split, check_env
@@ -54,7 +53,7 @@ def train(
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
-    resolved = settle_engine(resolve(config), measurable=True)
+    resolved = settle_engine(resolve(config))
     directory, shown = RunDirectory.vacant(out), display or Display()
     for note in check_env(lambda: build_env(resolved), repeats=resolved.env.repeats).notes:
         shown.note(note)
@@ -83,9 +82,7 @@ def resume(
     directory = RunDirectory.open(root, trusted)
     # With another placement threads are settled again: they were for other processes.
     config = resolve(configuration.override(directory.config(), ["threads=0", *placement] if placement else ()))
-    # Bit for bit is only possible with the kind of engine that the run has had.
-    begun = directory.summary() is not None or bool(checkpoint.steps(directory.checkpoints))
-    config = settle_engine(config, measurable=not begun)
+    config = settle_engine(config)
     shown = display or Display()
     with closing(build(config, shown.note)) as parts:
         return Run(directory, config, shown, parts, tracker).run()
@@ -129,7 +126,6 @@ class Run:
         # Where it was lost, the untrained policy is evaluated again, before a checkpoint replaces it.
         lost = self._directory.summary() is None and bool(checkpoint.steps(self._directory.checkpoints))
         self._loop.start_up(self._display, stop.check)
-        measured = self._keep_engine()
         if lost:
             self._loop.publish()
             self._evaluate_start(stop)
@@ -137,16 +133,7 @@ class Run:
         self._ready = True
         self._tracker.start()
         self._loop.publish()
-        return self._evaluate_start(stop, measured)
-
-    def _keep_engine(self) -> dict[str, Any]:
-        """Record the kind of engine if it was measured, so that the resumed run has the same; what was measured."""
-        choice = self._loop.engine_choice
-        if choice is None:
-            return {}
-        self._config = with_engine(self._config, choice.kind)
-        self._directory.settle(self._config)
-        return {"engine_seconds": {kind: round(seconds, 4) for kind, seconds in choice.seconds.items()}}
+        return self._evaluate_start(stop)
 
     def _stopped(self) -> dict[str, Any]:
         """End early, with a checkpoint; a run that was finished before, or is not restored yet, stays as it is."""
@@ -247,7 +234,7 @@ class Run:
             checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint(), self._config.checkpoint.keep)
         self._saved_at = now
 
-    def _evaluate_start(self, stop: StopSignal, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _evaluate_start(self, stop: StopSignal) -> dict[str, Any]:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
         start = self._directory.summary()
         if start is None:
@@ -255,8 +242,7 @@ class Run:
             rng = np.random.default_rng(self._config.seed)
             random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
             before = self._evaluate("evaluating before", self._parts.scorer, greedy, stop)
-            known = {"config_sha256": self._directory.config_hash(), **(measured or {})}
-            start = {**summary_of_start(random, before), **known}
+            start = {**summary_of_start(random, before), "config_sha256": self._directory.config_hash()}
             self._directory.write_summary(start)
         self._random_success = start["success_random"]["overall"]
         return start

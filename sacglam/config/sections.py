@@ -217,7 +217,7 @@ class EnginesConfig(Section):
     """The engines that score the rollout's actions, each in its own process: vLLM or the packed forward."""
 
     type: Literal["auto", "vllm", "packed"] = "auto"
-    """`vllm`, `packed` (our own forward pass, for any model), or `auto`: the faster one, measured as a run starts."""
+    """`vllm`, `packed` (our own forward pass), or `auto`: vLLM if it is installed and serves the model, else packed."""
     count: NonNegative = 0
     """Engines; 0: the learner's process scores, with the weights in training."""
     tensor_parallel: Positive = 1

@@ -38,13 +38,6 @@ class EngineGroup:
         """The version that all engines score with; 0, the base model, before the first adapter."""
         return self._adapter.version if self._adapter else 0
 
-    def restart(self, start: Callable[[int], Worker]) -> None:
-        """End all engines and start those of `start` in their places; they have no adapter yet."""
-        for slot in self._slots:
-            slot.worker.kill(hung=False)
-        self._start, self._adapter = start, None
-        self._slots = [_Slot(start(index)) for index in range(self._config.count)]
-
     def wait_ready(self, tick: Tick = lambda: None) -> None:
         """Wait until every engine has started.
 

@@ -153,28 +153,6 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
     assert (run / "adapter" / "adapter_model.safetensors").exists()
 
 
-@needs_vllm
-def test_auto_measures_both_engines_keeps_the_faster_and_a_resumed_run_keeps_it(tmp_path: Path) -> None:
-    """On a CPU. A run this long could repay vLLM's start; it is stopped after its first intervals."""
-    run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, "threads=1", "steps=100000000", "engines.count=1"), log) as process:
-        wait_for_lines(run, 3, process, log)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 0, log.read_text()
-    found = summary(run)
-    assert set(found["engine_seconds"]) == {"packed", "vllm"}
-    assert found["engine_type"] == min(found["engine_seconds"], key=found["engine_seconds"].__getitem__)
-    assert f"engines: {found['engine_type']}; an interval's hand-off and scoring take" in log.read_text()
-    assert f"  type: {found['engine_type']}\n" in (run / "config.yaml").read_text()
-    with started(sacglam("train", resume=str(run)), log) as process:
-        wait_for_lines(run, len(metrics(run)) + 1, process, log)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 0, log.read_text()
-    assert "an interval's hand-off" not in log.read_text()
-    assert summary(run)["engine_type"] == found["engine_type"]
-    assert summary(run)["engine_seconds"] == found["engine_seconds"]
-
-
 @needs_deepspeed
 def test_an_encoder_decoder_with_an_engine_and_two_ranks_trains_as_one_process_does(
     t5_alone: Path, tmp_path: Path

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from typing_extensions import override
+
 from sacglam.build import Collector, build_learner, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
@@ -15,16 +17,27 @@ from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
-from sacglam.runtime.choice import RecordingScorer
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.profile.phases import Recorder
-from sacglam.types import Episode, Query, Window
+from sacglam.types import Episode, LogPolicy, Query, Window
 
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # for each, as far as the smallest piece of work allows
 _STEADY_S = 4.0
 _TRIED_INTERVALS = 100
 _SHARE_OF_FREE = 0.7
+
+
+class RecordingScorer(UniformScorer):
+    """The random policy, which keeps the states of each scoring pass."""
+
+    def __init__(self) -> None:
+        self.passes: list[Sequence[Query]] = []
+
+    @override
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        self.passes.append(queries)
+        return super().log_policy(queries)
 
 
 @dataclass(frozen=True)

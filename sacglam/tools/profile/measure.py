@@ -71,7 +71,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
         SacglamError: as for a run.
     """
     begun = source.run and checkpoint.steps(source.run.checkpoints)
-    config = settle_engine(resolve_temperature(resolve(source.config)), measurable=not begun)
+    config = settle_engine(resolve_temperature(resolve(source.config)))
     # No end, and the actor learns from the first update, as later in a run.
     config = config.model_copy(update={"steps": 2**62, "algo": config.algo.steady()})
     parts = build(config, display.note)

@@ -75,23 +75,20 @@ def test_on_a_cpu_vllm_serves_float32(gpu: Callable[[int, int], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "new", "resumed"),
+    ("settings", "kind"),
     [
-        (["engines.count=1"], "auto", "vllm"),
-        (["engines.count=1", "engines.type=packed"], "packed", "packed"),
-        (["engines.count=1", "engines.type=vllm"], "vllm", "vllm"),
-        (["engines.count=1", "model.name=builtin-t5"], "packed", "packed"),
-        (["engines.count=1", "engines.tensor_parallel=2"], "vllm", "vllm"),
-        ([], "auto", "auto"),
+        (["engines.count=1"], "vllm"),
+        (["engines.count=1", "engines.type=packed"], "packed"),
+        (["engines.count=1", "engines.type=vllm"], "vllm"),
+        (["engines.count=1", "model.name=builtin-t5"], "packed"),
+        (["engines.count=1", "engines.tensor_parallel=2"], "vllm"),
+        ([], "auto"),
     ],
 )
-def test_a_new_run_leaves_open_what_it_can_measure_and_a_begun_one_nothing(
-    gpu: Callable[[int, int], None], settings: list[str], new: str, resumed: str
+def test_auto_is_vllm_where_it_serves_the_model(
+    gpu: Callable[[int, int], None], settings: list[str], kind: str
 ) -> None:
-    """A run with checkpoints whose `auto` was not measured had vLLM wherever that could serve."""
-    config = load(None, ["device=cpu", *settings])
-    assert settle_engine(config, measurable=True).engines.type == new
-    assert settle_engine(config).engines.type == resumed
+    assert settle_engine(load(None, ["device=cpu", *settings])).engines.type == kind
 
 
 def test_adapted_layers_are_those_of_the_settings_and_never_the_output_layer() -> None:
