@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from inspect import getdoc
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -69,7 +70,7 @@ def settings(section: type[Section], prefix: str = "") -> Iterator[str]:
         for kind in kinds:
             tag = kind.model_fields["type"].default if len(kinds) > 1 else ""
             level = "#" * (prefix.count(".") + 2)
-            yield f"\n{level} `{prefix}{name}`{f', type `{tag}`' if tag else ''}\n\n{kind.__doc__}\n"
+            yield f"\n{level} `{prefix}{name}`{f', type `{tag}`' if tag else ''}\n\n{getdoc(kind)}\n"
             yield from settings(kind, f"{prefix}{name}.")
 
 
