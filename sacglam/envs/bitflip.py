@@ -4,7 +4,6 @@ An action names the bit as it will be, so it is right if and only if the goal co
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from random import Random
@@ -18,28 +17,18 @@ from sacglam.envs.playground.vocabulary import FURNITURE
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
-
-@dataclass(frozen=True)
-class Writing:
-    """How bits are put into words: each bit's names, unset and set, and the text around them."""
-
-    label: str
-    separator: str
-    names: tuple[tuple[str, str], ...]
-
-
-WRITINGS = {
-    "letters": Writing("Bits: ", " ", tuple((letter, letter.upper()) for letter in ascii_lowercase[:16])),
-    "furniture": Writing("You see: ", ", ", tuple((f"red {name}", f"blue {name}") for name in FURNITURE)),
-}
+_LETTERS = tuple((letter, letter.upper()) for letter in ascii_lowercase[:16])
+_FURNITURE = tuple((f"red {name}", f"blue {name}") for name in FURNITURE)
+_WRITINGS = {"letters": ("Bits: ", " ", _LETTERS), "furniture": ("You see: ", ", ", _FURNITURE)}
+"""How bits are written: the beginning of the text, what separates them, and each bit's names, unset and set."""
 
 
 @cache
-def bit_strings(bits: int, text: str) -> dict[str, int]:
+def _bit_strings(bits: int, text: str) -> dict[str, int]:
     """All 2^bits bit strings, such as `a B c`, and their numbers: bit i is 1 if the i-th name is that of a set bit."""
-    writing = WRITINGS[text]
-    names = product(*reversed(writing.names[:bits]))  # the last varies fastest: bit 0
-    return {writing.separator.join(reversed(chosen)): number for number, chosen in enumerate(names)}
+    _, separator, names = _WRITINGS[text]
+    strings = product(*reversed(names[:bits]))  # the last varies fastest: bit 0
+    return {separator.join(reversed(chosen)): number for number, chosen in enumerate(strings)}
 
 
 class BitFlip(TextEnv):
@@ -58,17 +47,15 @@ class BitFlip(TextEnv):
     def __init__(
         self, *, bits: int = 8, max_steps: int | None = None, text: Literal["letters", "furniture"] = "letters"
     ) -> None:
-        if text not in WRITINGS:
-            raise ConfigError(f"bitflip: expected text to be one of {', '.join(WRITINGS)}, got {text!r}")
-        writing = WRITINGS[text]
-        if not 1 <= bits <= len(writing.names):
-            raise ConfigError(f"bitflip: expected 1 to {len(writing.names)} bits for text {text!r}, got {bits}")
+        if text not in _WRITINGS:
+            raise ConfigError(f"bitflip: expected text to be one of {', '.join(_WRITINGS)}, got {text!r}")
+        self._label, _, names = _WRITINGS[text]
+        if not 1 <= bits <= len(names):
+            raise ConfigError(f"bitflip: expected 1 to {len(names)} bits for text {text!r}, got {bits}")
         self._max_steps = bits if max_steps is None else max_steps
         if self._max_steps < 1:
             raise ConfigError(f"bitflip: expected max_steps of at least 1, got {self._max_steps}")
-        self._bits = bits
-        self._writing = writing
-        self._numbers = bit_strings(bits, text)
+        self._names, self._numbers = names[:bits], _bit_strings(bits, text)
         self._strings = tuple(self._numbers)
         self._goal = self._state = self._steps = 0
         self._achieved: set[int] = set()
@@ -114,14 +101,12 @@ class BitFlip(TextEnv):
         return (self._state ^ self._goal).bit_count()
 
     def _observe(self) -> Observation:
-        flipped = [names[1 - (self._state >> bit & 1)] for bit, names in enumerate(self._writing.names[: self._bits])]
-        return Observation(
-            f"{self._writing.label}{self._strings[self._state]}", tuple(f"Make {name}" for name in flipped)
-        )
+        actions = tuple(f"Make {names[1 - (self._state >> bit & 1)]}" for bit, names in enumerate(self._names))
+        return Observation(f"{self._label}{self._strings[self._state]}", actions)
 
     def _parse(self, goal: str) -> int:
         if goal not in self._numbers:
             raise ConfigError(
-                f"{goal!r} is not a bitflip goal of {self._bits} bits; expected one like {self._strings[0]!r}"
+                f"{goal!r} is not a bitflip goal of {len(self._names)} bits; expected one like {self._strings[0]!r}"
             )
         return self._numbers[goal]

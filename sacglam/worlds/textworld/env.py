@@ -51,7 +51,6 @@ class TextWorld(TextEnv):
                 raise ConfigError(f"textworld: expected {name} from {least} to {most:,}, got {value}")
         self._games = [(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]
         self._max_steps = max_steps
-        self._places: dict[str, list[Game]] = {}
         self._goal, self._steps = "", 0
         self._scene: Scene
         self._achieved: set[str] = set()
@@ -63,7 +62,7 @@ class TextWorld(TextEnv):
         Raises:
             ConfigError: TextWorld is not installed.
         """
-        return [goal for goal in self._all_goals() if _heldout(goal) == (split == "heldout")]
+        return [goal for goal in self._places if _heldout(goal) == (split == "heldout")]
 
     @override
     def goal_type(self, goal: str) -> str:
@@ -76,7 +75,7 @@ class TextWorld(TextEnv):
         Raises:
             ConfigError: `goal` is not in the goal space, or its game cannot be compiled.
         """
-        places = self._all_goals()[self._check(goal)]
+        places = self._places[self._check(goal)]
         # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
         self._scene = self._engine.start(Random(f"{seed} {goal}").choice(places))
         self._goal, self._steps, self._achieved = goal, 0, set()
@@ -88,11 +87,10 @@ class TextWorld(TextEnv):
         before = self._scene.facts
         self._scene = self._engine.act(self._scene.commands[action])
         self._steps += 1
-        known = self._all_goals()
         achieved = tuple(
             fact
             for fact in sorted(self._scene.facts - before - self._achieved)
-            if fact == self._goal or (fact in known and not _heldout(fact))
+            if fact == self._goal or (fact in self._places and not _heldout(fact))
         )
         self._achieved.update(achieved)
         terminated = self._goal in achieved
@@ -111,25 +109,25 @@ class TextWorld(TextEnv):
 
         return Engine()
 
-    def _all_goals(self) -> dict[str, list[Game]]:
+    @cached_property
+    def _places(self) -> dict[str, list[Game]]:
         """The games in which each goal is possible; drawn on first use, since that imports TextWorld."""
-        if not self._places:
-            try:
-                from sacglam.worlds.textworld.games import make_game
-            except ImportError as error:
-                raise ConfigError(
-                    f"textworld is not installed ({error}); run pip install -e '.[textworld]', which builds jericho "
-                    "and so needs gcc and make (docs/guides/textworld.md)"
-                ) from error
-            for game in [make_game(*each) for each in self._games]:
-                for goal in game.goals():
-                    self._places.setdefault(goal, []).append(game)
-        return self._places
+        try:
+            from sacglam.worlds.textworld.games import make_game
+        except ImportError as error:
+            raise ConfigError(
+                f"textworld is not installed ({error}); run pip install -e '.[textworld]', which builds jericho and so "
+                "needs gcc and make (docs/guides/textworld.md)"
+            ) from error
+        places: dict[str, list[Game]] = {}
+        for game in [make_game(*each) for each in self._games]:
+            for goal in game.goals():
+                places.setdefault(goal, []).append(game)
+        return places
 
     def _check(self, goal: str) -> str:
-        known = self._all_goals()
-        if goal not in known:
-            near = (get_close_matches(goal, known, n=1) or list(known))[0]
+        if goal not in self._places:
+            near = (get_close_matches(goal, self._places, n=1) or list(self._places))[0]
             raise ConfigError(f"{goal!r} is not a goal of these textworld games; expected one like {near!r}")
         return goal
 
