@@ -20,6 +20,12 @@ from sacglam.types import Decision, Episode, Observation, Step
 _EPISODES, _STEPS = 8, 50
 _CONTEXT = 50  # characters before the first difference of two answers; twice as many are shown after it
 _NAMED = 3  # of the goals that were never achieved
+_REMEDIES = {
+    "the working directory": "where the run's files would end up; have it use absolute paths, start its processes with "
+    "cwd=, or set env.workers",
+    "torch's default dtype": "in which the agent would compute; have it give dtype= to its tensors",
+    "whether torch records gradients": "without which nothing is learnt; have it use `with torch.no_grad():`",
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def check_env(
             other.reset(goals[0], number)
             other.step(0)
         played.append(_play(copies, goal, seed, rng, steps))
-    for (what, was, remedy), (_, now, _) in zip(before, _of_the_process(), strict=True):
+    for (what, remedy), was, now in zip(_REMEDIES.items(), before, _of_the_process(), strict=True):
         if now != was:
             raise EnvironmentContractError(f"the environment changed {what} from {was} to {now}, {remedy}")
     return _trial(played, goals, tuple((member(first, "notes") or tuple)()), steps)
@@ -185,24 +191,11 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
     return repeated
 
 
-def _of_the_process() -> list[tuple[str, str, str]]:
-    """What an environment may change for the whole process: the name, the value, and why and how to leave it alone."""
+def _of_the_process() -> tuple[str, ...]:
+    """What an environment may change for the whole process, as in `_REMEDIES`."""
     torch = sys.modules.get("torch")
     dtype, gradients = (torch.get_default_dtype(), torch.is_grad_enabled()) if torch else ("torch.float32", True)
-    return [
-        (
-            "the working directory",
-            os.getcwd(),
-            "where the run's files would end up; have it use absolute paths, start its processes with cwd=, or set "
-            "env.workers",
-        ),
-        ("torch's default dtype", str(dtype), "in which the agent would compute; have it give dtype= to its tensors"),
-        (
-            "whether torch records gradients",
-            str(gradients),
-            "without which nothing is learnt; have it use `with torch.no_grad():`",
-        ),
-    ]
+    return os.getcwd(), str(dtype), str(gradients)
 
 
 def _goals(copies: Sequence[TextEnv]) -> Sequence[str]:
