@@ -1,4 +1,4 @@
-"""Our environments as gymnasium environments, with ids such as `sacglam.envs:Playground-v0`."""
+"""Our environments as gymnasium environments, with ids such as `sacglam.worlds.gymnasium:Playground-v0`."""
 
 import string
 from collections.abc import Sequence
