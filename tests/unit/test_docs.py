@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 
 import pytest
 
@@ -101,6 +101,20 @@ def test_a_name_that_is_not_there_is_found() -> None:
 def blocks(file: Path) -> list[str]:
     """The blocks of Python in a page."""
     return re.findall(r"```python\n(.*?)```", file.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
+def test_what_blocks_of_python_import_from_us_exists(file: Path) -> None:
+    for block in blocks(file):
+        for node in ast.walk(ast.parse(dedent(block))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sacglam"):
+                for name in node.names:
+                    assert pkgutil.resolve_name(f"{node.module}:{name.name}")
+
+
+def test_the_readme_stays_short() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 130, "what is new belongs to a page of the docs, with a link in the README"
 
 
 def test_the_loop_in_the_docs_is_the_loop() -> None:
