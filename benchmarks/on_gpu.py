@@ -117,12 +117,12 @@ def rank(options: argparse.Namespace) -> None:
     shared = ["algo.batch_size=15", "algo.micro_batch_size=4", f"device={options.device}", *SETTINGS]
     alone = config.load(None, shared)
     batches = [play(alone).batch] * 2
-    reference = learner(resolve(alone)).update(batches)
+    reference = learner(resolve(alone)).learn(batches).metrics
     rows = []
     for stage in STAGES:
         words = [*shared, "engines.count=1", f"learners.count={options.world}", f"learners.zero_stage={stage}"]
         started = time.perf_counter()
-        found = learner(config.load(None, words)).update(batches)
+        found = learner(config.load(None, words)).learn(batches).metrics
         pairs = [(mine[name], other[name]) for mine, other in zip(found, reference, strict=True) for name in other]
         gap = max(abs(mine - other) / max(1.0, abs(other)) for mine, other in pairs)
         common.log(f"  rank {options.rank}, stage {stage}: metrics differ by {gap:.2g}")

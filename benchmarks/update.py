@@ -46,7 +46,7 @@ ADAPTERS = adapters_needed("shared", "adapter")
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], dict[str, float]]:
     """One update of `variant` on the same steps, with the same initial weights."""
     learner, batch = build_learner(common.build_lm(variant, options, ADAPTERS), options, actions)
-    return lambda: learner.update([batch])[0]
+    return lambda: learner.learn([batch]).metrics[0]
 
 
 def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tuple[Learner, list[Window]]:
@@ -112,7 +112,7 @@ def lean(options: argparse.Namespace, actions: int) -> dict[str, Any]:
         learner, batch = learners[name]
         if fresh:
             kept.keep_frozen(options.cache_mib << 20)
-        learner.update([batch])
+        learner.learn([batch])
 
     runs = {name: partial(update, name) for name in LEAN} | {"new": partial(update, "kept", fresh=True)}
     kept.keep_frozen(options.cache_mib << 20)
@@ -168,7 +168,7 @@ def gradient_gap(plain: tuple[Learner, list[Window]], kept: tuple[Learner, list[
     kept[0].load_state(*plain[0].state())
     found = []
     for learner, batch in (plain, kept):
-        learner._gradient(batch, learner.config.micro_batch_rows)
+        learner._gradient(batch, learner.config.micro_batch_rows or len(batch))
         found.append([p.grad for p in learner.model.actor_parameters() if p.grad is not None])
     return max(((k - p).norm() / p.norm()).item() for p, k in zip(*found, strict=True))
 

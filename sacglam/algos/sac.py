@@ -159,9 +159,8 @@ class Sac(Algorithm):
     def collate(self, rows: Sequence[Window]) -> SacBatch:
         width, tensor = max(map(len, rows)), self._model.tensor
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
-        # At least one bootstrap, so that every rank runs the same forward passes: where weights are sharded each is a
-        # collective. `bootstraps_W` ignores this one. Its state is the window's first, since what follows an
-        # episode's end may be no state that can be scored.
+        # At least one bootstrap, for the rule of `Backend`; `bootstraps_W` ignores this one. Its state is the window's
+        # first, since what follows an episode's end may be no state that can be scored.
         last = [self._query(w, len(w)) for w in rows if not w.terminated]
         return SacBatch(
             packed=self._model.pack([self._query(w, t) for _, w, t in learnt]),

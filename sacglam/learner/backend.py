@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,19 @@ from typing_extensions import override
 
 from sacglam.models.actor_critic import lerp
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
 
 
 class Backend(Protocol):
-    """Gradients, optimizer and collectives of one rank. Every rank makes the same calls in the same order.
+    """Gradients, optimizer and collectives of one rank; its parameters are in groups, each with its learning rate.
 
-    It holds the parameters in groups, each with a learning rate of its own.
+    Where weights are sharded (ZeRO stage 3) each call of a module is a collective, which gathers the weights that the
+    module owns. So one rule holds for all code that computes with weights: **every rank makes the same calls in the
+    same order, and a weight is used in a call of the module that owns it.** A rank with nothing to compute makes the
+    calls with something else, at weight 0.
     """
 
     rank: int
@@ -27,10 +31,10 @@ class Backend(Protocol):
     world: int
     """Number of ranks."""
 
-    def forward(self, compute: Callable[[], Result]) -> Result:
-        """Run `compute` with the weights that its modules need gathered.
+    def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
+        """`function` as a forward pass: one in which the modules that it calls have their weights.
 
-        If a `backward` follows, the result is a tuple that holds the loss.
+        If a `backward` follows, its result is a tuple that holds the loss.
         """
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -71,8 +75,8 @@ class TorchBackend(Backend):
         self._max_grad_norm = max_grad_norm
 
     @override
-    def forward(self, compute: Callable[[], Result]) -> Result:
-        return compute()
+    def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
+        return function
 
     @override
     def backward(self, loss: Tensor, last: bool) -> None:

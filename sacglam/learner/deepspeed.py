@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from sacglam.errors import LearnerError
-from sacglam.learner.backend import Backend, Moments, Result, adam, adam_moments, clip, load_adam_moments, set_rates
+from sacglam.learner.backend import Backend, Moments, P, Result, adam, adam_moments, clip, load_adam_moments, set_rates
 from sacglam.models.actor_critic import lerp
 
 PERSISTENT_ELEMENTS = 100_000
@@ -140,11 +141,14 @@ class DeepSpeedBackend(Backend):
             self._begin_moments()
 
     @override
-    def forward(self, compute: Callable[[], Result]) -> Result:
-        # Inside the engine's forward pass, whose hooks gather what is sharded.
-        self._root.compute = compute
-        result: Result = self._engine()
-        return result
+    def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
+        def run(*args: P.args, **kwargs: P.kwargs) -> Result:
+            # Inside the engine's forward pass, whose hooks gather what is sharded.
+            self._root.compute = partial(function, *args, **kwargs)
+            result: Result = self._engine()
+            return result
+
+        return run
 
     @override
     def backward(self, loss: Tensor, last: bool) -> None:

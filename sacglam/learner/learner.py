@@ -1,10 +1,10 @@
 """The learner: experience in, better adapter and critic out."""
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,9 +15,9 @@ from torch import Tensor
 from sacglam.algos.base import Algorithm
 from sacglam.clock import PhaseClock
 from sacglam.config import AlgoConfig
-from sacglam.errors import CheckpointError, DivergenceError
+from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
-from sacglam.models.agent_model import AgentModel
+from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Published, Query
@@ -43,8 +43,7 @@ def micro_batches(
     A row counts as many `steps` as the loss is a mean over.
 
     Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
-    one with weight 0: where weights are sharded every forward and backward is a collective, and a rank that skipped
-    one would leave the others waiting.
+    one with weight 0, for the rule of `Backend`.
     """
     own = batch[rank::world]
     most = -(-len(batch) // world)  # rows of the rank that has most
@@ -74,26 +73,33 @@ class Learner:
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
-    def learn(self, batches: Batches, publish: bool, probe: Sequence[Query]) -> Learned:
-        """One interval's updates; with `publish` the adapter after them, and the policy at the states of `probe`.
+    def learn(self, batches: Batches, publish: bool = False, probe: Sequence[Query] = ()) -> Learned:
+        """The gradient steps that the algorithm takes for an interval's `batches`, and the metrics of each.
 
-        Raises:
-            DivergenceError: see `update`.
-        """
-        metrics = self.update(batches)
-        return Learned(metrics, self.publish(probe) if publish else None)
-
-    def update(self, batches: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
-        """The gradient steps that the algorithm takes for an interval's `batches`; the metrics of each.
+        With `publish` also the adapter after them, and the policy at the states of `probe`.
 
         Raises:
             DivergenceError: a loss or gradient is not finite; that step has changed nothing, on any rank.
         """
-        return [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
+        metrics = [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
+        return Learned(metrics, self.publish(probe) if publish else None)
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
-        with convert_once():
-            metrics = self._gradient_that_fits(rows)
+        """One gradient step, in passes of half as many rows if the GPU runs out of memory and no size is configured."""
+        metrics: dict[str, float] | None = None
+        while metrics is None:
+            size = self.config.micro_batch_rows or self._rows_that_fit or len(rows)
+            try:
+                with convert_once():
+                    metrics = self._gradient(rows, size)
+            except torch.OutOfMemoryError:
+                # Other ranks would wait in a collective for the one that starts over.
+                if self.config.micro_batch_rows or self.backend.world > 1 or size == 1:
+                    raise
+            if metrics is None:  # after the handler, since its exception keeps the activations alive
+                self._rows_that_fit = -(-size // 2)
+                self.model.module.zero_grad()
+                torch.cuda.empty_cache()
         rates = self.rates(self.algorithm.trains_actor(self.updates))
         with self.clock.phase("optimizer"):
             metrics["grad_norm"] = self.backend.step(rates)
@@ -107,26 +113,7 @@ class Learner:
         share = self.config.decay(self.updates, self.total_updates)
         return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
-    def _gradient_that_fits(self, rows: Sequence[Any]) -> dict[str, float]:
-        """`_gradient`; without a configured size, in passes of half as many rows when the GPU runs out of memory.
-
-        Only in one process: other ranks would wait in a collective for the one that starts over.
-        """
-        while True:
-            size = self.config.micro_batch_rows or self._rows_that_fit
-            most = size or len(rows)
-            try:
-                return self._gradient(rows, size)
-            except torch.OutOfMemoryError:
-                if self.config.micro_batch_rows or self.backend.world > 1 or most == 1:
-                    raise
-            # After the handler, since its exception keeps the activations alive.
-            self._rows_that_fit = -(-most // 2)
-            for parameter in (*self.model.actor_parameters(), *self.model.critic_parameters()):
-                parameter.grad = None
-            torch.cuda.empty_cache()
-
-    def _gradient(self, rows: Sequence[Any], size: int | None) -> dict[str, float]:
+    def _gradient(self, rows: Sequence[Any], size: int) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; its metrics."""
         sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
         backend, steps = self.backend, self.algorithm.learnt_steps
@@ -134,19 +121,19 @@ class Learner:
         for number, part in enumerate(parts, start=1):
             with self.clock.phase("batch"):
                 batch = self.algorithm.collate(part.rows)
-            loss, metrics = self.backend.forward(partial(self.algorithm.losses, batch, self.updates))
+            loss, metrics = backend.as_forward(self.algorithm.losses)(batch, self.updates)
             with self.clock.phase("backward"):
                 found_M = torch.stack([value.double() for value in metrics.values()])
                 sums_M = sums_M + part.weight * found_M
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
                 weight = torch.full_like(loss, part.weight).masked_fill(~found_M.isfinite().all(), math.nan)
-                self.backend.backward(loss * weight, last=number == len(parts))
-        return dict(zip(metrics, self.backend.all_reduce_sum(sums_M).tolist(), strict=True))
+                backend.backward(loss * weight, last=number == len(parts))
+        return dict(zip(metrics, backend.all_reduce_sum(sums_M).tolist(), strict=True))
 
     def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
         """See `sacglam.algos.base.MapNoGrad`."""
         parts = micro_batches(range(len(rows)), self.backend.rank, self.backend.world, size)
-        found = [self.backend.forward(partial(compute, [rows[i] for i in part.rows])) for part in parts]
+        found = [self.backend.as_forward(compute)([rows[i] for i in part.rows]) for part in parts]
         whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
         own = [(part.rows, values) for part, values in zip(parts, found, strict=True) if part.weight]
         if own:
@@ -176,13 +163,13 @@ class Learner:
         Raises:
             DivergenceError: the policy is not a number.
         """
-        return self.backend.forward(partial(self.scorer.log_policy, queries))
+        return self.backend.as_forward(self.scorer.log_policy)(queries)
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
         found: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(queries), _Q_STATES):
-            found += self.backend.forward(partial(self.model.q_values, queries[start : start + _Q_STATES]))
+            found += self.backend.as_forward(self.model.q_values)(queries[start : start + _Q_STATES])
         return found
 
     def exported(self) -> dict[str, bytes]:
@@ -211,41 +198,29 @@ class Learner:
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
+        adam = {name: tensor for name, tensor in tensors.items() if name.startswith("adam.")}
         moments: Moments = defaultdict(dict)
-        for name, tensor in tensors.items():
-            if name.startswith("adam."):
-                _, index, moment = name.split(".")
-                moments[int(index)][moment] = tensor
         with self.backend.gathered(change=True):
             self.model.load_state(model_tensors(tensors))
-            self._check_moments(moments)
+            check_forms(adam, self._moments_like(adam))
+        for name, tensor in adam.items():
+            _, index, moment = name.split(".")
+            moments[int(index)][moment] = tensor
         self.backend.load_moments(dict(moments))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
 
-    def _check_moments(self, moments: Moments) -> None:
-        """Refuse moments of other parameters or forms, or of some of a group's only: a group is stepped as a whole.
-
-        Raises:
-            CheckpointError: these are.
-        """
-        index = 0
+    def _moments_like(self, adam: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of the form of Adam's moments, for the groups that have some: a group is stepped as a whole."""
+        forms: dict[str, Tensor] = {}
+        index = itertools.count()
         for group in (self.model.actor_parameters(), self.model.critic_parameters()):
-            found = [moments.get(index + place, {}) for place in range(len(group))]
-            index += len(group)
-            if not any(found):
-                continue
-            for parameter, moment in zip(group, found, strict=True):
-                if moment.keys() != {"step", "exp_avg", "exp_avg_sq"}:
-                    raise CheckpointError(f"expected all of Adam's moments of a parameter, got {sorted(moment)}")
-                for name, tensor in moment.items():
-                    expected = torch.Size() if name == "step" else parameter.shape
-                    if tensor.shape != expected or not tensor.is_floating_point():
-                        raise CheckpointError(
-                            f"expected Adam's {name} as {tuple(expected)} floats, got {tuple(tensor.shape)}"
-                        )
-        if any(place >= index for place in moments):
-            raise CheckpointError(f"expected Adam's moments of {index} parameters, got more")
+            numbered = {f"adam.{number}": parameter for parameter, number in zip(group, index, strict=False)}
+            if any(f"{name}.step" in adam for name in numbered):
+                for name, parameter in numbered.items():
+                    forms[f"{name}.step"] = torch.zeros(())
+                    forms[f"{name}.exp_avg"] = forms[f"{name}.exp_avg_sq"] = parameter
+        return forms
 
 
 def model_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -70,12 +70,13 @@ class ActorCritic(AgentModel):
     @override
     def evaluate(self, packed: Any, taken_B: Tensor | None = None) -> PolicyValues:
         """Policy and critic at packed states. With `taken_B` only Q of these actions is differentiated."""
-        actor, critic = self._forward(packed)
-        return PolicyValues(self.policy(actor), self._heads(critic, taken_B))
+        actor = self.lm.forward(packed, ACTOR)
+        return PolicyValues(self.policy(actor), self._heads(self._for_critic(packed, actor), taken_B))
 
     def evaluate_with_target(self, packed: Any, taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
         """`evaluate` and `bootstrap` at the same states; a target on the online adapter takes no pass of its own."""
-        actor, critic = self._forward(packed)
+        actor = self.lm.forward(packed, ACTOR)
+        critic = self._for_critic(packed, actor)
         values = PolicyValues(self.policy(actor), self._heads(critic, taken_B))
         with torch.no_grad():
             read = self.lm.forward(packed, self._target_adapter) if self._target_adapter else critic
@@ -126,5 +127,5 @@ class ActorValue(AgentModel):
 
     @override
     def evaluate(self, packed: Any) -> PolicyValue:
-        actor, critic = self._forward(packed)
-        return PolicyValue(self.policy(actor), self._heads(critic))
+        actor = self.lm.forward(packed, ACTOR)
+        return PolicyValue(self.policy(actor), self._heads(self._for_critic(packed, actor)))

@@ -68,13 +68,10 @@ class AgentModel(ABC):
     def evaluate(self, packed: Any) -> Any:
         """Policy and critic at packed states, with gradients if they are enabled."""
 
-    def _forward(self, packed: Any) -> tuple[LMOutput, LMOutput]:
-        """What the policy reads, and what the critic's heads read."""
-        actor = self.lm.forward(packed, ACTOR)
+    def _for_critic(self, packed: Any, actor: LMOutput) -> LMOutput:
+        """What the critic's heads read, given what the policy reads."""
         critic = actor if self._critic_adapter == ACTOR else self.lm.forward(packed, self._critic_adapter)
-        if self._detach:
-            critic = LMOutput(**{name: tensor.detach() for name, tensor in vars(critic).items()})
-        return actor, critic
+        return critic.detached() if self._detach else critic
 
     def pack(self, queries: Sequence[Query]) -> Any:
         """Queries as a tokenised batch for `evaluate`, on the model's device."""
@@ -109,13 +106,7 @@ class AgentModel(ABC):
             CheckpointError: it is of another model, adapter or critic.
         """
         own = self.state()
-        odd = [name for name in own.keys() | state.keys() if _form(own, name) != _form(state, name)]
-        if odd:
-            shown = "; ".join(f"{n}: expected {_form(own, n)}, got {_form(state, n)}" for n in sorted(odd)[:3])
-            raise CheckpointError(
-                f"{len(odd)} tensors do not fit this model, adapter or critic, including {shown}; load them with the "
-                "settings of model, algo.type and critic that they were saved with"
-            )
+        check_forms(state, own)
         for name, tensor in own.items():
             tensor.copy_(state[name])
 
@@ -158,6 +149,21 @@ class AgentModel(ABC):
         return {"heads": self._heads}
 
 
-def _form(tensors: dict[str, Tensor], name: str) -> tuple[Any, ...] | None:
+def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that differ from our `own` in name, shape or type.
+
+    Raises:
+        CheckpointError: there are such.
+    """
+    odd = [name for name in own.keys() | found.keys() if _form(own, name) != _form(found, name)]
+    if odd:
+        shown = "; ".join(f"{name}: expected {_form(own, name)}, got {_form(found, name)}" for name in sorted(odd)[:3])
+        raise CheckpointError(
+            f"{len(odd)} tensors do not fit this model, adapter or critic, including {shown}; load them with the "
+            "settings of model, algo.type and critic that they were saved with"
+        )
+
+
+def _form(tensors: Mapping[str, Tensor], name: str) -> tuple[Any, ...] | None:
     """Shape and type; None where there is no such tensor."""
     return (*tensors[name].shape, tensors[name].dtype) if name in tensors else None

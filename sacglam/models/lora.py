@@ -53,7 +53,7 @@ def _in_type(weight: Tensor, dtype: torch.dtype) -> Tensor:
     copies = _copies.get()
     if copies is None or weight.dtype == dtype:
         return weight.to(dtype)
-    if id(weight) not in copies:  # the same parameter at any stage of ZeRO, whose layer has gathered it
+    if id(weight) not in copies:
         copies[id(weight)] = weight.detach().to(dtype)
     copy = copies[id(weight)]
     return _Converted.apply(weight, copy) if torch.is_grad_enabled() else copy  # type: ignore[no-untyped-call]

@@ -47,6 +47,10 @@ class LMOutput:
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
 
+    def detached(self) -> "LMOutput":
+        """The same without gradient."""
+        return LMOutput(**{name: tensor.detach() for name, tensor in vars(self).items()})
+
 
 class PackedLM:
     """A language model with LoRA adapters, and what a pass through it leaves out.

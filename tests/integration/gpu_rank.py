@@ -24,17 +24,17 @@ def trial(world: int, stage: int, device: str, gpu: FakeGpu | None = None) -> di
     """Updates, the last one's host waits, and a resume before it."""
     config = settings(world, stage, *QUICK, f"device={device}")
     learner = make_learner(config)
-    found: dict[str, Any] = {"metrics": learner.update(FIRST)}
+    found: dict[str, Any] = {"metrics": learner.learn(FIRST).metrics}
     half = learner.state()
     waits_before = gpu.waits.copy() if gpu else {}
     with mock.patch.object(dist, "broadcast", side_effect=dist.broadcast) as broadcast:
-        found["metrics"] += learner.update(LAST)
+        found["metrics"] += learner.learn(LAST).metrics
     found["waits"] = gpu.waits - waits_before if gpu else {}
     found["broadcasts"] = broadcast.call_count
     found["end"], found["policy"] = learner.state(), learner.publish(QUERIES).probe
     again = make_learner(config)
     again.load_state(*half)
-    again.update(LAST)
+    again.learn(LAST)
     found["resumed"] = again.state()
     return found
 

@@ -99,8 +99,8 @@ State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]:
     """Updates and their half-way state; a resume from it and from one `saved` elsewhere; faults; the files."""
     learner = make_learner(settings(world, stage))
-    found: dict[str, Any] = {"metrics": learner.update(BATCHES[:HALF]), "half": learner.state()}
-    found["metrics"] += learner.update(BATCHES[HALF:])
+    found: dict[str, Any] = {"metrics": learner.learn(BATCHES[:HALF]).metrics, "half": learner.state()}
+    found["metrics"] += learner.learn(BATCHES[HALF:]).metrics
     found["whole elements"] = sum(p.numel() for p in learner.model.module.parameters())
     found["end"] = learner.state()
     found["adapter"], found["exported"] = learner.publish(()).adapter, learner.exported()
@@ -108,7 +108,7 @@ def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]
     found["resumed"] = resumed(world, stage, found["half"])
     found["resumed elsewhere"] = resumed(world, stage, saved) if saved else None
     found["after fault"] = after_fault(learner)
-    found["one-sided"] = learner.update([ONE_SIDED])
+    found["one-sided"] = learner.learn([ONE_SIDED]).metrics
     found["another form"] = another_form(learner, found["half"])
     return found
 
@@ -117,14 +117,14 @@ def resumed(world: int, stage: int, state: State) -> State:
     """The state at the end when a new learner goes on from `state`."""
     learner = make_learner(settings(world, stage))
     learner.load_state(*state)
-    learner.update(BATCHES[HALF:])
+    learner.learn(BATCHES[HALF:])
     return learner.state()
 
 
 def after_fault(learner: Learner) -> tuple[str, Any]:
     """What a batch with an infinite reward in one rank's share raises here, and the state after it."""
     try:
-        learner.update([BROKEN])
+        learner.learn([BROKEN])
     except DivergenceError as error:
         return str(error), learner.state()
     return "nothing was raised", None
@@ -143,7 +143,7 @@ def another_form(learner: Learner, state: State) -> str:
 
 def variant(world: int, stage: int, name: str) -> Any:
     """Metrics of a few updates with another critic, warm-up and what follows it."""
-    return make_learner(settings(world, stage, *VARIANTS[name])).update(BATCHES[:5])
+    return make_learner(settings(world, stage, *VARIANTS[name])).learn(BATCHES[:5]).metrics
 
 
 def main() -> None:
@@ -176,7 +176,7 @@ def alone(rank: int, world: int) -> str:
     if rank:
         return "gone"
     try:
-        learner.update(BATCHES[:1])
+        learner.learn(BATCHES[:1])
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"

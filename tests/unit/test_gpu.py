@@ -18,7 +18,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import ModelConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
-from sacglam.models import causal
+from sacglam.models import architectures
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.loading import load_model
 from sacglam.models.packed_lm import ACTOR
@@ -72,7 +72,7 @@ def make(device: str, settings: Sequence[str]) -> Learner:
 
 def interval(learner: Learner) -> list[dict[str, float]]:
     ppo = learner.algorithm.__class__.__name__ == "Ppo"
-    return learner.update([[PLAYED, PLAYED]] if ppo else [WINDOWS, WINDOWS[::-1]])
+    return learner.learn([[PLAYED, PLAYED]] if ppo else [WINDOWS, WINDOWS[::-1]]).metrics
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in VARIANTS])
@@ -99,12 +99,12 @@ def trained() -> tuple[FakeGpu, Learner]:
     """A learner on the GPU, after an update."""
     with fake_gpu() as gpu:
         learner = make("cuda", [*SAC, "algo.warmup_updates=0", "model.lora.merged=false"])
-        learner.update([WINDOWS])
+        learner.learn([WINDOWS])
     return gpu, learner
 
 
 def _update_and_score(learner: Learner) -> None:
-    learner.update([WINDOWS])
+    learner.learn([WINDOWS])
     learner.log_policy([query("Grasp any cat", STATE)])
 
 
@@ -160,7 +160,7 @@ MIXUPS: dict[str, Callable[[pytest.MonkeyPatch, Learner], None]] = {
     "token ids": lambda patch, learner: _stays(patch, "ids_BS"),
     "scored tokens": lambda patch, learner: _stays(patch, "token_id_N"),
     "which actions exist": lambda patch, learner: _stays(patch, "actions_BA"),
-    "attention mask": lambda patch, learner: _made_on_cpu(patch, causal, "attention_mask"),
+    "attention mask": lambda patch, learner: _made_on_cpu(patch, architectures, "attention_mask"),
     "actions and rows that bootstrap": lambda patch, learner: _tensors(patch, lambda t: t.dtype == torch.int64),
     "rewards and discounts": lambda patch, learner: _tensors(patch, lambda t: t.is_floating_point()),
     "a LoRA matrix": lambda patch, learner: _on_cpu(patch, learner.model.actor_parameters()[0]),

@@ -191,7 +191,7 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
             scorer.log_policy(played.states[:states])
 
     def update(rows: int) -> None:
-        learner.update([first_steps(config, played.batch, rows)])
+        learner.learn([first_steps(config, played.batch, rows)])
 
     states, rows = config.env.copies, config.algo.rows
     display.stage("calibrating: scoring", states)

@@ -57,13 +57,13 @@ def test_warm_up_trains_the_critic_and_leaves_alpha_alone() -> None:
     learner = make_learner("algo.warmup_updates=2", "critic.backbone=frozen", "algo.alpha.lr=0.1")
     adapter, heads, alpha = flat(learner, "lora.default."), flat(learner, "heads."), alpha_of(learner)
     for _ in range(2):
-        [metrics] = learner.update([windows()])
+        [metrics] = learner.learn([windows()]).metrics
         assert "actor_loss" not in metrics
         assert metrics["batch_hindsight_share"] == 0.25
     assert torch.equal(flat(learner, "lora.default."), adapter)
     assert not torch.equal(flat(learner, "heads."), heads)
     assert alpha_of(learner) == alpha
-    assert "actor_loss" in learner.update([windows()])[0]
+    assert "actor_loss" in learner.learn([windows()]).metrics[0]
     assert not torch.equal(flat(learner, "lora.default."), adapter)
     assert alpha_of(learner) < alpha  # the untrained policy is more random than the target asks
     assert learner.updates == 3
@@ -73,7 +73,7 @@ def test_first_adam_step_moves_each_part_by_its_own_learning_rate() -> None:
     # Adam's first step is lr * g / (|g| + eps), so lr wherever the gradient is far above eps.
     learner = make_learner("algo.actor_lr=1e-3", "algo.critic_lr=1e-2", "critic.backbone=separate")
     before = {part: flat(learner, part) for part in ("lora.default.", "lora.critic.", "heads.")}
-    learner.update([windows()])
+    learner.learn([windows()])
     moved = {part: (flat(learner, part) - tensor).abs().max().item() for part, tensor in before.items()}
     assert moved["lora.default."] == pytest.approx(1e-3, rel=1e-2)
     assert moved["lora.critic."] == pytest.approx(1e-2, rel=1e-2)
@@ -84,7 +84,7 @@ def test_learning_rates_fall_to_a_tenth_over_the_budget() -> None:
     learner = make_learner("algo.lr_decay=true", "steps=4", "algo.updates_per_interval=1", "algo.critic_lr=0.01")
     rates = []
     for _ in range(6):
-        learner.update([windows()])
+        learner.learn([windows()])
         rates.append(optimizer_of(learner).param_groups[1]["lr"])
     # 1 - 0.9 t / 4 for t = 0..4, and no lower afterwards
     assert rates == pytest.approx([0.01, 0.00775, 0.0055, 0.00325, 0.001, 0.001])
@@ -92,7 +92,7 @@ def test_learning_rates_fall_to_a_tenth_over_the_budget() -> None:
 
 def test_clipping_bounds_the_gradient_that_adam_sees() -> None:
     learner = make_learner("algo.max_grad_norm=1e-3")
-    norm = learner.update([windows()])[0]["grad_norm"]
+    norm = learner.learn([windows()]).metrics[0]["grad_norm"]
     assert norm > 1e-2, "the norm before clipping is what is reported"
     moments = [state["exp_avg"] / 0.1 for state in optimizer_of(learner).state.values()]  # exp_avg = (1 - 0.9) g
     assert math.sqrt(sum(g.square().sum().item() for g in moments)) == pytest.approx(1e-3, rel=1e-3)
@@ -100,11 +100,11 @@ def test_clipping_bounds_the_gradient_that_adam_sees() -> None:
 
 def test_divergence_changes_nothing() -> None:
     learner = make_learner()
-    learner.update([windows()])
+    learner.learn([windows()])
     before, updates = learner.state(), learner.updates
     kept = {name: tensor.clone() for name, tensor in before[0].items()}
     with pytest.raises(DivergenceError, match=r"expected finite losses, .* checkpoints, if there are any, are unaffec"):
-        learner.update([windows(reward=math.inf)])
+        learner.learn([windows(reward=math.inf)])
     assert learner.updates == updates
     for name, tensor in learner.state()[0].items():
         assert torch.equal(tensor, kept[name]), name
@@ -128,7 +128,7 @@ def test_a_batch_that_does_not_fit_is_taken_in_halves() -> None:
         return losses(*args)
 
     tight.algorithm.collate, tight.algorithm.losses = collated, limited  # type: ignore[method-assign]
-    assert tight.update([rows[:8], rows[:8]]) == fits.update([rows[:8], rows[:8]])
+    assert tight.learn([rows[:8], rows[:8]]).metrics == fits.learn([rows[:8], rows[:8]]).metrics
     assert sizes == [8, 4, 4, *[2] * 8]
     for name, tensor in fits.state()[0].items():
         assert torch.equal(tight.state()[0][name], tensor), name
@@ -142,17 +142,17 @@ def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
 
     learner.algorithm.losses = none  # type: ignore[method-assign]
     with pytest.raises(torch.OutOfMemoryError):
-        learner.update([windows()])
+        learner.learn([windows()])
 
 
 @pytest.mark.parametrize("settings", [[], ["model.lora.layers=1", "model.cache_mib=1"]])
 def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was(settings: list[str]) -> None:
     learner = make_learner("algo.micro_batch_size=3", *settings)
-    learner.update([windows(), windows(reward=0.5)])
+    learner.learn([windows(), windows(reward=0.5)])
     state, kept = learner.state(), {name: tensor.clone() for name, tensor in learner.state()[0].items()}
     other = make_learner("algo.micro_batch_size=3", "seed=1", *settings)
     other.load_state(*state)
-    assert other.update([windows()]) == learner.update([windows()])
+    assert other.learn([windows()]).metrics == learner.learn([windows()]).metrics
     assert other.state()[1] == learner.state()[1]
     for name, tensor in learner.state()[0].items():
         assert torch.equal(other.state()[0][name], tensor), name
@@ -162,7 +162,7 @@ def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was(settings: list[s
 def test_terminal_rows_alone_have_their_reward_for_target() -> None:
     learner = make_learner()
     ended = [w for w in windows(reward=0.75) if w.terminated]
-    [metrics] = learner.update([ended * 3])
+    [metrics] = learner.learn([ended * 3]).metrics
     assert metrics["target"] == pytest.approx(0.75)
 
 
@@ -170,7 +170,7 @@ def test_what_is_published_is_the_policy_that_learns() -> None:
     learner = make_learner("algo.actor_lr=0.1")
     queries = [query("Grasp any cat", STATE)]
     [before], first = learner.log_policy(queries), learner.publish(()).adapter
-    learner.update([windows()])
+    learner.learn([windows()])
     [after], second = learner.log_policy(queries), learner.publish(()).adapter
     assert (first.version, second.version) == (0, 1)
     assert not np.allclose(before, after)
@@ -188,7 +188,7 @@ def test_targets_follow_by_tau() -> None:
     learner = make_learner("algo.tau=0.25")
     before, target = flat(learner, "heads."), flat(learner, "target_heads.")
     assert torch.equal(before, target)
-    learner.update([windows()])
+    learner.learn([windows()])
     expected = 0.75 * target + 0.25 * flat(learner, "heads.")
     torch.testing.assert_close(flat(learner, "target_heads."), expected)
 
@@ -207,7 +207,7 @@ def test_q_values_are_the_critics_minimum_and_do_not_depend_on_what_is_asked_bes
 
 def test_tensors_of_another_form_are_refused() -> None:
     learner = make_learner()
-    learner.update([windows()])
+    learner.learn([windows()])
     tensors, values = learner.state()
     weight = next(name for name in tensors if name.startswith("model.heads"))
     for name, changed in (

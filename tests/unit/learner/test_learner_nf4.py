@@ -71,9 +71,9 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
     learner = make_learner(settings(model))
     before = {name: p.detach().clone() for name, p in base(learner).items()}
     assert {p.dtype for p in before.values()} == {torch.uint8, torch.float32}
-    learner.update([windows(), windows()])
+    learner.learn([windows(), windows()])
     half = learner.state()
-    learner.update([windows()])
+    learner.learn([windows()])
     after = base(learner)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -86,7 +86,7 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
 
     resumed = make_learner(settings(model))
     resumed.load_state(*half)
-    resumed.update([windows()])
+    resumed.learn([windows()])
     again, _ = resumed.state()
     assert again.keys() == tensors.keys()
     assert all(torch.equal(again[name], tensors[name]) for name in tensors)
@@ -96,7 +96,7 @@ def test_the_base_stays_as_it_is_and_out_of_checkpoint_and_export(model: str) ->
 def test_an_engine_with_the_same_4_bits_passes_the_parity_gate(model: str, dtype: str) -> None:
     config = settings(model, f"model.dtype={dtype}")
     learner = make_learner(config)
-    learner.update([windows()])
+    learner.learn([windows()])
     published = Published(learner.publish(()).adapter, learner.log_policy(QUERIES))
     metrics = handoff(config).deliver(published)
     # An adapter travels in the model's type, so that in bfloat16 it is rounded once: far within the gate's 0.15.
