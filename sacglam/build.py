@@ -63,7 +63,8 @@ class Processes:
     """What runs next to the driver."""
 
     runtime: RayRuntime
-    engines: EngineGroup
+    engines: EngineGroup | None
+    """None where the learner's ranks score."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,15 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
 
     Sets this process's thread count. `note` is given a line for the user when an engine restarts.
     """
-    cpu.prepare(config.threads or 1)  # with engines, 0 leaves threads to the placement of each process
+    cpu.prepare(config.threads or 1)  # with other processes, 0 leaves threads to the placement of each
     clock = PhaseClock()
-    if config.engines.count:
+    if not config.in_one_process:
         torch.manual_seed(config.seed)  # nothing here draws from it, but its state is in the checkpoints
         return _build_distributed(config, clock, note)
     model = build_model(config)
     learner = build_learner(config, model, clock)
     learners = LearnerGroup([LocalWorker(learner)], config.learners.timeout_s)
-    scorer = _scorer(model, lambda: learner.updates)
-    return Parts(learners, Handoff(), collector(config, scorer, clock), clock, model)
+    return Parts(learners, Handoff(), collector(config, learners, clock), clock, model)
 
 
 def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
@@ -118,11 +118,12 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
-    """Engines, and learner ranks if there are any, in processes of their own that Ray places."""
+    """Engines and learner ranks, whichever there are, in processes of their own that Ray places."""
     where = plan(config, machine())
     if where.fault:
         raise ConfigError(where.fault)
-    serves_vllm(config)  # what it refuses is refused before anything is started
+    if where.engines:
+        serves_vllm(config)  # what it refuses is refused before anything is started
     on_gpu = config.device != "cpu"
     engine = WorkerSpec("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
     learner = WorkerSpec("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
@@ -132,6 +133,10 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         return runtime.spawn(index).build(host_engine, config, where.engine_threads)
 
     try:
+        if not where.engines:
+            learners = _start_learners(runtime, config, where, clock)
+            parts = collector(config, learners, clock)
+            return Parts(learners, Handoff(), parts, clock, processes=Processes(runtime, None))
         engines = EngineGroup(start, config.engines, note)
         learners = _start_learners(runtime, config, where, clock)
         tolerance = config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype]
@@ -206,6 +211,11 @@ def serves_vllm(config: Config) -> bool:
             "forward pass, in a process of its own) and engines.tensor_parallel 1"
         )
     return True
+
+
+def why_no_vllm(config: Config) -> str | None:
+    """Why there can be no vLLM engines here; None if there can."""
+    return _obstacle_to_vllm(config) if find_spec("vllm") else "vLLM is not installed"
 
 
 def _obstacle_to_vllm(config: Config) -> str | None:

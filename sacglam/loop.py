@@ -73,16 +73,17 @@ class Loop:
         parts, timeout_s = self._parts, self._config.engines.start_timeout_s
         if parts.processes is None:
             return
-        display.stage("starting engines and learners", 2)
+        display.stage("starting processes", 2)
         parts.learners.wait_ready(timeout_s, check)
         display.advance(1)
-        parts.processes.engines.wait_ready(check)
+        if parts.processes.engines:
+            parts.processes.engines.wait_ready(check)
         display.advance(2)
 
     def publish(self) -> None:
         """Bring the present adapter to the engines, if there are any."""
         parts = self._parts
-        if parts.processes is not None:
+        if parts.processes and parts.processes.engines:
             with self.training_time():
                 self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
 

@@ -285,12 +285,9 @@ class Run:
         config, parts = self._config, self._parts
         if parts.processes is None:
             return {}
-        found: dict[str, Any] = {
-            "engines": config.engines.count,
-            "engine_type": config.engines.type,
-            "engine_restarts": parts.processes.engines.restarts,
-            "learners": config.learners.count,
-        }
+        found: dict[str, Any] = {"engines": config.engines.count, "learners": config.learners.count}
+        if parts.processes.engines:
+            found |= {"engine_type": config.engines.type, "engine_restarts": parts.processes.engines.restarts}
         if config.learners.count:  # else the driver learns, and on its own clock
             found["learner_seconds"] = {name: round(s, 3) for name, s in parts.learners.seconds().items()}
         return found

@@ -37,8 +37,8 @@ def train(
         Path | None, typer.Option(help="Resume this run; only placement options apply.", metavar="RUN")
     ] = None,
     trust: TrustOption = False,
-    gpus: Annotated[int | None, _placement("GPUs to use, split over engines and learner ranks.", 0)] = None,
-    engines: Annotated[int | None, _placement("Engines that score (vLLM or packed); 0: the learner scores.", 0)] = None,
+    gpus: Annotated[int | None, _placement("GPUs to use, split over vLLM engines and learner ranks.", 0)] = None,
+    engines: Annotated[int | None, _placement("Engines that score; 0: the learner's ranks score.", 0)] = None,
     learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver learns.", 0)] = None,
     tensor_parallel: Annotated[int | None, _placement("GPUs per engine.", 1)] = None,
     device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,
@@ -67,11 +67,10 @@ def train(
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None and (config is not None or out is not None or overrides):
         raise typer.BadParameter("--resume keeps a run's configuration; leave out all but the placement options")
-    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, address)
-    if resume is None:
-        settings = configuration.load(config, [*overrides, *where])
-    else:
-        settings = configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
+    settings = directory.RunDirectory.open(resume, trust).config() if resume else configuration.load(config, overrides)
+    vllm = engines is not None or tensor_parallel is not None or not (gpus and gpus > 1) or _vllm_serves(settings, gpus)
+    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, address, vllm)
+    settings = configuration.override(settings, where)
     if dry_run:
         _dry_run(settings)
         return
@@ -86,6 +85,16 @@ def train(
         else:
             folder, summary = resume, training.resume(resume, display, where, trust, sidecar_for)
     print_summary(console, folder, summary, bool(directory.untrusted_code(settings)))
+
+
+def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:
+    """Whether vLLM is here and serves the model on GPUs; if not, say what happens instead."""
+    from sacglam.build import why_no_vllm
+
+    why = why_no_vllm(settings.model_copy(update={"device": "cuda"}))
+    if why:
+        print_plain(errors, f"no engines: {why}; a learner rank on each of the {gpus} GPUs also scores")
+    return why is None
 
 
 def _dry_run(settings: configuration.Config) -> None:

@@ -45,6 +45,11 @@ class Config(Section):
         """`replay.random_steps`; an on-policy algorithm, which learns from its own steps alone, takes none."""
         return 0 if self.algo.on_policy else self.replay.random_steps
 
+    @property
+    def in_one_process(self) -> bool:
+        """Whether everything but the environments' workers runs in the driver's process."""
+        return not (self.engines.count or self.learners.count)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.algo.update_interval % self.env.copies:
@@ -76,22 +81,18 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _placeable(self) -> Self:
-        if self.learners.count and not self.engines.count:
-            raise ValueError(
-                f"learners.count ({self.learners.count}) needs engines to score the rollout; set engines.count to 1"
-            )
         if self.runtime.lag and self.algo.on_policy:
             raise ValueError(f"runtime.lag must be 0: {self.algo.label} learns from its current policy's steps alone")
-        if self.runtime.lag and not self.learners.count:
+        if self.runtime.lag and not (self.engines.count and self.learners.count):
             raise ValueError(
-                "runtime.lag needs engines and learner ranks: in one process a rollout and an update cannot overlap; "
-                "set it to 0, or engines.count and learners.count to 1"
+                "runtime.lag needs engines and learner ranks: where one process scores and learns, a rollout and an "
+                "update cannot overlap; set it to 0, or engines.count and learners.count to 1"
             )
         if self.engines.tensor_parallel > 1 and (not self.engines.count or self.engines.type == "packed"):
             raise ValueError("engines.tensor_parallel needs vLLM engines; set it to 1, or engines.count to 1")
-        if self.runtime.address is not None and not self.engines.count:
-            raise ValueError("runtime.address needs engines to place in the cluster; set engines.count to 1")
-        if self.engines.count and ":" in self.device:
+        if self.runtime.address is not None and self.in_one_process:
+            raise ValueError("runtime.address needs processes to place in the cluster; set learners.count to 1")
+        if not self.in_one_process and ":" in self.device:
             raise ValueError(
                 f"device {self.device!r} names one GPU, but engines and ranks are each given their own; use cuda"
             )

@@ -219,7 +219,7 @@ class EnginesConfig(Section):
     type: Literal["auto", "vllm", "packed"] = "auto"
     """`vllm`, `packed` (our own forward pass), or `auto`: vLLM if it is installed and serves the model, else packed."""
     count: NonNegative = 0
-    """Engines; 0: the learner's process scores, with the weights in training."""
+    """Engines; 0: the learner scores, each of its ranks a share of the states, with the weights in training."""
     tensor_parallel: Positive = 1
     """GPUs per engine."""
     gpu_memory: OpenFraction = 0.85
@@ -242,7 +242,7 @@ class LearnersConfig(Section):
     """The DeepSpeed ranks that learn."""
 
     count: NonNegative = 0
-    """Ranks; 0: one learner in the driver's process, without DeepSpeed."""
+    """Ranks; 0: one learner in the driver's process, without DeepSpeed. Without engines they also score."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     """What ranks shard (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
     timeout_s: PositiveFloat = 1800.0

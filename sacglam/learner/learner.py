@@ -165,6 +165,16 @@ class Learner:
         """
         return self.backend.as_forward(self.scorer.log_policy)(queries)
 
+    def score(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        """`log_policy` at this rank's share of the states, dealt in turn.
+
+        Every rank takes as many through the model, repeating the first state: where weights are sharded each forward is
+        a collective.
+        """
+        rank, world = self.backend.rank, self.backend.world
+        own, most = queries[rank::world], -(-len(queries) // world)
+        return self.log_policy([*own, *[queries[0]] * (most - len(own))])[: len(own)]
+
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
         found: list[npt.NDArray[np.float32]] = []

@@ -19,7 +19,7 @@ def resolve(config: Config) -> Config:
     device = resolve_device(config)
     if not config.learners.count:  # the learner runs here
         check_device(device)
-    threads = config.threads or (0 if config.engines.count else cpu.default_threads())
+    threads = config.threads or (cpu.default_threads() if config.in_one_process else 0)
     return config.model_copy(update={"device": device, "threads": threads, "model": absolute(config.model)})
 
 

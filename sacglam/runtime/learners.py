@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
-from sacglam.types import Batches, Learned, Published, Query
+from sacglam.types import Batches, Learned, LogPolicy, Published, Query
 
 
 @dataclass(eq=False)
 class LearnerGroup:
     """Makes every call on all ranks, since they meet in collectives; the first rank's result is returned.
+
+    Where there are no engines it is the scorer, too: each rank scores its share of the states.
 
     The methods are those of the learner, and raise `LearnerError` if a rank dies or hangs.
     """
@@ -39,6 +41,19 @@ class LearnerGroup:
         """The current adapter, and the policy at `probe`."""
         published: Published = self._call("publish", probe)
         return published
+
+    @property
+    def version(self) -> int:
+        """The version of the policy that `log_policy` gives."""
+        return self.updates
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        """log pi over each query's actions, float32, from the weights that learn."""
+        pending = self._submit("score", queries, reply_from_all=True)
+        policies: dict[int, LogPolicy] = {}
+        for rank, share in enumerate(self.results(pending)):
+            policies |= zip(range(rank, len(queries), len(self.workers)), share, strict=True)
+        return [policies[place] for place in range(len(queries))]
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions, one array (A,) for each."""
@@ -77,16 +92,27 @@ class LearnerGroup:
             except WorkerLost as error:
                 raise _lost(error) from error
 
-    def _submit(self, method: str, *args: Any) -> list[Pending]:
+    def _submit(self, method: str, *args: Any, reply_from_all: bool = False) -> list[Pending]:
         shared = [self.workers[0].shared(arg) for arg in args]
-        return [worker.submit(method, *shared, reply=rank == 0) for rank, worker in enumerate(self.workers)]
+        replies = [reply_from_all or rank == 0 for rank in range(len(self.workers))]
+        return [w.submit(method, *shared, reply=reply) for w, reply in zip(self.workers, replies, strict=True)]
 
     def first_result(
         self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
     ) -> Any:
         """The first rank's result, once all ranks have one."""
+        return self.results(pending, timeout_s, tick)[0]
+
+    def results(
+        self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
+    ) -> list[Any]:
+        """All ranks' results, in order.
+
+        Raises:
+            LearnerError: a rank died, hangs or failed.
+        """
         try:
-            return gather(pending, timeout_s or self.timeout_s, tick)[0]
+            return gather(pending, timeout_s or self.timeout_s, tick)
         except WorkerLost as error:
             raise _lost(error) from error
         except SacglamError:

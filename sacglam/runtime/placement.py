@@ -34,30 +34,36 @@ class Plan:
     def describe(self) -> str:
         """The plan in words."""
         gpu = self.device != "cpu"
-        if not self.engines:
+        if not (self.engines or self.learners):
             parts = [f"one process on {self.device}, {self.learner_threads} threads: rollout, scoring and learner"]
         else:
             engine = f"{self.tensor_parallel} GPU(s)" if gpu else f"{self.engine_threads} CPU thread(s)"
             learner = "1 GPU" if gpu else f"{self.learner_threads} CPU thread(s)"
-            parts = ["driver: environments, replay, loop", f"{self.engines} scoring engine(s) with {engine} each"]
-            parts += (
-                [f"{self.learners} learner rank(s) with {learner} each"]
-                if self.learners
-                else [f"learner in the driver, {self.learner_threads} thread(s)"]
-            )
+            parts = ["driver: environments, replay, loop"]
+            if self.engines:
+                parts.append(f"{self.engines} scoring engine(s) with {engine} each")
+            if self.learners:
+                work = "" if self.engines else ", which also score"
+                parts.append(f"{self.learners} learner rank(s) with {learner} each{work}")
+            else:
+                parts.append(f"learner in the driver, {self.learner_threads} thread(s)")
         fault = [f"cannot run here: {self.fault}"] if self.fault else []
         return "\n".join([*parts, *(f"  because {reason}" for reason in self.reasons), *fault])
 
 
 def split_gpus(
-    gpus: int, tensor_parallel: int = 1, engines: int | None = None, learners: int | None = None
+    gpus: int, tensor_parallel: int = 1, engines: int | None = None, learners: int | None = None, vllm: bool = True
 ) -> tuple[int, int]:
     """Numbers of engines and learner ranks on `gpus` GPUs, given both numbers, one or neither.
+
+    Without `vllm` to serve the model there are no engines, and ranks on all GPUs score and learn.
 
     Raises:
         ConfigError: they take more GPUs than that.
     """
-    if engines is None and learners is not None:
+    if engines is None and not vllm:
+        engines = 0
+    elif engines is None and learners is not None:
         engines = (gpus - learners) // tensor_parallel
     elif engines is None:
         engines = -(-gpus // _GPUS_PER_ENGINE) if gpus > 1 else 0
@@ -67,7 +73,7 @@ def split_gpus(
                 f"GPUs and a learner, got {gpus}"
             )
     if learners is None:
-        learners = gpus - engines * tensor_parallel if engines else 0
+        learners = gpus - engines * tensor_parallel if gpus > 1 else 0
     taken = engines * tensor_parallel + learners
     if taken > gpus or min(engines, learners) < 0:
         raise ConfigError(f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}")
@@ -76,8 +82,8 @@ def split_gpus(
 
 def plan(config: Config, machine: Machine) -> Plan:
     """Place the processes of `config` on `machine`; a cluster's own resources are checked when it is joined."""
-    if not config.engines.count:
-        reason = "engines.count is 0: the rollout scores with the learner's own weights"
+    if config.in_one_process:
+        reason = "engines.count and learners.count are 0: the rollout scores with the learner's own weights"
         return Plan(0, 0, 1, config.device, 1, config.threads or min(4, machine.cores), (reason,))
     if config.device == "cpu":
         return _plan_cpu(config, machine)
@@ -96,10 +102,12 @@ def plan(config: Config, machine: Machine) -> Plan:
             f"has {machine.gpus}; request fewer, join a cluster with --address, or use --device cpu"
         )
     threads = max(1, machine.cores // (engines + max(1, learners)))
-    reason = (
-        "the learner does about 98 % of the arithmetic, so one engine keeps up with as many as "
-        f"{_GPUS_PER_ENGINE - 1} learner ranks"
-    )
+    reason = "engines.count is 0: each rank scores its share of the states"
+    if engines:
+        reason = (
+            "the learner does about 98 % of the arithmetic, so one engine keeps up with as many as "
+            f"{_GPUS_PER_ENGINE - 1} learner ranks"
+        )
     if shared:
         reason = "the one GPU is shared by engine and learner: set engines.gpu_memory to what the learner leaves"
     return Plan(engines, learners, parallel, config.device, threads, config.threads or threads, (reason,), fault)
@@ -113,6 +121,8 @@ def _plan_cpu(config: Config, machine: Machine) -> Plan:
     if config.engines.tensor_parallel > 1:
         fault = "engines.tensor_parallel spreads an engine over GPUs, and device is cpu; set it to 1"
     reasons = [f"{machine.cores} cores: one for each engine, whose forward passes are few, the others for the learner"]
+    if not engines:
+        reasons = [f"engines.count is 0: each rank scores its share of the states; {machine.cores} cores for all ranks"]
     if engines + max(1, learners) > machine.cores:
         reasons.append("there are more processes than cores: it works, but every one of them is slower")
     return Plan(engines, learners, 1, "cpu", 1, config.threads or threads, tuple(reasons), fault)
@@ -125,8 +135,11 @@ def overrides(
     tensor_parallel: int | None,
     device: str | None,
     address: str | None,
+    vllm: bool = True,
 ) -> list[str]:
     """The command line's placement options as configuration overrides; `gpus` determines the numbers left out.
+
+    `vllm` says whether it is here and serves the model.
 
     Raises:
         ConfigError: `gpus` goes with another device, or is too small.
@@ -135,13 +148,13 @@ def overrides(
         if device not in (None, "cuda"):
             raise ConfigError(f"--gpus goes with --device cuda, got --device {device}; leave one of them out")
         device = "cuda" if gpus else "cpu"
-        engines, learners = split_gpus(gpus, tensor_parallel or 1, engines, learners)
+        engines, learners = split_gpus(gpus, tensor_parallel or 1, engines, learners, vllm)
     given = {
         "engines.count": engines,
         "learners.count": learners,
         "engines.tensor_parallel": tensor_parallel,
         "device": device,
         "runtime.address": address,
-        "runtime.lag": 0 if learners == 0 else None,  # without ranks nothing can overlap
+        "runtime.lag": 0 if 0 in (engines, learners) else None,  # nothing can overlap
     }
     return [f"{key}={value}" for key, value in given.items() if value is not None]

@@ -142,6 +142,21 @@ def test_a_separate_engine_changes_nothing(calm: Path, tmp_path: Path) -> None:
 
 
 @needs_deepspeed
+@pytest.mark.parametrize("stage", [0, 3])
+def test_three_ranks_that_score_train_as_one_process_does(calm: Path, tmp_path: Path, stage: int) -> None:
+    """The calm run has an engine, which changes nothing. With stage 3 a forward pass is a collective of all ranks."""
+    run = tmp_path / "ranks"
+    settings = ["threads=1", f"learners.zero_stage={stage}", "engines.count=0"]
+    done = call(train(run, *settings, *(["model.lora.merged=false"] if stage else []), learners="3"))
+    assert done.returncode == 0, done.stderr
+    assert_close(run, calm)
+    assert (summary(run)["engines"], summary(run)["learners"]) == (0, 3)
+    assert "engine_type" not in summary(run)
+    again = call(sacglam("train", "--resume", run, learners="0"))
+    assert again.returncode == 0, again.stderr
+
+
+@needs_deepspeed
 @needs_vllm
 def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path) -> None:
     run = tmp_path / "full"
@@ -203,7 +218,7 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
 @needs_deepspeed
 def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, *PACKED, "threads=1", learners="2"), log) as process:
+    with started(train(run, "threads=1", learners="2"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)
         assert listening_beyond_loopback(everything) == []
@@ -248,7 +263,7 @@ def test_ctrl_c_ends_all_processes_and_the_run_resumes_in_one(tmp_path: Path) ->
 def test_ctrl_c_while_two_ranks_start_ends_the_run_before_its_first_step(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     with started(train(run, *PACKED, "threads=1", learners="2"), log) as process:
-        wait_for(lambda: "starting engines and learners" in log.read_text(), process)
+        wait_for(lambda: "starting processes" in log.read_text(), process)
         everything = below(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(timeout=60) == 0, log.read_text()

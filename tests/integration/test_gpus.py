@@ -202,10 +202,10 @@ def placed(eight_gpus: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         made.append(Reserved(eight_gpus, specs))
         return made[-1]
 
-    def build_on(gpus: int, *options: int | None) -> list[Given]:
+    def build_on(gpus: int, *options: int | None, vllm: bool = True) -> list[Given]:
         monkeypatch.setattr(build, "machine", lambda: Machine(gpus, 8))
         engines, learners, parallel = options or (None,) * 3
-        words = overrides(gpus, engines, learners, parallel, None, None)
+        words = overrides(gpus, engines, learners, parallel, None, None, vllm)
         build.build(config.load(None, [*words, "model.dtype=bfloat16", "model.lora.merged=false"]))
         return [tell(worker) for worker in made[-1]._workers]
 
@@ -227,6 +227,12 @@ def test_the_engine_and_every_rank_see_a_gpu_of_their_own(placed: Callable[..., 
     assert [(rank.device, rank.rank, rank.world) for rank in ranks] == [("cuda", n, gpus - 1) for n in range(gpus - 1)]
     assert [len(each.gpus) for each in found] == [1] * gpus
     assert sorted(gpu for each in found for gpu in each.gpus) == OWN[:gpus]
+
+
+def test_without_vllm_every_gpu_has_a_rank(placed: Callable[..., list[Given]]) -> None:
+    found = placed(4, vllm=False)
+    assert [(rank.device, rank.rank, rank.world) for rank in found] == [("cuda", n, 4) for n in range(4)]
+    assert sorted(gpu for rank in found for gpu in rank.gpus) == OWN[:4]
 
 
 def test_an_engine_over_two_gpus_sees_both(placed: Callable[..., list[Given]]) -> None:

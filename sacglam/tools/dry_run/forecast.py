@@ -89,10 +89,10 @@ def _in_words(shape: PreTrainedConfig) -> str:
 def predict(config: Config, where: Plan, played: RandomRollout, calibration: Calibration) -> dict[str, float]:
     """Seconds of a whole run by phase, one after the other.
 
-    Engines share the states and ranks the rows evenly; communication takes no time here.
+    Engines, or ranks where there are none, share the states evenly, and ranks the rows; communication takes no time.
     """
-    engines, ranks = max(1, where.engines), max(1, where.learners)
-    state_s = calibration.scoring.seconds["scoring"] / calibration.scoring.size / engines
+    ranks = max(1, where.learners)
+    state_s = calibration.scoring.seconds["scoring"] / calibration.scoring.size / (where.engines or ranks)
     steps = _intervals(config) * config.algo.update_interval
     found = {
         "environment": (config.random_steps + steps) * played.environment_s,

@@ -107,7 +107,7 @@ def _method(found: Forecast, measured: Calibration) -> str:
         f"Episodes are taken to last {found.played.episode_steps:.0f} steps, as with the random policy. Checkpoints "
         "are left out."
     )
-    if config.engines.count:
+    if not config.in_one_process:
         text += (
             "\nMeasured in one process with the packed forward, and shared out over engines and ranks: vLLM's own "
             "pace, communication of ranks and the adapter's transfer are not included"

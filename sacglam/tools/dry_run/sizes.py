@@ -79,12 +79,12 @@ def memory(
     driver = {"Python and libraries": libraries, "replay": replay}
     learner = _learner(config, max(1, where.learners), sizes, calibration)
     engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration))] if where.engines else []
-    if where.learners:
-        return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
     if not engines:
-        states = config.env.copies
+        states = -(-config.env.copies // max(1, where.learners))
         peak = calibration.scoring.peak_of(states) if calibration else None
         learner[f"scoring {states} states (not while learning)"] = peak
+    if where.learners:
+        return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
     name = "driver and learner" if engines else "one process"
     if where.device == "cpu":
         return [Process(name, 1, {**driver, **learner}), *engines]

@@ -76,7 +76,7 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
             console.print(_rank_phases(profile))
     console.print(_work(profiles))
     if not all(profile.floor for profile in profiles):
-        console.print("Tokens, FLOP and floor are counted where one process does everything (engines.count=0).")
+        console.print("Tokens, FLOP and floor are counted where one process does everything.")
 
 
 def _phases(profiles: Sequence[Profile]) -> Table:

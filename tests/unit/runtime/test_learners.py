@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sacglam.errors import DivergenceError, LearnerError
 from sacglam.runs.stopping import Stopped
 from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
 from sacglam.runtime.learners import LearnerGroup
-from sacglam.types import Learned
+from sacglam.types import Learned, Query
 from tests.unit.runtime.test_group import Failing
 
 
@@ -69,3 +70,22 @@ def test_another_failure_comes_down_to_its_last_line() -> None:
     group = LearnerGroup([Rank(0, RuntimeError("Traceback\n  File x\nKeyError: 7")), Rank(1)], timeout_s=1)
     with pytest.raises(LearnerError, match=r"^a learner rank failed: KeyError: 7$"):
         group.publish(())
+
+
+class Scoring(Rank):
+    """A rank of several that scores its share: the number of actions, and which rank said so."""
+
+    def __init__(self, number: int, world: int) -> None:
+        super().__init__(number)
+        self.world = world
+
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
+        assert (method, reply) == ("score", True)
+        return Done([np.array([len(query.actions), self.number]) for query in args[0][self.number :: self.world]])
+
+
+@pytest.mark.parametrize("states", [0, 1, 2, 7])
+def test_ranks_that_score_share_the_states_and_answers_come_in_their_order(states: int) -> None:
+    group = LearnerGroup([Scoring(number, 3) for number in range(3)], timeout_s=1)
+    queries = [Query("state", ("a",) * (n + 1)) for n in range(states)]
+    assert [policy.tolist() for policy in group.log_policy(queries)] == [[n + 1, n % 3] for n in range(states)]

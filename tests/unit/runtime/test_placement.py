@@ -17,6 +17,11 @@ def test_gpus_are_split_so_that_the_learner_gets_most(gpus: int, parallel: int, 
     assert split_gpus(gpus, parallel) == expected
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(0, (0, 0)), (1, (0, 0)), (2, (0, 2)), (4, (0, 4))])
+def test_without_vllm_ranks_on_all_gpus_score_and_learn(gpus: int, expected: tuple[int, int]) -> None:
+    assert split_gpus(gpus, vllm=False) == expected
+
+
 def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
     with pytest.raises(ConfigError, match=r"more than 2 GPUs for 1 engine\(s\) over 2 GPUs and a learner, got 2"):
         split_gpus(2, 2)
@@ -30,6 +35,8 @@ def test_options_become_settings() -> None:
     assert overrides(1, None, None, None, None, None) == [*alone, "device=cuda", "runtime.lag=0"]
     assert overrides(0, None, None, None, None, None) == [*alone, "device=cpu", "runtime.lag=0"]
     assert overrides(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
+    assert overrides(4, None, None, None, None, None, vllm=False)[:2] == ["engines.count=0", "learners.count=4"]
+    assert overrides(4, 0, None, None, None, None)[:2] == ["engines.count=0", "learners.count=4"]
     assert overrides(None, None, None, None, None, None) == []
 
 
@@ -53,7 +60,8 @@ def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
         ["engines.tensor_parallel=2", "engines.count=1", "engines.type=packed"],
         ["runtime.address=auto"],
         ["device=cuda:1", "engines.count=1", "learners.count=1"],
-        ["learners.count=2"],
+        ["runtime.lag=1", "learners.count=2"],
+        ["device=cuda:1", "learners.count=2"],
     ],
 )
 def test_settings_that_contradict_are_refused(words: list[str]) -> None:
@@ -84,6 +92,16 @@ def test_one_process() -> None:
 def test_engines_and_ranks_share_the_cores() -> None:
     made = plan(config.load(None, ["device=cpu", "engines.count=1", "learners.count=2"]), Machine(gpus=0, cores=8))
     assert (made.engine_threads, made.learner_threads, made.fault) == (1, 3, None)
+
+
+def test_ranks_without_engines_also_score() -> None:
+    text = planned(Machine(gpus=4, cores=8), "device=cuda", "learners.count=4")
+    assert text.splitlines()[1:3] == [
+        "4 learner rank(s) with 1 GPU each, which also score",
+        "  because engines.count is 0: each rank scores its share of the states",
+    ]
+    made = plan(config.load(None, ["device=cpu", "learners.count=2"]), Machine(gpus=0, cores=8))
+    assert (made.engines, made.learners, made.learner_threads, made.fault) == (0, 2, 4, None)
 
 
 def test_more_processes_than_cores_are_allowed_and_named() -> None:
