@@ -139,7 +139,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
             return Parts(learners, Handoff(), parts, clock, processes=Processes(runtime, None))
         engines = EngineGroup(start, config.engines, note)
         learners = _start_learners(runtime, config, where, clock)
-        tolerance = config.engines.parity_tolerance or PARITY_TOLERANCES[config.model.dtype]
+        tolerance = PARITY_TOLERANCES[config.model.dtype]
         every = config.engines.parity_every * config.algo.updates
         handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
         processes = Processes(runtime, engines)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import torch
 
+CPU_CACHE_BYTES = 1 << 30
+"""Prefix cache of a vLLM engine without a GPU."""
+
 
 def peak_bytes(run: Callable[[], object], device: str) -> int | None:
     """Bytes that `run` adds at its peak: allocated on a GPU; on a CPU, resident in this process.

@@ -17,6 +17,8 @@ from sacglam.types import Episode, LogPolicy, Query
 
 QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
 _DIGITS = 5
+EPISODES = 4
+"""Episodes of a line of samples.jsonl."""
 
 
 def sample_episodes(

@@ -33,7 +33,7 @@ from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
 from sacglam.runtime.devices import resolve
-from sacglam.samples import sample_episodes
+from sacglam.samples import EPISODES, sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Evaluation
 
@@ -175,7 +175,7 @@ class Run:
         if self._due(self._config.evaluation.every_steps):
             self._append(self._interim_evaluation())
         if self._due(self._config.tracking.samples_every_steps):
-            self._samples.append({**self._counters(), "episodes": self._sample(self._config.tracking.samples_episodes)})
+            self._samples.append({**self._counters(), "episodes": self._sample(EPISODES)})
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
         self._note_warnings()
@@ -231,7 +231,7 @@ class Run:
             self._loop.finish_updates()
         with self._parts.clock.phase("checkpoint"):
             self._parts.collector.rollout.check_policy()
-            checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint(), self._config.checkpoint.keep)
+            checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint())
         self._saved_at = now
 
     def _evaluate_start(self, stop: StopSignal) -> dict[str, Any]:

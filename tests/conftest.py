@@ -29,7 +29,6 @@ TINY = [
     "checkpoint.every_steps=160",
     "tracking.aim=false",
     "tracking.samples_every_steps=320",
-    "tracking.samples_episodes=2",
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 T5 = "model.name=builtin-t5"

@@ -18,6 +18,15 @@ _SETTINGS = {
     "future": {"share": "hindsight_ratio", "balanced": "balanced", "last_steps": "last_steps"},
 }
 
+_CONSTANTS = {
+    "checkpoint.keep": 2,
+    "engines.cpu_cache_gib": 1.0,
+    "engines.max_restarts": 10,
+    "engines.parity_tolerance": None,
+    "tracking.samples_episodes": 4,
+}
+"""Former settings and what they are now; None: derived."""
+
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values with keys of earlier versions replaced, and a warning that names them; unchanged if there are none.
@@ -25,12 +34,30 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: an old key has no place among the new ones that are there, too.
     """
+    return _relabelling(_without_constants(values))
+
+
+def _without_constants(values: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(values)
+    for key, now in _CONSTANTS.items():
+        section, name = key.split(".")
+        inner = found.get(section)
+        if isinstance(inner, dict) and name in inner:
+            found[section] = {other: value for other, value in inner.items() if other != name}
+            if inner[name] != now:
+                said = "derived" if now is None else f"always {now}"
+                warnings.warn(f"{key} is no longer a setting: it is {said} (got {inner[name]!r})", stacklevel=3)
+    return found
+
+
+def _relabelling(values: dict[str, Any]) -> dict[str, Any]:
+    """`replay.hindsight` in place of the five settings that it was."""
     replay = values.get("replay")
     if not isinstance(replay, dict):
-        return dict(values)
+        return values
     old = [key for key in _RELABELLING if key in replay]
     if not old and not isinstance(replay.get("hindsight"), bool):
-        return dict(values)
+        return values
     hindsight = replay.get("hindsight", True)
     if not isinstance(hindsight, bool):
         raise ConfigError(f"replay.{old[0]} is {_RELABELLING[old[0]]} now")
@@ -44,7 +71,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     warnings.warn(
         f"a configuration of an earlier version: {', '.join(f'replay.{key}' for key in [*old, 'hindsight'])} are read "
         f"as replay.hindsight: {new}",
-        stacklevel=2,
+        stacklevel=3,
     )
     kept = {key: each for key, each in replay.items() if key not in _RELABELLING}
     return {**values, "replay": {**kept, "hindsight": new}}

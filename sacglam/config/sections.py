@@ -209,8 +209,6 @@ class CheckpointConfig(Section):
 
     every_steps: Positive = 2_000
     """Environment steps between checkpoints."""
-    keep: Annotated[int, Field(ge=2)] = 2
-    """Checkpoints kept; at least two, so that a damaged one has a predecessor."""
 
 
 class EnginesConfig(Section):
@@ -224,18 +222,12 @@ class EnginesConfig(Section):
     """GPUs per engine."""
     gpu_memory: OpenFraction = 0.85
     """Share of a GPU's memory that an engine takes (weights and prefix cache)."""
-    cpu_cache_gib: PositiveFloat = 1.0
-    """Prefix cache of an engine without a GPU, in GiB."""
     timeout_s: PositiveFloat = 60.0
     """Seconds without an answer after which an engine counts as hung."""
     start_timeout_s: PositiveFloat = 600.0
     """Seconds that an engine may take to start."""
-    max_restarts: NonNegative = 10
-    """Engine restarts allowed in one run, over all engines, before it ends."""
     parity_every: Positive = 50
     """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
-    parity_tolerance: PositiveFloat | None = None
-    """Largest total variation between the policies, averaged over states; None: 1e-4 in float32, 0.15 in bfloat16."""
 
 
 class LearnersConfig(Section):
@@ -267,5 +259,3 @@ class TrackingConfig(Section):
     """Folder that holds the Aim repository (`.aim`); None: the parent of the run's folder."""
     samples_every_steps: NonNegative = 1_600
     """Environment steps between lines of samples.jsonl: episodes as text, with probabilities and Q; 0: none."""
-    samples_episodes: Positive = 4
-    """Episodes of each line."""

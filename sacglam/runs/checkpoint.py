@@ -26,6 +26,7 @@ from sacglam.errors import CheckpointError, memory_explained
 T = TypeVar("T")
 _PREFIX = "step-"
 _DIGITS = 10
+_KEPT = 2  # so that a damaged one has a predecessor
 _WRITING = ".writing-"
 _TENSORS, _ARRAYS, _VALUES, _MANIFEST = "tensors.safetensors", "arrays.npz", "values.json", "manifest.json"
 
@@ -39,7 +40,7 @@ class Checkpoint:
     values: dict[str, Any]
 
 
-def save(root: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
+def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Path:
     """Write the checkpoint of `step` and drop all but the newest `keep`; its folder.
 
     A reader sees all of a checkpoint or nothing: it is written under another name, synced, and renamed. Checkpoints

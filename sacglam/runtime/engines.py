@@ -9,6 +9,8 @@ from sacglam.errors import EngineBroken, EngineError
 from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
 from sacglam.types import Adapter, LogPolicy, Query, Scores
 
+_MOST_RESTARTS = 10  # over all engines: more point to a cause that a restart does not remove
+
 
 @dataclass
 class _Slot:
@@ -24,8 +26,15 @@ class EngineGroup:
     Episodes live in the driver, and a lost engine takes only its answer with it: no transition is lost or duplicated.
     """
 
-    def __init__(self, start: Callable[[int], Worker], config: EnginesConfig, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        start: Callable[[int], Worker],
+        config: EnginesConfig,
+        note: Callable[[str], None],
+        most_restarts: int = _MOST_RESTARTS,
+    ) -> None:
         """`start(i)` starts engine i in a new process and returns at once; `note` reports restarts to the user."""
+        self._most_restarts = most_restarts
         self._start = start
         self._config = config
         self._note = note
@@ -42,7 +51,7 @@ class EngineGroup:
         """Wait until every engine has started.
 
         Raises:
-            EngineError: more than `max_restarts` were lost.
+            EngineError: too many were lost.
         """
         self._score([()] * len(self._slots), tick)
 
@@ -50,7 +59,7 @@ class EngineGroup:
         """log pi over each query's actions, float32.
 
         Raises:
-            EngineError: more than `max_restarts` engines were lost.
+            EngineError: too many engines were lost.
         """
         size = -(-len(queries) // len(self._slots))
         parts = [queries[i * size : (i + 1) * size] for i in range(len(self._slots))]
@@ -94,10 +103,10 @@ class EngineGroup:
 
     def _replace(self, index: int, cause: Exception) -> None:
         slot = self._slots[index]
-        if self.restarts >= self._config.max_restarts:
+        if self.restarts >= self._most_restarts:
             raise EngineError(
-                f"scoring engine {index} was lost ({cause}), and the {self._config.max_restarts} restarts of "
-                "engines.max_restarts are used up; find out what ends it (memory?), then continue with --resume"
+                f"scoring engine {index} was lost ({cause}), and the {self._most_restarts} restarts of a "
+                "run are used up; find out what ends it (memory?), then continue with --resume"
             ) from cause
         self.restarts += 1
         self._note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")

@@ -73,8 +73,7 @@ class EngineHandoff(Handoff):
                 raise ParityError(
                     f"engine {index} and the learner differ by {mean:.2g} in total variation (mean over {len(gaps)} "
                     f"states) at adapter version {self.engines.version}, beyond the tolerance {self.tolerance:.2g} "
-                    "(engines.parity_tolerance). The state where they differ most:\n"
-                    + _table(self.queries[worst], learner[worst], engine[worst])
+                    ". The state where they differ most:\n" + _table(self.queries[worst], learner[worst], engine[worst])
                 )
             largest = max(largest, mean)
         return largest

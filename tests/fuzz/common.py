@@ -29,8 +29,8 @@ TINY = {
     "algo": {"update_interval": 8, "batch_size": 4, "updates_per_interval": 1, "warmup_updates": 1},
     "replay": {"min_size": 8, "capacity": 1000},
     "evaluation": {"episodes": 2, "every_steps": 16, "every_episodes": 2},
-    "checkpoint": {"every_steps": 8, "keep": 2},
-    "tracking": {"aim": False, "samples_every_steps": 16, "samples_episodes": 1},
+    "checkpoint": {"every_steps": 8},
+    "tracking": {"aim": False, "samples_every_steps": 16},
 }
 """A run of a quarter of a second."""
 _AFFORDABLE = {
@@ -48,7 +48,6 @@ _AFFORDABLE = {
     "replay.capacity": 100_000,
     "evaluation.episodes": 4,
     "evaluation.every_episodes": 4,
-    "tracking.samples_episodes": 2,
 }
 
 

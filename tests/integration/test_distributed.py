@@ -197,7 +197,7 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
     """
     run, log = tmp_path / "run", tmp_path / "log"
     faults = [signal.SIGKILL] * int(os.environ.get("SACGLAM_ENGINE_KILLS", "1")) + [signal.SIGSTOP]
-    with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5", "engines.max_restarts=99"), log) as process:
+    with started(train(run, *PACKED, "threads=1", "engines.timeout_s=5"), log) as process:
         wait_for(lambda: len(titled(process.pid, "ray::Engine")) == 1, process)
         os.kill(titled(process.pid, "ray::Engine")[0].pid, signal.SIGKILL)
         for number, fault in enumerate(faults):

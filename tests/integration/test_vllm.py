@@ -362,7 +362,6 @@ def test_an_adapter_that_does_not_load_leaves_the_previous_one(
         (["device=cuda"], "runs on device 'cuda'"),
         (["engines.count=1", "engines.tensor_parallel=2"], "tensor_parallel"),
         (["model.lora.rank=1000"], "at most 512"),
-        (["engines.cpu_cache_gib=1e-6"], "cannot serve model"),
     ],
 )
 def test_an_engine_that_cannot_start_says_why(

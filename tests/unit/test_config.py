@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, 
 
 def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
     fault = _fault({"checkpoint": {"zzz": 1}})
-    assert fault == "unknown setting 'checkpoint.zzz'; known here: every_steps, keep"
+    assert fault == "unknown setting 'checkpoint.zzz'; known here: every_steps"
 
 
 def test_every_fault_gets_a_line() -> None:
@@ -125,7 +126,6 @@ def test_every_fault_gets_a_line() -> None:
         ("replay.hindsight.share", 1.5),
         ("replay.hindsight.share", -0.5),
         ("replay.hindsight.type", "all"),
-        ("checkpoint.keep", 1),
         ("critic.backbone", "none"),
         ("model.dtype", "float16"),
         ("device", "gpu"),
@@ -565,3 +565,13 @@ def test_another_type_starts_from_its_own_defaults_in_whatever_order() -> None:
     assert load(None, ["replay.hindsight.type=graph"]).replay.hindsight == Graph(share=0.8)
     ppo = load(None, ["algo.epochs=2", "algo.type=ppo"]).algo
     assert ppo == PpoConfig(epochs=2)
+
+
+def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(_write(tmp_path, "checkpoint: {keep: 2}")) == Config()
+    with pytest.warns(UserWarning, match=r"checkpoint\.keep is no longer a setting: it is always 2 \(got 5\)"):
+        assert load(_write(tmp_path, "checkpoint: {keep: 5, every_steps: 9}")).checkpoint.every_steps == 9
+    with pytest.warns(UserWarning, match=r"engines\.parity_tolerance is no longer a setting: it is derived"):
+        load(None, ["engines.parity_tolerance=0.1"])

@@ -17,6 +17,7 @@ from typing_extensions import override
 from sacglam import cpu
 from sacglam.config import Config
 from sacglam.errors import EngineBroken, EngineError
+from sacglam.memory import CPU_CACHE_BYTES
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText, adapted_layers, load_text, lora_config
 from sacglam.models.tokens import QueryTokenizer
@@ -162,7 +163,7 @@ def _start(config: Config, text: ModelText) -> Any:
     except Exception as error:  # vLLM raises many types
         raise EngineError(
             f"vLLM cannot serve model {text.source!r}: {error}; choose another model or less memory "
-            "(engines.gpu_memory, engines.cpu_cache_gib), or set engines.count to 0"
+            "(engines.gpu_memory), or set engines.count to 0"
         ) from error
     finally:
         torch.set_num_threads = set_num_threads  # vLLM replaces it on a CPU, for the whole process
@@ -228,7 +229,7 @@ def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
         "block_size": CPU_BLOCK,
         "enforce_eager": True,
         "max_num_batched_tokens": CPU_BATCHED_TOKENS,
-        "kv_cache_memory_bytes": int(engines.cpu_cache_gib * 2**30),
+        "kv_cache_memory_bytes": CPU_CACHE_BYTES,
     }
 
 

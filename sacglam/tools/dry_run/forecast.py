@@ -17,6 +17,7 @@ from sacglam.models.loading import load_shape
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
+from sacglam.samples import EPISODES
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
 
@@ -128,7 +129,7 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
         splits = 1 + (evaluation.heldout and bool(env.goals("heldout")))
         episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * splits
     if tracking.samples_every_steps:
-        episodes += 2 * (config.steps // tracking.samples_every_steps) * tracking.samples_episodes
+        episodes += 2 * (config.steps // tracking.samples_every_steps) * EPISODES
     return episodes * episode_steps
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sacglam.config import Config
-from sacglam.memory import total_bytes
+from sacglam.memory import CPU_CACHE_BYTES, total_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration
@@ -149,6 +149,6 @@ def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration 
             f"packed forward of {states} states": peak,
         }
     if where.device == "cpu":
-        return {"base weights": weights, "KV cache": round(settings.cpu_cache_gib * 2**30)}
+        return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
     cache = round(settings.gpu_memory * total_bytes("cuda")) - weights if calibration else None  # else no GPU is here
     return {"base weights": weights, f"KV cache: the rest of {settings.gpu_memory:.0%} of its GPU": cache}

@@ -110,7 +110,7 @@ def handoff(config: Config) -> EngineHandoff:
     """The gate before an engine of this configuration."""
     engines = EngineGroup(
         lambda index: LocalWorker(host_engine(config, 1)),
-        EnginesConfig(count=1, timeout_s=60, start_timeout_s=60, max_restarts=0),
+        EnginesConfig(count=1, timeout_s=60, start_timeout_s=60),
         note=lambda text: None,
     )
     return EngineHandoff(engines, QUERIES, tolerance=PARITY_TOLERANCES[config.model.dtype], every=1, clock=PhaseClock())

@@ -68,9 +68,7 @@ def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> 
         return workers[-1]
 
     notes: list[str] = []
-    made = EngineGroup(
-        start, EnginesConfig(count=count, timeout_s=1, start_timeout_s=9, max_restarts=restarts), notes.append
-    )
+    made = EngineGroup(start, EnginesConfig(count=count, timeout_s=1, start_timeout_s=9), notes.append, restarts)
     return made, workers
 
 
@@ -157,7 +155,7 @@ def test_the_first_states_may_take_as_long_as_a_start() -> None:
 def test_restarts_are_bounded() -> None:
     engines, _ = group([None, DEATH], [DEATH], [DEATH], restarts=2)
     engines.wait_ready()
-    with pytest.raises(EngineError, match=r"lost \(gone\), and the 2 restarts of engines.max_restarts are used up"):
+    with pytest.raises(EngineError, match=r"lost \(gone\), and the 2 restarts of a run are used up"):
         engines.log_policy(QUERIES)
 
 

@@ -47,7 +47,7 @@ def handoff(
 ) -> EngineHandoff:
     engines = EngineGroup(
         lambda index: LocalWorker(engine or Uniform()),
-        EnginesConfig(count=2, timeout_s=1, start_timeout_s=1, max_restarts=0),
+        EnginesConfig(count=2, timeout_s=1, start_timeout_s=1),
         note=lambda text: None,
     )
     return EngineHandoff(engines, queries, tolerance=tolerance, every=every, clock=PhaseClock())

@@ -102,9 +102,9 @@ def test_the_largest_micro_batch_leaves_a_fifth_of_the_memory() -> None:
 
 
 def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
-    found = processes(of("engines.count=1", "engines.type=vllm", "engines.cpu_cache_gib=0.5"))
+    found = processes(of("engines.count=1", "engines.type=vllm"))
     assert [process.name for process in found] == ["driver and learner", "engine"]
-    assert parts(found[1]) == {"base weights": 2000, "KV cache": 2**29}
+    assert parts(found[1]) == {"base weights": 2000, "KV cache": 2**30}
 
 
 def test_what_a_gpu_holds_is_apart_from_the_machine_s_memory() -> None:
