@@ -153,7 +153,7 @@ def memory(options: argparse.Namespace) -> list[dict[str, Any]]:
         def run() -> None:
             made.append(learner(in_one_process(settled, options.device)))
             for _ in range(2):  # the second one has Adam's moments
-                made[0].update([batch])
+                made[0].learn([batch])
 
         peak = peak_bytes(run, options.device)
     expected = {name: size for name, size in parts.items() if size and not name.startswith(("scoring", "replay"))}

@@ -134,7 +134,7 @@ def compiled(options: argparse.Namespace, actions: int) -> dict[str, Any]:
     lms = {name: common.build_lm("packed", options, ADAPTERS) for name in ("plain", "compiled")}
     lms["compiled"].compile_layers()
     learners = {name: build_learner(lm, options, actions) for name, lm in lms.items()}
-    runs = {name: partial(learner.update, [batch]) for name, (learner, batch) in learners.items()}
+    runs = {name: partial(learner.learn, [batch]) for name, (learner, batch) in learners.items()}
     seconds = common.interleaved(runs, options.repeats, options.device, CLOCKS[_clock(options)])
     figures = {
         **common.speedup("speedup", seconds["compiled"], seconds["plain"]),
