@@ -1,8 +1,10 @@
-"""The only place where a goal, an observation and the steps before it become a prompt."""
+"""The only place where a goal, an observation and the steps before it become the text that a model reads."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sacglam.config import PromptConfig
+from sacglam.errors import ModelError
 from sacglam.types import Observation, Past, Query, Window
 
 
@@ -27,6 +29,24 @@ class Prompt:
     def at(self, window: Window, t: int) -> Query:
         """The prompt of `window.observations[t]`."""
         return self(window.goal, window.observations[t], window.past(t, self.settings.history))
+
+    def in_chat(self, query: Query, tokenizer: Any) -> Query:
+        """With `settings.chat`, the prompt as a user's message, in the chat template of a transformers tokenizer.
+
+        Raises:
+            ModelError: the tokenizer has no template, or a broken one.
+        """
+        if not self.settings.chat:
+            return query
+        message = [{"role": "user", "content": query.prompt}]
+        try:
+            return Query(
+                tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True), query.actions
+            )
+        except Exception as error:  # templates are programs
+            raise ModelError(
+                f"prompt.chat needs a chat template, and this tokenizer's cannot be used: {error}"
+            ) from error
 
 
 query = Prompt(PromptConfig())

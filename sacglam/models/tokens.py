@@ -60,7 +60,8 @@ class QueryTokenizer:
         self._max_tokens = max_tokens
         self._action_end = [tokenizer.eos_token_id] if score_eos else []
         self._prompt_end = [tokenizer.eos_token_id] if prompt_eos else []
-        self._dropped = _dropped_prefix(tokenizer, self._in_chat(prompt("Grasp red cat", _EXAMPLE)))
+        example = prompt.in_chat(prompt("Grasp red cat", _EXAMPLE), tokenizer)
+        self._dropped = _dropped_prefix(tokenizer, example)
         self._cache: dict[str, Ids] = {}
 
     def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
@@ -78,20 +79,7 @@ class QueryTokenizer:
         """The texts that the model reads."""
         if self._dropped:
             query = Query(query.prompt, tuple(action.removeprefix(self._dropped) for action in query.actions))
-        return self._in_chat(query)
-
-    def _in_chat(self, query: Query) -> Query:
-        """With the prompt as a user's message, where the settings say so."""
-        if not self.prompt.settings.chat:
-            return query
-        message = [{"role": "user", "content": query.prompt}]
-        try:
-            chat = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # templates are programs
-            raise ModelError(
-                f"prompt.chat needs a chat template, and this tokenizer's cannot be used: {error}"
-            ) from error
-        return Query(chat, query.actions)
+        return self.prompt.in_chat(query, self._tokenizer)
 
     def _fill_cache(self, queries: Collection[Query]) -> None:
         texts = {text for q in queries for text in (q.prompt, *q.actions)}
