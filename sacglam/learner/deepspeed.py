@@ -191,6 +191,8 @@ class DeepSpeedBackend(Backend):
     def gathered(self, change: bool = False) -> Iterator[None]:
         from deepspeed.runtime.zero import GatheredParameters
 
+        if self._stage == 3:  # a pass without gradient may have prefetched weights that it did not use
+            self._engine.optimizer.parameter_offload.get_param_coordinator()._clean_inflight_param_registry()
         modifier = 0 if change else None  # every rank sets the same values; rank 0's are then taken
         with GatheredParameters(self._learned, modifier_rank=modifier, enabled=self._stage == 3):
             yield
