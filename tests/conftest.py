@@ -90,8 +90,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(f"{count:6,}  {outcome}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several workers none shall begin a long file when the others have nothing left to do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out nightly tests, and begin the long files first, while other workers still have something to do."""
+    if "nightly" not in config.option.markexpr and not fuzz.EXAMPLES:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in nightly]
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: (not item.get_closest_marker("slow"), item.path.name not in LONGEST, _small(item)))
 

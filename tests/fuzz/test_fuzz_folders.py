@@ -574,7 +574,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.randoms(use_true_random=True))
 @fuzzed(100)
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_folders(reference: Path, rng: Random) -> None:
     damage, vouched, operation = damages(rng, files_in(reference)), rng.random() < 0.5, rng.choice(OPERATIONS)
     note(f"{damage}, {vouched=}, {operation.__name__}")

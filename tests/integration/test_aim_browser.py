@@ -80,7 +80,7 @@ def get(address: str, **headers: str) -> int:
         return error.code
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_explorer_shows_the_runs_of_two_algorithms_and_their_curves(repo: Path, tmp_path: Path) -> None:
     with explorer(repo) as (server, pages), browser() as page:
         assert listening_beyond_loopback([*below(server.pid)]) == []

@@ -27,3 +27,22 @@ def test_the_quickstart_learns_the_simple_game(tmp_path: Path) -> None:
     assert summary["success_after"]["overall"] >= 0.85
     assert summary["spl_after"] >= 0.8
     assert summary["warnings"] == []
+
+
+@pytest.mark.nightly
+def test_ppo_learns_the_simple_game(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run", "simple/ppo.yaml", "threads=1", "evaluation.episodes=200")
+    assert summary["success_after"]["overall"] >= 0.85
+
+
+@pytest.mark.nightly
+def test_an_encoder_decoder_learns_the_simple_game(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run", "quickstart_t5.yaml", "threads=1", "evaluation.episodes=200")
+    assert summary["success_after"]["overall"] >= 0.8
+
+
+@pytest.mark.nightly
+def test_the_full_game_is_learnt(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run", "full/sac_her.yaml", "threads=1", "evaluation.episodes=200")
+    assert summary["success_after"]["overall"] >= 0.8
+    assert summary["success_heldout"]["overall"] > summary["success_random"]["overall"]
