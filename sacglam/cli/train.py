@@ -178,7 +178,9 @@ def pretrain(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Updates (default: 1000 with --env, else 2500 or, with t5, 10000); fewer for a trial.", min=1
+            help="Updates (default: 2500 or, with t5, 10000; with --env at most 4000, as many as it takes to match "
+            "words); fewer for a trial.",
+            min=1,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.", min=0)] = 0,
@@ -192,8 +194,9 @@ def pretrain(
 ) -> None:
     """Make a tiny language model that knows an environment's words and prompts, and nothing of how to win.
 
-    It reads random play, with goals drawn apart from it, for a minute or two, and gets a tokenizer of its own. Train
-    on the result with --set model.name=DIR. Without --env this makes the model that comes with sacglam, in ten minutes.
+    It reads random play, with goals drawn apart from it, until it matches words, in a minute to five, and gets a
+    tokenizer of its own. Train on the result with --set model.name=DIR. Without --env this makes the model that comes
+    with sacglam, in ten minutes.
 
     \b
     Examples:
@@ -218,9 +221,19 @@ def pretrain(
     with RichDisplay(console) as display:
         if world and source:
             display.stage("random play", corpus.PLAYED_STEPS)
-            draw = corpus.world_documents(world, source.prompt, Random(seed), display.advance)
+            rng = Random(seed)
+            played, held_out = corpus.random_play(world, rng, display.advance)
+            draw = corpus.world_documents(world, played, source.prompt, rng)
+            questions = corpus.questions(held_out, Random(seed))
         else:
-            draw = corpus.builtin_documents(Random(seed), architecture)
-        display.stage("pre-training", settings.steps)
-        loss = train.pretrain(folder, replace(recipe, settings=settings), draw, display.advance)
-    print_plain(console, f"the model is in {folder}; loss {loss:.3f} nats a token over the last steps")
+            draw, questions = corpus.builtin_documents(Random(seed), architecture), None
+        made = train.pretrain(folder, replace(recipe, settings=settings), draw, display, questions)
+    matching = "" if made.matching is None else f", matching {made.matching:.2f}"
+    loss = f"loss {made.loss:.3f} nats a token at the end"
+    print_plain(console, f"the model is in {folder}; {made.steps:,} steps, {loss}{matching}")
+    if made.matching is not None and made.matching < train.MATCHED:
+        print_plain(
+            console,
+            "words were not matched: an agent will hardly learn which action has the words of its goal; try more "
+            "--steps, or texts that are shorter or have fewer different words",
+        )

@@ -15,8 +15,9 @@ The built-in model's corpus, of Playground and bit flipping, has two kinds that 
 No document says what a goal requires, which action leads to it, or that anything was achieved.
 """
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -38,12 +39,14 @@ Play = list[tuple[Observation, int]]
 NAMES: tuple[Name, ...] = names(CATEGORIES)
 PLAYED_STEPS, LONGEST_EPISODE = 10_000, 50
 """Steps of random play that a world's corpus is drawn from, and those played of an episode."""
+HELD_OUT = 0.1
+"""Share of the episodes that are kept for `questions`."""
 SHOWN_STEPS = 3
 QUESTION = "Which:"
 QUESTIONS = {"llama": {QUESTION: 1.0}, "t5": {QUESTION: 0.5, "Goal: Grasp": 0.25, "Goal: Grow": 0.25}}
 """How *reading* asks, with shares. A decoder finds the objects of a name under a goal, too, if it finds them here; an
 encoder, whose reading of a scene depends on all of the prompt, does not unless it has seen such a prompt."""
-MATCHED_ACTIONS = 8
+MATCHED_ACTIONS, SINGLE = 8, 0.8
 SEPARATORS = re.compile(r"[\n,.;:]+ *")
 
 
@@ -61,18 +64,44 @@ def builtin_documents(rng: Random, architecture: str = "llama") -> Documents:
     return lambda: rng.choices(draws, weights)[0]()
 
 
-def world_documents(
-    env: TextEnv, settings: PromptConfig, rng: Random, advance: Callable[[int], None] = lambda steps: None
-) -> Documents:
-    """The corpus of any world; `advance` is called with the number of steps played so far, of `PLAYED_STEPS`."""
-    steps = max(settings.history + 1, SHOWN_STEPS)
-    prompt = Prompt(settings.model_copy(update={"history": steps - 1}))
+def random_play(
+    env: TextEnv, rng: Random, advance: Callable[[int], None] = lambda steps: None
+) -> tuple[list[Play], list[Play]]:
+    """Episodes for the corpus of a world, and others held out.
+
+    `advance` is called with the number of steps played so far, of `PLAYED_STEPS`.
+    """
     episodes: list[Play] = []
     played = 0
     while played < PLAYED_STEPS:
         episodes.append(play(env, draw_goal(env, rng), rng.randrange(2**31), LONGEST_EPISODE, rng)[0])
         played += len(episodes[-1])
         advance(played)
+    held_out = math.ceil(HELD_OUT * len(episodes))
+    return episodes[held_out:], episodes[:held_out]
+
+
+def questions(episodes: Sequence[Play], rng: Random, count: int = 100, draws: int = 10_000) -> list[Document]:
+    """At most `count` *matching* documents about whole states with one right answer, which is an action.
+
+    There are fewer if so many draws do not give more.
+    """
+    states = [observation for episode in episodes for observation, _ in episode]
+    found: list[Document] = []
+    for state in rng.choices(states, k=draws):
+        actions = rng.sample(state.actions, min(MATCHED_ACTIONS, len(state.actions)))
+        document = _question(state.text, actions, rng)
+        if document[1][1:] in actions:
+            found.append(document)
+        if len(found) == count:
+            break
+    return found
+
+
+def world_documents(env: TextEnv, episodes: Sequence[Play], settings: PromptConfig, rng: Random) -> Documents:
+    """The corpus of any world, from random play in it."""
+    steps = max(settings.history + 1, SHOWN_STEPS)
+    prompt = Prompt(settings.model_copy(update={"history": steps - 1}))
     places = [(episode, t) for episode in episodes for t in range(len(episode))]
 
     def document() -> Document:
@@ -127,13 +156,23 @@ def write(prompt: Prompt, goal: str, played: Play) -> Document:
 
 
 def matching(observation: Observation, rng: Random) -> Document:
-    """The question which parts of a state have a word, the state, and the answer."""
-    actions = rng.sample(observation.actions, min(MATCHED_ACTIONS, len(observation.actions)))
-    parts = [part for part in SEPARATORS.split(observation.text) if part.strip()] + actions
-    word = rng.choice(rng.choice(parts).split())
-    found = [part for part in parts if word in part.split()]
-    rng.shuffle(found)
-    return f"{QUESTION} {word}\n{observation.text}\n{', '.join(actions)}\nAnswer:", f" {', '.join(found)}"
+    """A question about a few actions of a state and, in half of the cases, about its text."""
+    actions = rng.sample(observation.actions, rng.randint(1, min(MATCHED_ACTIONS, len(observation.actions))))
+    return _question(observation.text if rng.random() < 0.5 else "", actions, rng)
+
+
+def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
+    """The question which parts have a word, what they are parts of, and the answer.
+
+    Most words asked for are in one part only: the answer is then one text that can be known, not a list in any order.
+    """
+    parts = [part for part in SEPARATORS.split(text) if part.strip()] + list(actions)
+    having = {word: [part for part in parts if word in part.split()] for part in parts for word in part.split()}
+    single = [word for word in having if len(having[word]) == 1]
+    word = rng.choice(single if single and rng.random() < SINGLE else list(having))
+    found = rng.sample(having[word], len(having[word]))
+    shown = "\n".join([text, ", ".join(actions)] if text else [", ".join(actions)])
+    return f"{QUESTION} {word}\n{shown}\nAnswer:", f" {', '.join(found)}"
 
 
 def words(rng: Random) -> Document:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from sacglam.tools.pretraining.corpus import Documents
+from sacglam.tools.pretraining.corpus import Document, Documents
 
 END = "<|end|>"
 
@@ -55,16 +56,22 @@ class Recipe:
     """An architecture with the settings of its shipped model.
 
     `build` gives the untrained model, with weights from torch's global generator; `loss` draws a batch of documents and
-    gives their mean loss per token in nats.
+    gives their mean loss per token in nats. `predict` gives logits (B, T, V) and the tokens (B, T) of documents'
+    continuations, with `IGNORED` where there is none.
     """
 
     settings: PretrainSettings
     build: Callable[[PreTrainedTokenizerFast, PretrainSettings], PreTrainedModel]
     loss: Callable[[PreTrainedModel, PreTrainedTokenizerFast, PretrainSettings, Documents], Tensor]
+    predict: Callable[
+        [PreTrainedModel, PreTrainedTokenizerFast, PretrainSettings, Sequence[Document]], tuple[Tensor, Tensor]
+    ]
 
 
-def build_llama(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> PreTrainedModel:
-    """A decoder-only model."""
+def build_llama(
+    tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, initializer_range: float = 0.02
+) -> PreTrainedModel:
+    """A decoder-only model; `initializer_range` is the standard deviation of its first weights."""
     heads = settings.hidden // settings.head_size
     config = LlamaConfig(
         vocab_size=_rounded(len(tokenizer)),
@@ -74,6 +81,7 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) 
         num_attention_heads=heads,
         num_key_value_heads=heads,
         max_position_embeddings=settings.max_positions,
+        initializer_range=initializer_range,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.eos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -94,6 +102,39 @@ def llama_loss(
     ids_BT = torch.tensor(ids[:wanted]).view(settings.batch_size, settings.context)
     logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
     return functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten())
+
+
+def llama_whole_loss(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Documents
+) -> Tensor:
+    """Learns whole documents, as many in a row as fit: a question that is cut off from its answer teaches nothing."""
+    rows: list[list[int]] = [[]]
+    while True:
+        (document,) = _encode(tokenizer, ["".join(draw())])
+        if len(rows[-1]) + len(document) > settings.context:
+            if len(rows) == settings.batch_size:
+                break
+            rows.append([])
+        rows[-1] += document[: settings.context]
+    ids_BT = _pad(rows, settings.context)
+    logits_BTV = model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
+    return functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten(), ignore_index=IGNORED)
+
+
+def llama_predict(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    settings: PretrainSettings,
+    documents: Sequence[Document],
+) -> tuple[Tensor, Tensor]:
+    """Next tokens where continuations are."""
+    rows = _encode(tokenizer, ["".join(document) for document in documents])
+    ids_BT = _pad(rows, settings.context)
+    target_BT = ids_BT.clone()
+    for row_T, prompt in zip(target_BT, _encode(tokenizer, [prompt for prompt, _ in documents]), strict=True):
+        row_T[: len(prompt) - 1] = IGNORED  # but for its end
+    logits_BTV = model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
+    return logits_BTV[:, :-1], target_BT[:, 1:]
 
 
 def build_t5(tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> PreTrainedModel:
@@ -119,7 +160,19 @@ def t5_loss(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, draw: Documents
 ) -> Tensor:
     """Reads the beginning of each document and learns its continuation."""
-    prompts, continuations = zip(*(draw() for _ in range(settings.batch_size)), strict=True)
+    documents = [draw() for _ in range(settings.batch_size)]
+    logits_BTV, target_BT = t5_predict(model, tokenizer, settings, documents)
+    return functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
+
+
+def t5_predict(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    settings: PretrainSettings,
+    documents: Sequence[Document],
+) -> tuple[Tensor, Tensor]:
+    """The decoder's next tokens."""
+    prompts, continuations = zip(*documents, strict=True)
     prompt_BP = _pad(_encode(tokenizer, prompts), settings.context)
     target_BT = _pad(_encode(tokenizer, continuations), CONTINUATION)
     start_B1 = torch.full_like(target_BT[:, :1], tokenizer.eos_token_id)
@@ -129,7 +182,7 @@ def t5_loss(
         decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1].clamp(min=0)], dim=1),
         use_cache=False,
     ).logits
-    return functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
+    return logits_BTV, target_BT
 
 
 def _rounded(vocabulary: int) -> int:
@@ -149,10 +202,13 @@ def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
 
 
 BUILTIN = {
-    "llama": Recipe(PretrainSettings(), build_llama, llama_loss),
-    "t5": Recipe(PretrainSettings(steps=10_000, batch_size=64), build_t5, t5_loss),
+    "llama": Recipe(PretrainSettings(), build_llama, llama_loss, llama_predict),
+    "t5": Recipe(PretrainSettings(steps=10_000, batch_size=64), build_t5, t5_loss, t5_predict),
 }
 """The recipes of the models that come with sacglam."""
-_SMALL = {"steps": 1000, "batch_size": 16, "vocabulary": 4096}
-WORLD = {name: replace(recipe, settings=replace(recipe.settings, **_SMALL)) for name, recipe in BUILTIN.items()}
-"""The recipes of a model for one world: its corpus has fewer words and is learnt sooner."""
+_LLAMA = replace(BUILTIN["llama"], build=partial(build_llama, initializer_range=0.1), loss=llama_whole_loss)
+WORLD = {
+    name: replace(recipe, settings=replace(recipe.settings, steps=4000, batch_size=16, vocabulary=4096, lr=1e-3))
+    for name, recipe in {"llama": _LLAMA, "t5": BUILTIN["t5"]}.items()
+}
+"""The recipes of a model for one world, whose corpus has fewer words; `steps` are the most that it is trained for."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -20,10 +26,15 @@ from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from sacglam.prompt import Prompt
+from sacglam.runs.display import Display
 from sacglam.tools.pretraining.corpus import (
     NAMES,
+    Document,
+    Documents,
     builtin_documents,
     matching,
+    questions,
+    random_play,
     reading,
     transcript,
     words,
@@ -31,8 +42,8 @@ from sacglam.tools.pretraining.corpus import (
     write,
 )
 from sacglam.tools.pretraining.recipes import BUILTIN as RECIPES
-from sacglam.tools.pretraining.recipes import WORLD, PretrainSettings, fitted
-from sacglam.tools.pretraining.train import pretrain, train_tokenizer
+from sacglam.tools.pretraining.recipes import IGNORED, WORLD, PretrainSettings, Recipe, fitted
+from sacglam.tools.pretraining.train import matched, pretrain, rate, train_tokenizer
 from sacglam.types import Observation, Query, Step
 
 
@@ -112,8 +123,19 @@ def test_the_same_recipe_gives_the_same_files(architecture: str, tmp_path: Path)
     recipe = RECIPES[architecture]
     short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
     for name in ("one", "two"):
-        pretrain(tmp_path / name, short, builtin_documents(Random(0)), lambda step: None)
+        pretrain(tmp_path / name, short, builtin_documents(Random(0)), Display())
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+@pytest.mark.parametrize("architecture", WORLD)
+def test_the_same_random_play_gives_the_same_files(architecture: str, tmp_path: Path) -> None:
+    recipe = WORLD[architecture]
+    short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
+    for name in ("one", "two"):
+        asked = questions(random_play(Corridor(), Random(0))[1], Random(0))
+        pretrain(tmp_path / name, short, corridor_documents(), Display(), asked)
+    for file in ("model.safetensors", "tokenizer.json", "config.json", "pretraining.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
@@ -149,8 +171,13 @@ class Corridor(TextEnv):
         return Observation(f"You see: {self._goal.split()[1]} door, {'grey wall, ' * 20}no end", ("Open it", "Wait"))
 
 
+def corridor_documents() -> Documents:
+    rng = Random(0)
+    return world_documents(Corridor(), random_play(Corridor(), rng)[0], PromptConfig(), rng)
+
+
 def test_nothing_in_a_worlds_transcripts_depends_on_the_goal_that_they_show() -> None:
-    draw = world_documents(Corridor(), PromptConfig(), Random(0))
+    draw = corridor_documents()
     lines = [text.splitlines() for text in ("".join(draw()) for _ in range(8000)) if text.startswith("Goal:")]
     assert len(lines) > 3000
     same = sum(goal.split()[-1] == seen.split()[2] for goal, seen, *_ in lines) / len(lines)
@@ -162,16 +189,110 @@ def test_nothing_in_a_worlds_transcripts_depends_on_the_goal_that_they_show() ->
 
 def test_matching_finds_all_parts_with_a_word() -> None:
     state = Observation("You see: red cat, blue dog.\nYou are on: red mat", ("Go to red cat", "Grasp"))
-    for seed in range(100):
-        question, *shown, answer = "".join(matching(state, Random(seed))).splitlines()
+    single, whole = 0, 0
+    for seed in range(200):
+        question, *shown, actions, answer = "".join(matching(state, Random(seed))).splitlines()
+        assert shown in ([], state.text.splitlines())
         word = question.removeprefix("Which: ")
-        parts = ["You see", "red cat", "blue dog", "You are on", "red mat", "Go to red cat", "Grasp"]
-        assert shown[:2] == state.text.splitlines()
-        assert sorted(answer.removeprefix("Answer: ").split(", ")) == sorted(p for p in parts if word in p.split())
+        parts = ["You see", "red cat", "blue dog", "You are on", "red mat"] if shown else []
+        found = [part for part in [*parts, *actions.split(", ")] if word in part.split()]
+        assert sorted(answer.removeprefix("Answer: ").split(", ")) == sorted(found)
+        single += len(found) == 1
+        whole += bool(shown)
+    assert single > 160
+    assert 80 < whole < 120
+
+
+def test_questions_have_one_answer_and_come_from_episodes_held_out() -> None:
+    played, held_out = random_play(make("playground_simple"), Random(0))
+    steps = len([step for episode in played + held_out for step in episode])
+    assert 10_000 <= steps < 10_010
+    assert len(held_out) == math.ceil((len(played) + len(held_out)) / 10)
+    asked = questions(held_out, Random(0))
+    assert len(asked) == 100
+    states = [observation.text for episode in held_out for observation, _ in episode]
+    for question, answer in asked:
+        shown = question.partition("\n")[2]
+        assert any(shown.startswith(state + "\n") for state in states)
+        word, actions = question.splitlines()[0].split()[1], question.splitlines()[-2].split(", ")
+        assert [action for action in actions if word in action.split()] == [answer[1:]]
+    same = [[(Observation("a a, a a", ("a", "a b")), 0)]]  # each word is in several parts
+    assert {answer for _, answer in questions(same, Random(0))} == {" a b"}
+
+
+def test_the_rate_of_a_worlds_model_rises_stays_and_falls() -> None:
+    rates = [rate(3e-3, step, 4000) for step in (0, 49, 99, 2000, 3500, 3750, 3999)]
+    assert rates == pytest.approx([3e-5, 1.5e-3, 3e-3, 3e-3, 3e-3, 1.5e-3, 6e-6])
+
+
+class Said(Display):
+    """What a display was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.totals: list[int] = []
+
+    def stage(self, name: str, total: int) -> None:
+        self.totals.append(total)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def knows_after(measurements: float, architecture: str, steps: int) -> Recipe:
+    """A recipe that answers half of the questions at first, and all of them from this measurement on."""
+    recipe = WORLD[architecture]
+    settings = replace(recipe.settings, steps=steps, layers=1, hidden=32)
+    calls = 0
+
+    def predict(model: Any, tokenizer: Any, settings: Any, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        target_BT = torch.tensor([[IGNORED, 5], [3, IGNORED]])
+        first_BT = torch.tensor([[7, 5], [3 if calls > measurements else 4, 7]])
+        return functional.one_hot(first_BT, 8).float(), target_BT
+
+    return replace(recipe, settings=settings, predict=predict)
+
+
+@pytest.mark.parametrize(
+    ("known_after", "most", "steps", "stages", "notes", "matching"),
+    [
+        (1, 4000, 1000, [4000, 1000], ["250 steps, matching 0.50", "500 steps, matching 1.00"], 1.0),
+        (math.inf, 1001, 1001, [1001], ["250 steps, matching 0.50", "500 steps, matching 0.50"], 0.5),
+        (0, 3, 3, [3], [], 1.0),
+    ],
+)
+def test_a_worlds_model_is_trained_until_it_matches_words(
+    known_after: float, most: int, steps: int, stages: list[int], notes: list[str], matching: float, tmp_path: Path
+) -> None:
+    said, asked = Said(), [("a", " b"), ("c", " d")]
+    fast = replace(knows_after(known_after, "llama", most), loss=lambda model, *_: next(model.parameters()).sum())
+    made = pretrain(tmp_path, fast, corridor_documents(), said, asked)
+    assert (made.steps, made.matching) == (steps, matching)
+    assert (said.totals, said.notes) == (stages, notes)
+    record = json.loads((tmp_path / "pretraining.json").read_text())
+    assert (record["steps"], record["matching"]) == (steps, matching)
+
+
+@pytest.mark.parametrize("architecture", WORLD)
+def test_matching_is_measured_token_by_token(architecture: str) -> None:
+    recipe = WORLD[architecture]
+    draw = corridor_documents()
+    sample = [draw() for _ in range(200)]
+    tokenizer = train_tokenizer(["".join(document) for document in sample], recipe.settings)
+    settings = fitted(recipe.settings, tokenizer, ["".join(document) for document in sample])
+    model = recipe.build(tokenizer, settings)
+    asked = questions(random_play(Corridor(), Random(0))[1], Random(0))
+    assert matched(recipe, model, tokenizer, settings, asked) < 0.5
+    logits_BTV, target_BT = recipe.predict(model, tokenizer, settings, asked[:5])
+    assert logits_BTV.shape[:2] == target_BT.shape
+    for (_, answer), target_T in zip(asked, target_BT, strict=False):
+        assert tokenizer.decode(target_T[target_T != IGNORED]) == answer + "<|end|>"
 
 
 def test_a_worlds_words_are_tokens_and_its_states_fit_the_context() -> None:
-    draw, settings = world_documents(Corridor(), PromptConfig(), Random(0)), WORLD["llama"].settings
+    draw, settings = corridor_documents(), WORLD["llama"].settings
     sample = ["".join(draw()) for _ in range(500)]
     tokenizer = train_tokenizer(sample, settings)
     assert len(tokenizer.tokenize("Goal: Open green\nYou see: red door, grey wall")) == 9
@@ -187,7 +308,8 @@ def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture:
     command += ["--architecture", architecture, "--threads", "1"]
     made = CliRunner().invoke(app, command)
     assert made.exit_code == 0, made.output
-    assert "the model is in" in made.output
+    assert "2 steps, loss" in made.output
+    assert "words were not matched" in made.output
     model = build_model(load(None, [f"model.name={tmp_path}/model", "device=cpu"]))
     assert len(model.tokenizer([Query("Goal: a\nBits: A b C\nAction:", (" Make a", " Make B"))])) == 1
     assert CliRunner().invoke(app, command).exit_code == 1  # the folder is there
