@@ -232,8 +232,5 @@ def pretrain(
     loss = f"loss {made.loss:.3f} nats a token at the end"
     print_plain(console, f"the model is in {folder}; {made.steps:,} steps, {loss}{matching}")
     if made.matching is not None and made.matching < train.MATCHED:
-        print_plain(
-            console,
-            "words were not matched: an agent will hardly learn which action has the words of its goal; try more "
-            "--steps, or texts that are shorter or have fewer different words",
-        )
+        advice = "try more --steps, or texts that are shorter or have fewer different words"
+        print_plain(console, f"words were not matched: an agent will hardly learn which action fits its goal; {advice}")
