@@ -70,9 +70,11 @@ class TorchBackend(Backend):
     rank, world = 0, 1
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
-        """`max_grad_norm` None: no clipping."""
-        self.optimizer = adam(groups)
-        self._max_grad_norm = max_grad_norm
+        """Adam over groups of parameters. `max_grad_norm` None: no clipping."""
+        # One kernel for many small tensors; those without data, of which `benchmarks.kernels` counts the work, have none.
+        fused = not any(parameter.is_meta for group in groups for parameter in group)
+        self.optimizer = torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
+        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
 
     @override
     def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
@@ -88,12 +90,20 @@ class TorchBackend(Backend):
 
     @override
     def step(self, rates: Sequence[float | None]) -> float:
-        norm = clip(self.optimizer, self._max_grad_norm)
+        self._set_rates(rates)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm).item()
         if math.isfinite(norm):
-            set_rates(self.optimizer, rates)
-            self.optimizer.step()
+            self._step_optimizer()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def _set_rates(self, rates: Sequence[float | None]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate or 0.0
+
+    def _step_optimizer(self) -> None:
+        self.optimizer.step()
 
     @override
     def gathered(self, change: bool = False) -> AbstractContextManager[None]:
@@ -101,40 +111,11 @@ class TorchBackend(Backend):
 
     @override
     def moments(self) -> Moments:
-        return adam_moments(self.optimizer)
+        moments: Moments = self.optimizer.state_dict()["state"]
+        return moments
 
     @override
     def load_moments(self, moments: Moments) -> None:
-        load_adam_moments(self.optimizer, moments)
-
-
-def adam(groups: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Adam:
-    """Adam over groups of parameters; learning rates are set at each step."""
-    # One kernel for many small tensors; those without data, of which `benchmarks.kernels` counts the work, have none.
-    fused = not any(parameter.is_meta for group in groups for parameter in group)
-    return torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
-
-
-def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float | None]) -> None:
-    """Give each group its learning rate."""
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate or 0.0
-
-
-def clip(optimizer: torch.optim.Optimizer, limit: float | None) -> float:
-    """Clip the gradient of all groups together; its norm before that."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit).item()
-
-
-def adam_moments(optimizer: torch.optim.Optimizer) -> Moments:
-    """The state of an optimizer over whole parameters."""
-    moments: Moments = optimizer.state_dict()["state"]
-    return moments
-
-
-def load_adam_moments(optimizer: torch.optim.Optimizer, moments: Moments) -> None:
-    """Restore what `adam_moments` gave."""
-    # Copies, since the optimizer else steps the given tensors themselves.
-    state = {index: {name: tensor.clone() for name, tensor in found.items()} for index, found in moments.items()}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        # Copies, since the optimizer else steps the given tensors themselves.
+        state = {index: {name: tensor.clone() for name, tensor in of.items()} for index, of in moments.items()}
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})

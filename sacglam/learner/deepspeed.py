@@ -1,7 +1,6 @@
 """Learning on several ranks with DeepSpeed's ZeRO. The only file that knows DeepSpeed."""
 
 import logging
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from sacglam.errors import LearnerError
-from sacglam.learner.backend import Backend, Moments, P, Result, adam, adam_moments, clip, load_adam_moments, set_rates
-from sacglam.models.actor_critic import lerp
+from sacglam.learner.backend import Moments, P, Result, TorchBackend
 
 PERSISTENT_ELEMENTS = 100_000
 """With stage 3, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
@@ -107,7 +105,7 @@ class _Root(nn.Module):
         return self.compute()
 
 
-class DeepSpeedBackend(Backend):
+class DeepSpeedBackend(TorchBackend):
     """One of several ranks. ZeRO shards, by stage: 0 nothing, 1 moments, 2 gradients, 3 weights."""
 
     def __init__(
@@ -124,16 +122,15 @@ class DeepSpeedBackend(Backend):
         """
         import deepspeed
 
+        super().__init__(groups, max_grad_norm)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._stage = stage
-        self._max_grad_norm = max_grad_norm
         self._learned = list(learned)
         self._groups = [list(group) for group in groups]
-        self._adam = adam(groups)
         self._root = _Root(module)
         self._engine, *_ = deepspeed.initialize(
             model=self._root,
-            optimizer=self._adam,
+            optimizer=self.optimizer,
             config=engine_config(stage, self.world, max_grad_norm),
             dist_init_required=False,
         )
@@ -164,27 +161,28 @@ class DeepSpeedBackend(Backend):
 
     @override
     def step(self, rates: Sequence[float | None]) -> float:
-        # ZeRO's optimizers skip a step themselves where the norm is not finite.
-        set_rates(self._adam, rates)
         if self._stage:
+            # ZeRO's optimizers clip, and skip a step themselves where the norm is not finite.
+            self._set_rates(rates)
             self._engine.step()
             norm = float(self._engine.get_global_grad_norm())
         else:
-            norm = clip(self._adam, self._max_grad_norm)
-            if math.isfinite(norm):
-                self._engine.step()
-            self._adam.zero_grad(set_to_none=True)
+            norm = super().step(rates)
         # Plain torch skips parameters that have no gradient; DeepSpeed gives them one of zeros and counts the step,
         # which would spoil Adam's bias correction of the first real one.
         for state in [state for group, rate in enumerate(rates) if rate is None for state in self._states(group)]:
             state["step"].zero_()
         return norm
 
+    @override
+    def _step_optimizer(self) -> None:
+        self._engine.step()
+
     def _states(self, group: int) -> list[dict[str, Tensor]]:
         """Adam's state of a group on this rank: of each of its parameters, or of one flat tensor for all of them."""
         if self._stage:
-            return [list(self._adam.state.values())[group]]
-        return [self._adam.state[p] for p in self._groups[group] if p in self._adam.state]
+            return [list(self.optimizer.state.values())[group]]
+        return [self.optimizer.state[p] for p in self._groups[group] if p in self.optimizer.state]
 
     @override
     @contextmanager
@@ -202,7 +200,7 @@ class DeepSpeedBackend(Backend):
     @override
     def lerp(self, targets: Sequence[Any], online: Sequence[Any], share: float) -> None:
         if self._stage < 3:
-            lerp(targets, online, share)
+            super().lerp(targets, online, share)
             return
         # Each rank averages its own shards, since gathering would broadcast each tensor.
         torch._foreach_lerp_([p.ds_tensor for p in targets], [p.ds_tensor for p in online], share)
@@ -216,14 +214,14 @@ class DeepSpeedBackend(Backend):
         for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
             moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
             # A fused Adam needs its step counts on the device of the moments.
-            self._adam.state[flat] = {"step": torch.zeros((), device=flat.device), **moments}
+            self.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device), **moments}
         if not sharded:
             optimizer._lazy_init_hp_params_optimizer_state()
 
     @override
     def moments(self) -> Moments:
         if not self._stage:
-            return adam_moments(self._adam)
+            return super().moments()
         from deepspeed.utils import safe_get_full_optimizer_state
 
         return {
@@ -241,7 +239,7 @@ class DeepSpeedBackend(Backend):
     @override
     def load_moments(self, moments: Moments) -> None:
         if not self._stage:
-            load_adam_moments(self._adam, moments)
+            super().load_moments(moments)
             return
         for index, (parameter, step) in enumerate(self._steps()):
             found = moments.get(index, {})
