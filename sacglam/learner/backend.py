@@ -71,7 +71,7 @@ class TorchBackend(Backend):
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
         """Adam over groups of parameters. `max_grad_norm` None: no clipping."""
-        # One kernel for many small tensors; those without data, of which `benchmarks.kernels` counts the work, have none.
+        # One kernel for many small tensors; those without data, whose work `benchmarks.kernels` counts, have none.
         fused = not any(parameter.is_meta for group in groups for parameter in group)
         self.optimizer = torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
