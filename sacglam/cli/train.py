@@ -228,9 +228,4 @@ def pretrain(
         else:
             draw, questions = corpus.builtin_documents(Random(seed), architecture), None
         made = train.pretrain(folder, replace(recipe, settings=settings), draw, display, questions)
-    matching = "" if made.matching is None else f", matching {made.matching:.2f}"
-    loss = f"loss {made.loss:.3f} nats a token at the end"
-    print_plain(console, f"the model is in {folder}; {made.steps:,} steps, {loss}{matching}")
-    if made.matching is not None and made.matching < train.MATCHED:
-        advice = "try more --steps, or texts that are shorter or have fewer different words"
-        print_plain(console, f"words were not matched: an agent will hardly learn which action fits its goal; {advice}")
+    print_plain(console, f"the model is in {folder}; {made}")

@@ -34,6 +34,14 @@ class Pretrained:
     loss: float
     matching: float | None
 
+    def __str__(self) -> str:
+        text = f"{self.steps:,} steps, loss {self.loss:.3f} nats a token at the end"
+        if self.matching is None:
+            return text
+        advice = "try more --steps, or texts that are shorter or have fewer different words"
+        unmatched = f"\nwords were not matched: an agent will hardly learn which action fits its goal; {advice}"
+        return f"{text}, matching {self.matching:.2f}{unmatched if self.matching < MATCHED else ''}"
+
 
 def pretrain(
     folder: Path, recipe: Recipe, draw: Documents, display: Display, questions: Sequence[Document] | None = None
