@@ -26,7 +26,7 @@ from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import HindsightReplay
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.devices import resolve
+from sacglam.runtime.devices import on_this_machine
 from sacglam.scoring.base import UniformScorer
 
 OUTSIDE_THE_MODEL = ("environment", "replay", "batch")
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     fixed = [f"threads={options.threads}", f"device={options.device}"]
-    config = resolve(load(options.config, [*fixed, *options.overrides]))
+    config = on_this_machine(load(options.config, [*fixed, *options.overrides]))
     cpu.prepare(config.threads)
     rows = [environment_row(config, options.steps, options.repeats)]
     if options.intervals:

@@ -32,8 +32,9 @@ from sacglam.config import Config
 from sacglam.learner.learner import Learner
 from sacglam.loop import Loop
 from sacglam.memory import peak_bytes, resident_bytes
+from sacglam.resolve import resolve
 from sacglam.runs.display import Display
-from sacglam.runtime.devices import in_one_process, resolve
+from sacglam.runtime.devices import in_one_process, on_this_machine
 from sacglam.tools.dry_run.calibrate import play
 from sacglam.tools.dry_run.forecast import forecast, placed
 
@@ -117,7 +118,7 @@ def rank(options: argparse.Namespace) -> None:
     shared = ["algo.batch_size=15", "algo.micro_batch_size=4", f"device={options.device}", *SETTINGS]
     alone = config.load(None, shared)
     batches = [play(alone).batch] * 2
-    reference = learner(resolve(alone)).learn(batches).metrics
+    reference = learner(on_this_machine(alone)).learn(batches).metrics
     rows = []
     for stage in STAGES:
         words = [*shared, "engines.count=1", f"learners.count={options.world}", f"learners.zero_stage={stage}"]

@@ -21,7 +21,7 @@ from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.directory import RunDirectory, write_files
 from sacglam.runs.summary import MODEL_CARD, model_card
-from sacglam.runtime.devices import in_one_process, resolve
+from sacglam.runtime.devices import in_one_process, on_this_machine
 from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Observation, Past, Query
 
@@ -134,7 +134,7 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False)
     directory = RunDirectory.open(Path(run_dir), trusted)
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
-    config = resolve(in_one_process(directory.config(), device))
+    config = on_this_machine(in_one_process(directory.config(), device))
     cpu.prepare(config.threads)
     model = build_model(config)
 

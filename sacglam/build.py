@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,22 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.envs.workers import in_workers
-from sacglam.errors import ConfigError, ModelError
+from sacglam.errors import ConfigError
 from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead
-from sacglam.models.loading import load_model, load_shape, lora_config
+from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.policy import SamplingPolicy, opening_temperature
+from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import Cut
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.devices import in_one_process, machine, resolve_device
+from sacglam.runtime.devices import machine
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker, Worker
 from sacglam.runtime.handoff import EngineHandoff, Handoff
@@ -43,8 +42,6 @@ from sacglam.types import Query
 
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
 _FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
-OPEN_SHARE = 0.5
-"""Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
 _SHUFFLES = 0x5F0FF1E  # the stream of an algorithm's own draws, such as PPO's minibatches
 
 
@@ -122,8 +119,6 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
     where = plan(config, machine())
     if where.fault:
         raise ConfigError(where.fault)
-    if where.engines:
-        serves_vllm(config)  # what it refuses is refused before anything is started
     on_gpu = config.device != "cpu"
     engine = WorkerSpec("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
     learner = WorkerSpec("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
@@ -164,7 +159,7 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
 def host_engine(config: Config, threads: int) -> Engine:
     """A scoring engine, in the process that calls this."""
     cpu.prepare(threads)
-    if serves_vllm(config):
+    if config.engines.type == "vllm":
         from sacglam.scoring.vllm.engine import vllm_engine
 
         return vllm_engine(config.model_copy(update={"threads": threads}))
@@ -181,59 +176,6 @@ def host_learner(config: Config, threads: int, rank: int, world: int, meeting: s
     return build_learner(config, build_model(config), PhaseClock())
 
 
-def settle_engine(config: Config) -> Config:
-    """`config` with a kind of engine in place of `auto`: vLLM's where it is installed and serves the model.
-
-    Raises:
-        ModelError: as `serves_vllm`.
-    """
-    if not config.engines.count or config.engines.type != "auto":
-        return config
-    engines = config.engines.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
-    return config.model_copy(update={"engines": engines})
-
-
-def serves_vllm(config: Config) -> bool:
-    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model.
-
-    Raises:
-        ModelError: vLLM is asked for by name or by `engines.tensor_parallel`, and cannot serve the model; or the model
-            cannot be found.
-    """
-    if config.engines.type == "packed":
-        return False
-    obstacle = _obstacle_to_vllm(config)
-    if config.engines.type == "auto" and config.engines.tensor_parallel == 1:
-        return obstacle is None and find_spec("vllm") is not None
-    if obstacle:
-        raise ModelError(
-            f"vLLM cannot serve model {config.model.name!r}: {obstacle}; expected engines.type auto or packed (our own "
-            "forward pass, in a process of its own) and engines.tensor_parallel 1"
-        )
-    return True
-
-
-def why_no_vllm(config: Config) -> str | None:
-    """Why there can be no vLLM engines here; None if there can."""
-    return _obstacle_to_vllm(config) if find_spec("vllm") else "vLLM is not installed"
-
-
-def _obstacle_to_vllm(config: Config) -> str | None:
-    """Why vLLM cannot serve the model on this machine's device; None if it can."""
-    if load_shape(config.model).is_encoder_decoder:
-        return "it is an encoder-decoder"
-    if config.model.quantize != "none":
-        return f"model.quantize is {config.model.quantize}"
-    if resolve_device(config) == "cpu":
-        return None
-    if config.model.dtype == "float32":
-        return "on GPUs its LoRA kernels compute in 16 bits only, and model.dtype is float32 (bfloat16 would do)"
-    # In a cluster the driver may have no GPU; each engine then decides on its own.
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
-        return f"{torch.cuda.get_device_name()} has no bfloat16, which begins with compute capability 8.0"
-    return None
-
-
 def first_states(config: Config, count: int = 64) -> list[Query]:
     """First observations of fixed training episodes: where policies are compared, and temperatures chosen."""
     env = build_env(config)
@@ -241,21 +183,6 @@ def first_states(config: Config, count: int = 64) -> list[Query]:
     chosen = itertools.islice(starts, count)
     prompt = Prompt(config.prompt)
     return [prompt(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
-
-
-def resolve_temperature(config: Config) -> Config:
-    """`config` with a number for `policy.temperature: auto`, which all processes of a run then share.
-
-    Where the learner is in other processes the model is loaded once more, on the CPU.
-    """
-    if config.policy.temperature != "auto":
-        return config
-    open_at = config.policy.model_copy(update={"temperature": 1.0})
-    here = in_one_process(config, "cpu" if config.learners.count else config.device)
-    cpu.prepare(here.threads or cpu.default_threads())
-    policies = _scorer(build_model(here.model_copy(update={"policy": open_at}))).log_policy(first_states(config))
-    found = opening_temperature(policies, OPEN_SHARE)
-    return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": found})})
 
 
 def build_env(config: Config) -> TextEnv:
@@ -307,12 +234,13 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
     updates = intervals * config.algo.updates
     algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
-    scorer, backend = _scorer(model), _backend(model, config)
+    scorer, backend = scorer_of(model), _backend(model, config)
     return Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock)
 
 
-def _scorer(model: AgentModel, version: Callable[[], int] = lambda: 0) -> PackedScorer:
-    return PackedScorer(model.lm, model.tokenizer, model.policy, version)
+def scorer_of(model: AgentModel) -> PackedScorer:
+    """The policy of `model` at many states."""
+    return PackedScorer(model.lm, model.tokenizer, model.policy)
 
 
 def _backend(model: AgentModel, config: Config) -> Backend:

@@ -15,8 +15,6 @@ from sacglam.build import (
     build,
     build_env,
     first_states,
-    resolve_temperature,
-    settle_engine,
 )
 from sacglam.config import Config
 from sacglam.envs import Split, check_env
@@ -25,6 +23,7 @@ from sacglam.evaluate import EVALUATIONS_AFTER, evaluate
 from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
 from sacglam.prompt import Prompt
+from sacglam.resolve import resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import RunDirectory, write_files
@@ -32,7 +31,6 @@ from sacglam.runs.display import Display, NewTracker, Tracker
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
-from sacglam.runtime.devices import resolve
 from sacglam.samples import EPISODES, sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Evaluation
@@ -53,11 +51,10 @@ def train(
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
-    resolved = settle_engine(resolve(config))
     directory, shown = RunDirectory.vacant(out), display or Display()
-    for note in check_env(lambda: build_env(resolved), repeats=resolved.env.repeats).notes:
+    for note in check_env(lambda: build_env(config), repeats=config.env.repeats).notes:
         shown.note(note)
-    resolved = resolve_temperature(resolved)
+    resolved = resolve(config)
     with closing(build(resolved, shown.note)) as parts:
         return Run(directory, resolved, shown, parts, tracker).run(new=True)
 
@@ -82,7 +79,6 @@ def resume(
     directory = RunDirectory.open(root, trusted)
     # With another placement threads are settled again: they were for other processes.
     config = resolve(configuration.override(directory.config(), ["threads=0", *placement] if placement else ()))
-    config = settle_engine(config)
     shown = display or Display()
     with closing(build(config, shown.note)) as parts:
         return Run(directory, config, shown, parts, tracker).run()

@@ -89,7 +89,7 @@ def train(
 
 def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:
     """Whether vLLM is here and serves the model on GPUs; if not, say what happens instead."""
-    from sacglam.build import why_no_vllm
+    from sacglam.resolve import why_no_vllm
 
     why = why_no_vllm(settings.model_copy(update={"device": "cuda"}))
     if why:

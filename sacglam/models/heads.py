@@ -23,7 +23,7 @@ class PolicyHead:
     @classmethod
     def of(cls, settings: PolicyConfig) -> Self:
         """The head of these settings, their temperature resolved."""
-        assert settings.temperature != "auto"  # see `build.resolve_temperature`
+        assert settings.temperature != "auto"  # see `sacglam.resolve`
         return cls(settings.length_normalised, settings.temperature)
 
     def __call__(self, output: LMOutput) -> Tensor:

@@ -10,8 +10,8 @@ from sacglam.errors import ConfigError
 from sacglam.runtime.placement import Machine
 
 
-def resolve(config: Config) -> Config:
-    """The configuration with everything left open settled for this machine: device, threads, a local model's folder.
+def on_this_machine(config: Config) -> Config:
+    """The configuration with device and threads of this machine, and a local model as an absolute path.
 
     Raises:
         ConfigError: this machine has no such device.

@@ -1,6 +1,6 @@
 """Scoring by the packed forward pass, with the learner's own weights or with a copy that loads adapters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,25 +18,15 @@ from sacglam.types import Adapter, LogPolicy, Query
 class PackedScorer:
     """Scores with the learner's own weights, which need no publishing."""
 
-    def __init__(
-        self,
-        lm: PackedLM,
-        tokenizer: QueryTokenizer,
-        policy: PolicyHead,
-        version: Callable[[], int] = lambda: 0,
-        batch_size: int = 256,
-    ) -> None:
-        """`version` returns the learner's updates so far; one forward pass takes at most `batch_size` states."""
+    version = 0
+    """Of no meaning here: the weights are those of the moment."""
+
+    def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, batch_size: int = 256) -> None:
+        """One forward pass takes at most `batch_size` states."""
         self._lm = lm
         self._tokenizer = tokenizer
         self._policy = policy
-        self._version = version
         self._batch_size = batch_size
-
-    @property
-    def version(self) -> int:
-        """The learner's updates so far."""
-        return self._version()
 
     @torch.no_grad()
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:

@@ -23,7 +23,7 @@ from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner import deepspeed
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
-from sacglam.runtime.devices import resolve
+from sacglam.runtime.devices import on_this_machine
 from sacglam.types import Observation, Window
 
 STAGES = (0, 1, 2, 3)
@@ -72,7 +72,7 @@ def make_learner(config: Config) -> Learner:
 def settings(world: int, stage: int, *overrides: str) -> Config:
     """The configuration of a rank; with `world` 0 of plain torch."""
     ranks = [f"learners.count={world}", f"learners.zero_stage={stage}", "engines.count=1"]
-    return resolve(config.load(None, [*SETTINGS, *ranks, *overrides]))
+    return on_this_machine(config.load(None, [*SETTINGS, *ranks, *overrides]))
 
 
 def batch(number: int) -> list[Window]:

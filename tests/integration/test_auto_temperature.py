@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from sacglam import build, config, load_agent
+from sacglam import resolve as resolving
 from sacglam.errors import ConfigError
 from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.runs import checkpoint
@@ -76,17 +77,17 @@ def test_a_collapsed_start_is_reported(settings: list[str], collapsed: bool, tmp
 
 
 def test_auto_leaves_an_open_policy_as_it_is() -> None:
-    found = build.resolve_temperature(config.load(None, ["policy.temperature=auto", "device=cpu"]))
+    found = resolving.with_temperature(config.load(None, ["policy.temperature=auto", "device=cpu"]))
     assert found == config.load(None, ["policy.temperature=1", "device=cpu"])
 
 
 def test_auto_opens_the_first_states() -> None:
     closed = config.load(None, [*HOUSE, "policy.temperature=auto"])
-    found = build.resolve_temperature(closed)
+    found = resolving.with_temperature(closed)
     assert found == closed.model_copy(update={"policy": found.policy})
     states = build.first_states(found)
     policies = build.host_engine(found, 1).log_policy(states)
-    assert mean_entropy(policies) == pytest.approx(build.OPEN_SHARE * uniform_entropy(policies), rel=0.01)
+    assert mean_entropy(policies) == pytest.approx(resolving.OPEN_SHARE * uniform_entropy(policies), rel=0.01)
 
 
 def test_the_agent_the_export_and_engines_have_the_number_of_the_run(opened: Path) -> None:

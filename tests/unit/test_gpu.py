@@ -24,7 +24,7 @@ from sacglam.models.loading import load_model
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.packing import Packed
 from sacglam.prompt import query
-from sacglam.runtime.devices import resolve
+from sacglam.runtime.devices import on_this_machine
 from sacglam.types import Observation, Window
 from tests.conftest import SIMPLE_PPO
 from tests.fake_gpu import FakeGpu, MixUp, fake_gpu
@@ -66,7 +66,7 @@ QUICK = ("sac", "sac windows", "ppo")
 def make(device: str, settings: Sequence[str]) -> Learner:
     plain = ["threads=1", "env.copies=1", "critic.hidden=[16]", *settings]
     base = SIMPLE_PPO if PPO[0] in settings else None
-    resolved = resolve(config.load(base, [*plain, f"device={device}"]))
+    resolved = on_this_machine(config.load(base, [*plain, f"device={device}"]))
     return build_learner(resolved, build_model(resolved), PhaseClock())
 
 

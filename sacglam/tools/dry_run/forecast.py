@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedConfig
 
 from sacglam import cpu
-from sacglam.build import build_env, build_model, resolve_temperature, settle_engine
+from sacglam.build import build_env, build_model
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER
 from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
+from sacglam.resolve import with_engines, with_temperature
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
@@ -43,7 +44,7 @@ def placed(config: Config) -> tuple[Config, Plan]:
     """`config` with its device and kind of engine settled, and which process would run where."""
     settled = config.model_copy(update={"device": resolve_device(config)})
     with suppress(ModelError):  # which `forecast` reports
-        settled = settle_engine(settled)
+        settled = with_engines(settled)
     return settled, plan(settled, machine())
 
 
@@ -68,7 +69,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads, "model": plain})
     display.stage(f"loading {config.model.name}", 1)
     try:
-        architecture, model = _in_words(load_shape(config.model)), build_model(resolve_temperature(here))
+        architecture, model = _in_words(load_shape(config.model)), build_model(with_temperature(here))
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played)
     sizes = sizes_of(model)

@@ -8,15 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from sacglam import config as configuration
-from sacglam.build import Parts, build, resolve_temperature, settle_engine
+from sacglam.build import Parts, build
 from sacglam.config import Config
 from sacglam.errors import ProfileError
 from sacglam.loop import Loop
+from sacglam.resolve import resolve
 from sacglam.runs import checkpoint
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.runtime.devices import resolve
 from sacglam.tools.profile.counting import PassCounter, floor_of
 from sacglam.tools.profile.phases import OTHER, Interval, Recorder, Timeline, ordered
 from sacglam.tools.profile.result import Profile
@@ -71,7 +71,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
         SacglamError: as for a run.
     """
     begun = source.run and checkpoint.steps(source.run.checkpoints)
-    config = settle_engine(resolve_temperature(resolve(source.config)))
+    config = resolve(source.config)
     # No end, and the actor learns from the first update, as later in a run.
     config = config.model_copy(update={"steps": 2**62, "algo": config.algo.steady()})
     parts = build(config, display.note)

@@ -18,7 +18,7 @@ from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
-from sacglam.runtime.devices import resolve
+from sacglam.runtime.devices import on_this_machine
 from sacglam.types import Observation, Window
 
 ACTIONS = ("Grasp", "Go to baby red cat", "Go to blue water")
@@ -28,7 +28,7 @@ NEXT = Observation("You see: baby red cat, blue water\nYou are on: baby red cat\
 
 def make_learner(*overrides: str) -> Learner:
     settings = ["threads=1", "critic.hidden=[16]", "env.copies=1", "algo.update_interval=1", "algo.warmup_updates=0"]
-    resolved = resolve(config.load(None, [*settings, *overrides]))
+    resolved = on_this_machine(config.load(None, [*settings, *overrides]))
     return build_learner(resolved, build_model(resolved), PhaseClock())
 
 

@@ -16,7 +16,7 @@ from sacglam.learner.learner import Learner
 from sacglam.models.architectures import architecture_of
 from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from sacglam.prompt import query
-from sacglam.runtime.devices import resolve
+from sacglam.runtime.devices import on_this_machine
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff
@@ -58,7 +58,7 @@ def make_learner(config: Config) -> Learner:
 
 
 def settings(model: str, *overrides: str) -> Config:
-    return resolve(load_config(None, [*SETTINGS, f"model.name={model}", *overrides]))
+    return on_this_machine(load_config(None, [*SETTINGS, f"model.name={model}", *overrides]))
 
 
 def base(learner: Learner) -> dict[str, torch.Tensor]:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacglam import build
-from sacglam.build import serves_vllm, settle_engine
+from sacglam import resolve
 from sacglam.config import Config, ModelConfig, load
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
+from sacglam.resolve import serves_vllm, with_engines
 from sacglam.scoring.vllm.engine import vllm_engine
 
 
@@ -42,7 +42,7 @@ def test_a_model_that_is_no_decoder_is_refused_before_vllm_starts(tmp_path: Path
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Makes torch find a GPU of a compute capability, next to an installed vLLM."""
-    monkeypatch.setattr(build, "find_spec", lambda name: name)
+    monkeypatch.setattr(resolve, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
     return lambda *capability: monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
@@ -88,7 +88,7 @@ def test_on_a_cpu_vllm_serves_float32(gpu: Callable[[int, int], None]) -> None:
 def test_auto_is_vllm_where_it_serves_the_model(
     gpu: Callable[[int, int], None], settings: list[str], kind: str
 ) -> None:
-    assert settle_engine(load(None, ["device=cpu", *settings])).engines.type == kind
+    assert with_engines(load(None, ["device=cpu", *settings])).engines.type == kind
 
 
 def test_adapted_layers_are_those_of_the_settings_and_never_the_output_layer() -> None:

@@ -1,0 +1,96 @@
+"""What a configuration leaves open is settled here, once, before anything starts; afterwards it does not change."""
+
+from importlib.util import find_spec
+
+import torch
+
+from sacglam import cpu
+from sacglam.build import build_model, first_states, scorer_of
+from sacglam.config import Config
+from sacglam.errors import ModelError
+from sacglam.models.loading import load_shape
+from sacglam.policy import opening_temperature
+from sacglam.runtime.devices import in_one_process, on_this_machine, resolve_device
+
+OPEN_SHARE = 0.5
+"""Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
+
+
+def resolve(config: Config) -> Config:
+    """The configuration of a run: device, threads, the folder of a local model, kind of engine, temperature.
+
+    Settles nothing that is settled already, so a resumed run keeps what it had.
+
+    Raises:
+        ConfigError: this machine has no such device.
+        ModelError: the model cannot be found, or engines are to be vLLM's and that cannot serve it.
+    """
+    return with_temperature(with_engines(on_this_machine(config)))
+
+
+def with_engines(config: Config) -> Config:
+    """`config` with a kind of engine in place of `auto`: vLLM's where it is installed and serves the model.
+
+    Raises:
+        ModelError: as `serves_vllm`.
+    """
+    if not config.engines.count:
+        return config
+    engines = config.engines.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
+    return config.model_copy(update={"engines": engines})
+
+
+def serves_vllm(config: Config) -> bool:
+    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model.
+
+    Raises:
+        ModelError: vLLM is asked for by name or by `engines.tensor_parallel`, and cannot serve the model; or the model
+            cannot be found.
+    """
+    if config.engines.type == "packed":
+        return False
+    obstacle = _obstacle_to_vllm(config)
+    if config.engines.type == "auto" and config.engines.tensor_parallel == 1:
+        return obstacle is None and find_spec("vllm") is not None
+    if obstacle:
+        raise ModelError(
+            f"vLLM cannot serve model {config.model.name!r}: {obstacle}; expected engines.type auto or packed (our own "
+            "forward pass, in a process of its own) and engines.tensor_parallel 1"
+        )
+    return True
+
+
+def why_no_vllm(config: Config) -> str | None:
+    """Why there can be no vLLM engines here; None if there can."""
+    return _obstacle_to_vllm(config) if find_spec("vllm") else "vLLM is not installed"
+
+
+def _obstacle_to_vllm(config: Config) -> str | None:
+    """Why vLLM cannot serve the model on this machine's device; None if it can."""
+    if load_shape(config.model).is_encoder_decoder:
+        return "it is an encoder-decoder"
+    if config.model.quantize != "none":
+        return f"model.quantize is {config.model.quantize}"
+    if resolve_device(config) == "cpu":
+        return None
+    if config.model.dtype == "float32":
+        return "on GPUs its LoRA kernels compute in 16 bits only, and model.dtype is float32 (bfloat16 would do)"
+    # In a cluster the driver may have no GPU; each engine then decides on its own.
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        return f"{torch.cuda.get_device_name()} has no bfloat16, which begins with compute capability 8.0"
+    return None
+
+
+def with_temperature(config: Config) -> Config:
+    """`config` with a number for `policy.temperature: auto`, which all processes of a run then share.
+
+    Where the learner is in other processes the model is loaded once more, on the CPU.
+    """
+    if config.policy.temperature != "auto":
+        return config
+    open_at = config.policy.model_copy(update={"temperature": 1.0})
+    here = in_one_process(config, "cpu" if config.learners.count else config.device)
+    cpu.prepare(here.threads or cpu.default_threads())
+    policies = scorer_of(build_model(here.model_copy(update={"policy": open_at}))).log_policy(first_states(config))
+    found = opening_temperature(policies, OPEN_SHARE)
+    return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": found})})
