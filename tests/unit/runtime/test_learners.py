@@ -45,7 +45,7 @@ def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
     pending = group.learn([[], []], 2, publish=False, probe=())
     assert (group.begun, group.updates) == (2, 0)
     assert pending.finish().metrics == [{"rank": 0.0}] * 2
-    assert (group.begun, group.updates) == (2, 2)
+    assert (group.begun, group.updates, group.version) == (2, 2, 2)
     group.check()
 
 

@@ -58,7 +58,6 @@ def _packed_scorer(lm: FakeLM, batch_size: int) -> PackedScorer:
         cast(PackedLM, lm),
         cast(QueryTokenizer, lambda queries: list(queries)),
         cast(PolicyHead, lambda output: output),
-        version=iter(range(5, 9)).__next__,
         batch_size=batch_size,
     )
 
@@ -71,11 +70,6 @@ def test_the_packed_scorer_keeps_order_and_drops_padding(batch_size: int, sizes:
     assert [row.tolist() for row in found] == [[10.0 * i + a for a in range(n)] for i, n in enumerate(counts)]
     assert all(row.dtype == np.float32 for row in found)
     assert lm.sizes == sizes
-
-
-def test_the_packed_scorer_reports_the_current_version() -> None:
-    scorer = _packed_scorer(FakeLM(), 4)
-    assert [scorer.version, scorer.version] == [5, 6]
 
 
 def test_the_packed_scorer_takes_no_queries() -> None:
