@@ -37,13 +37,13 @@ for command in (
 
 @app.callback()
 def _on_interrupt(context: typer.Context) -> None:
-    """Ctrl-C ends `train` at once until the run handles it; other commands get Python's KeyboardInterrupt."""
+    """Until the run handles Ctrl-C, it ends `train` at once; other commands get Python's KeyboardInterrupt."""
     if context.invoked_subcommand != "train":
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def main() -> None:
-    """Run the command line; errors meant for the user are printed, not raised."""
+    """Run the command line. Prints errors meant for the user instead of raising them."""
     try:
         with memory_explained():
             app()
@@ -52,7 +52,7 @@ def main() -> None:
         if isinstance(error, TrackingError):
             os._exit(1)  # Aim's exit handlers hang if it cannot write
         sys.exit(1)
-    except OSError as error:  # e.g. a name too long for a file system
+    except OSError as error:  # such as a file name that is too long
         if error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}")

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
 
-RunArgument = Annotated[Path, typer.Argument(help="A run directory, as written by `sacglam train`.", metavar="RUN")]
+RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
-SampleOption = Annotated[bool, typer.Option("--sample", help="Draw actions instead of taking the most probable.")]
+SampleOption = Annotated[bool, typer.Option("--sample", help="Sample actions instead of taking the most probable one.")]
 
 
 def evaluate(
@@ -27,9 +27,9 @@ def evaluate(
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a run's success on fresh episodes, by goal type.
+    """Evaluate a trained agent on fresh episodes; success is broken down by goal type.
 
-    SPL is success weighted by path length: the optimal number of steps over the number taken.
+    SPL is success weighted by path length: the optimal number of steps divided by the number taken.
 
     \b
     Example:
@@ -46,7 +46,7 @@ def evaluate(
     rng = np.random.default_rng(seed)
     with RichDisplay(errors) as display:
         display.stage(f"evaluating {goals} goals", episodes)
-        found = measure(
+        result = measure(
             lambda: build_env(agent.config),
             agent.scorer,
             SamplingPolicy(np.random.default_rng([seed, 1])) if sample else greedy,
@@ -57,24 +57,24 @@ def evaluate(
             prompt=agent.model.prompt,
         )
     if as_json:
-        print(json.dumps({"success": found.success, "episodes": found.episodes, "spl": found.spl}))
+        print(json.dumps({"success": result.success, "episodes": result.episodes, "spl": result.spl}))
         return
-    table = Table("goals", "success", title=f"{found.episodes} fresh episodes, {goals} goals")
-    for name, rate in found.success.items():
+    table = Table("goals", "success", title=f"{result.episodes} fresh episodes, {goals} goals")
+    for name, rate in result.success.items():
         table.add_row(escape(name), f"{rate:.3f}")
-    table.add_row("spl", "unknown" if found.spl is None else f"{found.spl:.3f}")
+    table.add_row("spl", "unknown" if result.spl is None else f"{result.spl:.3f}")
     console.print(table)
 
 
 def play(
     run: RunArgument,
-    goal: Annotated[str | None, typer.Option(help="Goal to play (default: a random one).")] = None,
+    goal: Annotated[str | None, typer.Option(help="Goal to play (default: random).")] = None,
     seed: SeedOption = 0,
     sample: SampleOption = False,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
 ) -> None:
-    """Watch one episode: each observation, and every action with its probability and Q value.
+    """Play one episode and show each observation with the probability and Q value of every action.
 
     \b
     Example:
@@ -119,7 +119,7 @@ def play(
 def export(
     run: RunArgument, folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")]
 ) -> None:
-    """Write a run's agent as a peft adapter with a model card, and its critic as safetensors.
+    """Export an agent: a peft adapter with a model card, and the critic as safetensors.
 
     \b
     Example:
@@ -127,6 +127,6 @@ def export(
     """
     from sacglam.agent import load_agent
 
-    agent = load_agent(run, "cpu", trusted=True)  # which makes no environment
+    agent = load_agent(run, "cpu", trusted=True)  # safe: export creates no environment
     agent.export(folder)
     print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")

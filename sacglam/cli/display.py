@@ -1,4 +1,4 @@
-"""What the command line prints: progress, plain messages, the end of a run."""
+"""Terminal output: progress, plain messages and the summary of a run."""
 
 import shlex
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ errors = Console(stderr=True, emoji=False)
 
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="The run is yours, or from someone you trust: import the code that it names."),
+    typer.Option("--trust", help="Import the code that the run names. Use it only for runs you trust."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
-# Lines per stage if the output is a file.
+# Lines per stage when the output is a file.
 _LINES_WITH_FIGURES, _LINES_WITHOUT_FIGURES = 20, 4
 _FIGURES = (
     ("success", "success", ".2f"),
@@ -35,12 +35,12 @@ _FIGURES = (
 
 
 def print_plain(console: Console, text: str) -> None:
-    """Print text as it is: no markup, no colours, no line breaks of its own."""
+    """Print text verbatim: no markup, colours or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class RichDisplay(Display):
-    """A progress bar in a terminal; in a file, a line now and then."""
+    """A progress bar in a terminal; an occasional line in a file."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -93,8 +93,8 @@ class RichDisplay(Display):
             return
         elapsed = progress.seconds - self._first[1]
         rate = (progress.env_steps - self._first[0]) / elapsed if elapsed else 0.0
-        shown = [f"{label} {metrics[name]:{form}}" for name, label, form in _FIGURES if name in metrics]
-        figures = "  ".join([*shown, f"{rate:.0f} steps/s"])
+        parts = [f"{label} {metrics[name]:{form}}" for name, label, form in _FIGURES if name in metrics]
+        figures = "  ".join([*parts, f"{rate:.0f} steps/s"])
         if self._task is not None:
             self._bar.update(self._task, figures=figures)
         self._figures = True
@@ -109,9 +109,9 @@ class RichDisplay(Display):
 
 
 def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], trust: bool = False) -> None:
-    """Print success before and after, where the results are and what to run next, which may need `--trust`."""
-    shown = escape(shlex.quote(str(folder)))
-    run = f"{shown} --trust" if trust else shown
+    """Print success before and after, where the results are and what to run next (with `--trust` if needed)."""
+    quoted = escape(shlex.quote(str(folder)))
+    run = f"{quoted} --trust" if trust else quoted
     if not summary["finished"]:
         steps = summary["env_steps"]
         where = f"at {steps:,} steps with a checkpoint" if steps else "before the first step"
@@ -137,7 +137,7 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
-        f"Results: {shown} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
+        f"Results: {quoted} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
         f"Next:  [bold]sacglam play {run}[/bold]   [bold]sacglam evaluate {run}[/bold]",
         soft_wrap=True,
     )

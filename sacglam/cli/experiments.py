@@ -20,28 +20,29 @@ from sacglam.tools.experiments.plan import Experiment, Run
 
 SeedsOption = Annotated[
     str,
-    typer.Option(
-        help="Seeds per configuration: N for 0 to N-1, or the first and the last, as 10-13.", metavar="N|FIRST-LAST"
-    ),
+    typer.Option(help="Seeds per configuration: N for 0 to N-1, or a range such as 10-13.", metavar="N|FIRST-LAST"),
 ]
 JobsOption = Annotated[
-    int, typer.Option(help="Runs at a time. They share the machine, so with more than 1 seconds compare less.", min=1)
+    int,
+    typer.Option(help="Parallel runs. They share the machine, so timings are less comparable with more than 1.", min=1),
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option(help="CPU threads per run; none: cores / jobs, at most 4.", min=1, show_default=False)
+    int | None, typer.Option(help="CPU threads per run (default: cores / jobs, at most 4).", min=1, show_default=False)
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override one value in all runs; may be repeated.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="Override one value in all runs. Repeatable.", metavar="KEY=VALUE"),
 ]
 ThresholdOption = Annotated[
-    float, typer.Option(help="Success for which the report counts steps and seconds.", min=0, max=1)
+    float, typer.Option(help="Success rate at which the report measures steps and seconds.", min=0, max=1)
 ]
-ReportOnlyOption = Annotated[bool, typer.Option("--report-only", help="Report on the finished runs; run nothing.")]
+ReportOnlyOption = Annotated[
+    bool, typer.Option("--report-only", help="Write the report from finished runs, without running anything.")
+]
 
 
 def compare(
-    configs: Annotated[list[Path], typer.Argument(help="YAML files, labelled by their names.", metavar="CONFIG...")],
+    configs: Annotated[list[Path], typer.Argument(help="YAML files; their names are the labels.", metavar="CONFIG...")],
     seeds: SeedsOption = "3",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/compare"),
     jobs: JobsOption = 1,
@@ -50,7 +51,7 @@ def compare(
     threshold: ThresholdOption = 0.8,
     report_only: ReportOnlyOption = False,
 ) -> None:
-    """Train several configurations with several seeds, and report on them.
+    """Train several configurations with several seeds, and report the results.
 
     Examples:
 
@@ -60,11 +61,11 @@ def compare(
 
       sacglam compare configs/quickstart.yaml mine.yaml --seeds 10-13 --out runs/fresh
 
-    Report on other seeds than those that settings were chosen on. Seeds alternate between the configurations, all with
-    the same threads and evaluated at the same steps. Ctrl-C writes checkpoints; the same command resumes: it skips
-    finished runs, resumes unfinished ones, and refuses runs that were made with other settings.
+    Do not report on the seeds you tuned with. Runs alternate between configurations, and all use the same number of
+    threads and the same evaluation steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips
+    finished runs, resumes unfinished ones, and refuses runs made with different settings.
 
-    Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if a run failed or is not finished.
+    Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if any run failed or is unfinished.
     """
     _run_and_report(plan.comparison(configs, set_ or []), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
@@ -72,7 +73,9 @@ def compare(
 def ablate(
     name: Annotated[
         str | None,
-        typer.Argument(help="An ablation, or a YAML file of one; none: list them.", metavar="NAME", show_default=False),
+        typer.Argument(
+            help="Name or YAML file of an ablation (default: list them).", metavar="NAME", show_default=False
+        ),
     ] = None,
     seeds: SeedsOption = "2",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the reports.")] = Path("runs/ablations"),
@@ -81,9 +84,9 @@ def ablate(
     set_: SetOption = None,
     threshold: ThresholdOption = 0.8,
     report_only: ReportOnlyOption = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the ablations and what they cost.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the ablations and their cost.")] = False,
 ) -> None:
-    """Run one of the paper's ablations at CPU scale, and draw its figure.
+    """Run one of the paper's ablations at CPU scale and plot the results.
 
     Examples:
 
@@ -93,9 +96,9 @@ def ablate(
 
       sacglam ablate n_step --jobs 4 --threads 1 --out runs/ablations
 
-    Ablations in one folder share the runs of the variants they share. Ctrl-C writes checkpoints, and the same command
-    resumes. Writes NAME.md, NAME.json and NAME.png to the folder. The exit code is 1 if a run failed or is not
-    finished.
+    Ablations in one folder reuse the runs of variants they have in common. Ctrl-C writes checkpoints, and the same
+    command resumes. Writes NAME.md, NAME.json and NAME.png to the folder. The exit code is 1 if any run failed or is
+    unfinished.
     """
     if name is None or list_:
         _list_ablations()
@@ -116,7 +119,7 @@ def _list_ablations() -> None:
         table.add_row(name, experiment.title, str(len(configs)), f"{steps:,}", f"{updates:,}")
     console.print(table)
     console.print(
-        "An update of the built-in model takes 0.1 to 0.3 s on a CPU. Variants that ablations share run once."
+        "An update of the built-in model takes 0.1 to 0.3 s on a CPU. A variant shared by several ablations runs once."
     )
 
 
@@ -130,7 +133,7 @@ def _run_and_report(
     threshold: float,
     report_only: bool,
 ) -> None:
-    """Run what is not finished, and write the report; exits with 1 if a run failed or is not finished."""
+    """Run what is unfinished and write the report; exit with 1 if any run failed or is unfinished."""
     settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
     runs = plan.runs(experiment, plan.seeds(seeds), settings, out)
     succeeded = True
@@ -141,17 +144,17 @@ def _run_and_report(
             with runner.sole_user(out) as lock, runner.RunsDisplay(console, runs) as display:
                 succeeded = runner.run_all(runs, jobs, lock, display)
         except Stopped:
-            print_plain(console, "stopped; the same command resumes, and --report-only reports on what is finished")
+            print_plain(console, "stopped; the same command resumes, and --report-only reports the finished runs")
             raise typer.Exit(1) from None
     if not _write_report(experiment, runs, out, threshold) or not succeeded:
         raise typer.Exit(1)
 
 
 def _settings(experiment: Experiment, overrides: list[str], threads: int, report_only: bool) -> list[str]:
-    """The overrides of all runs, with one number of threads and one evaluation grid."""
+    """The overrides for all runs, which share one thread count and one evaluation grid."""
     for key, option in (("threads", "--threads N"), ("seed", "--seeds N")):
         if any(override.partition("=")[0] == key for override in overrides):
-            raise ConfigError(f"expected {key} to be given by {option}, which is the same for all; got --set {key}=...")
+            raise ConfigError(f"set {key} with {option}, which applies to all runs; got --set {key}=...")
     settings = [*overrides, f"threads={threads}"]
     grid = plan.evaluation_grid([variant.config(settings) for variant in experiment.variants])
     if grid is None:
@@ -162,17 +165,17 @@ def _settings(experiment: Experiment, overrides: list[str], threads: int, report
 
 
 def _reports(experiment: Experiment, out: Path) -> tuple[Path, Path, Path]:
-    """Where the figure, the text and the values go."""
+    """Paths of the figure, the text and the values."""
     return out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
 
 
 def _check_reports(experiment: Experiment, out: Path) -> None:
-    """Refuse to overwrite files of these names that are not an earlier report, which its values show."""
+    """Refuse to overwrite files that are not an earlier report, judging by the keys of its values."""
     reports = _reports(experiment, out)
     there = [file for file in reports if file.exists()]
     if there and not {"command", "groups"} <= (files.read_json(reports[-1], files.OBJECT) or {}).keys():
         raise RunDirectoryError(
-            f"the report would overwrite {there[0]}, which is none; choose another --out, or remove that file"
+            f"the report would overwrite {there[0]}, which is not a report; choose another --out, or remove that file"
         )
 
 
@@ -185,7 +188,7 @@ def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, thresh
     values = report(experiment, runs, threshold, shlex.join(["sacglam", *sys.argv[1:]]))
     count = values["runs"]
     if not count["finished"]:
-        print_plain(console, f"no run under {out} is finished, so there is nothing to report on")
+        print_plain(console, f"no run under {out} is finished, so there is nothing to report")
         return False
     figure, text, data = _reports(experiment, out)
     with write_explained(out):

@@ -17,14 +17,19 @@ from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_
 
 def envs(
     check: Annotated[
-        str | None, typer.Option(help="Check this instead: package.module:factory, or gymnasium:ID.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="Check this environment instead of listing: package.module:factory, or gymnasium:ID.", metavar="NAME"
+        ),
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it.", metavar="KEY=VALUE")] = None,
-    episodes: Annotated[int, typer.Option(help="Random episodes to check it with.", min=1)] = 100,
-    steps: Annotated[int, typer.Option(help="Steps after which these episodes are cut.", min=1)] = 50,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Number of random episodes to check.", min=1)] = 100,
+    steps: Annotated[int, typer.Option(help="Maximum steps per checked episode.", min=1)] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List the environments and their number of goals by type, to train on and held out.
+    """List the environments with their training and held-out goals by type, or check one.
 
     \b
     Examples:
@@ -50,11 +55,11 @@ def envs(
             for line in trial.findings():
                 print_plain(console, line)
         return
-    found = [asdict(description) for description in describe()]
+    listed = [asdict(description) for description in describe()]
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(listed))
         return
-    for entry in found:
+    for entry in listed:
         if entry["missing"]:
             print_plain(console, entry["missing"])
             continue
@@ -64,19 +69,19 @@ def envs(
         table.add_row("[bold]all", f"{sum(entry['goals'].values()):,}", f"{sum(entry['heldout'].values()):,}")
         console.print(table)
     console.print(
-        "Your own: register a factory, or name it as package.module:factory (docs/start/environments.md). "
-        "Gymnasium's: gymnasium:ID (docs/guides/gymnasium.md)."
+        "To add your own, register a factory or name it as package.module:factory (docs/start/environments.md). "
+        "Gymnasium environments: gymnasium:ID (docs/guides/gymnasium.md)."
     )
 
 
 def doctor(
     as_json: JsonOption = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read versions only; import nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only read versions, without importing anything.")] = False,
 ) -> None:
-    """Check what this machine can run, and how to fix what it cannot.
+    """Check what this machine can run, and show how to fix what it cannot.
 
-    Tries each package in a process of its own, which takes up to half a minute. The exit code is 0 if training in one
-    process works.
+    Imports each package in a separate process, which takes up to half a minute. The exit code is 0 if single-process
+    training works.
     """
     from sacglam.tools.doctor.collect import collect
     from sacglam.tools.doctor.report import diagnose, print_report
@@ -96,10 +101,10 @@ def aim_import(
         Path | None, typer.Option(help="Folder of the Aim repository (default: the run's tracking.repo).")
     ] = None,
 ) -> None:
-    """Fill Aim from the files of runs: metrics, success by goal type, sample episodes, curves, settings.
+    """Import runs into Aim: metrics, success by goal type, sample episodes, curves and settings.
 
-    For runs that were trained without Aim, or while its repository was locked, full or broken. Safe to repeat: a run
-    that is already in Aim is updated. Then open the explorer with sacglam ui.
+    For runs trained without Aim, or while its repository was locked, full or broken. Safe to repeat: a run that is
+    already in Aim is updated. Open the explorer afterwards with sacglam ui.
 
     \b
     Example:
@@ -122,11 +127,12 @@ def aim_import(
 
 def ui(
     repo: Annotated[
-        Path, typer.Argument(help="Folder of the Aim repository: the one that contains the runs.", metavar="DIR")
+        Path,
+        typer.Argument(help="Folder of the Aim repository, by default the one that contains the runs.", metavar="DIR"),
     ] = Path("runs"),
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 43800,
 ) -> None:
-    """Open Aim's run explorer, on this machine only, with prepared explorations.
+    """Open Aim's run explorer, on this machine only, with ready-made explorations.
 
     They show success over steps and over seconds, by algorithm, and success by goal type. Ctrl-C stops it.
 

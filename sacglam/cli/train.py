@@ -1,4 +1,4 @@
-"""Commands that train: an agent, a tiny language model, or a few intervals to profile."""
+"""Commands that train an agent or a tiny language model, or profile a few training intervals."""
 
 import json
 from dataclasses import replace
@@ -30,24 +30,24 @@ def train(
     config: Annotated[
         Path | None, typer.Argument(help="YAML configuration (default: the quickstart).", metavar="CONFIG")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the new run (default: a new one in runs/).")] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for the run (default: one in runs/).")] = None,
     seed: Annotated[int | None, typer.Option(help="Override the configuration's seed.", min=0)] = None,
     set_: SetOption = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Resume this run; only placement options apply.", metavar="RUN")
+        Path | None, typer.Option(help="Resume this run. Only placement options may be added.", metavar="RUN")
     ] = None,
     trust: TrustOption = False,
-    gpus: Annotated[int | None, _placement("GPUs to use, split over vLLM engines and learner ranks.", 0)] = None,
-    engines: Annotated[int | None, _placement("Engines that score; 0: the learner's ranks score.", 0)] = None,
-    learners: Annotated[int | None, _placement("DeepSpeed ranks that learn; 0: the driver learns.", 0)] = None,
+    gpus: Annotated[int | None, _placement("GPUs to use, split between vLLM engines and learner ranks.", 0)] = None,
+    engines: Annotated[int | None, _placement("Scoring engines; with 0, the learner ranks score.", 0)] = None,
+    learners: Annotated[int | None, _placement("DeepSpeed learner ranks; with 0, the driver learns.", 0)] = None,
     tensor_parallel: Annotated[int | None, _placement("GPUs per engine.", 1)] = None,
     device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,
-    address: Annotated[str | None, _placement("Address of a running Ray cluster to join, or auto.")] = None,
+    address: Annotated[str | None, _placement("Address of the Ray cluster to join, or auto.")] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Show what would run where, try it for a minute, predict memory and time, and stop.",
+            help="Show the placement, try it for a minute, predict memory and time, then exit.",
             rich_help_panel=_WHERE_IT_RUNS,
         ),
     ] = False,
@@ -66,7 +66,7 @@ def train(
     """
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None and (config is not None or out is not None or overrides):
-        raise typer.BadParameter("--resume keeps a run's configuration; leave out all but the placement options")
+        raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
     settings = directory.RunDirectory.open(resume, trust).config() if resume else configuration.load(config, overrides)
     vllm = engines is not None or tensor_parallel is not None or not (gpus and gpus > 1) or _vllm_serves(settings, gpus)
     where = placement.overrides(gpus, engines, learners, tensor_parallel, device, address, vllm)
@@ -88,7 +88,7 @@ def train(
 
 
 def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:
-    """Whether vLLM is here and serves the model on GPUs; if not, say what happens instead."""
+    """Whether vLLM is installed and serves the model on GPUs; if not, print why and what happens instead."""
     from sacglam.resolve import why_no_vllm
 
     why = why_no_vllm(settings.model_copy(update={"device": "cuda"}))
@@ -98,16 +98,16 @@ def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:
 
 
 def _dry_run(settings: configuration.Config) -> None:
-    """Print the placement at once and the rest after a trial; exit with 1 if the run could not start here."""
+    """Print the placement at once and the forecast after a trial; exit with 1 if the run could not start here."""
     from sacglam.tools.dry_run import report
     from sacglam.tools.dry_run.forecast import forecast, placed
 
     settled, where = placed(settings)
     print_plain(console, where.describe())
     with RichDisplay(errors) as display:
-        found = forecast(settled, where, display)
-    report.show(console, found)
-    raise typer.Exit(1 if found.missing else 0)
+        predicted = forecast(settled, where, display)
+    report.show(console, predicted)
+    raise typer.Exit(1 if predicted.missing else 0)
 
 
 def profile(
@@ -118,17 +118,17 @@ def profile(
             metavar="[CONFIG|RUN]...",
         ),
     ] = None,
-    intervals: Annotated[int, typer.Option(help="Intervals of the loop to measure.", min=1)] = 10,
-    seconds: Annotated[float | None, typer.Option(help="Seconds to measure, instead of --intervals.", min=0.1)] = None,
+    intervals: Annotated[int, typer.Option(help="Training intervals to measure.", min=1)] = 10,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to measure instead of --intervals.", min=0.1)] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="New folder to write to (default: one in profiles/).")] = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show where training time goes: seconds by phase, tokens and FLOP per second, share of the floor.
+    """Profile training: seconds by phase, tokens and FLOP per second, and how close it is to the floor.
 
-    Runs the same loop as `sacglam train`, without evaluations and checkpoints, and skips the first intervals. A RUN
-    continues from its newest checkpoint; its folder is left unchanged. Writes profile.json, profile.png (stacked bars)
+    Runs the same loop as `sacglam train`, without evaluations or checkpoints, and skips the first intervals. A RUN
+    continues from its newest checkpoint; its folder is not changed. Writes profile.json, profile.png (stacked bars)
     and trace.json, which opens at https://ui.perfetto.dev.
 
     \b
@@ -159,7 +159,7 @@ def pretrain(
     env: Annotated[
         str | None,
         typer.Option(
-            help="Environment whose texts the model learns: a name of `sacglam envs`, or package.module:factory "
+            help="Environment whose texts the model learns: one of `sacglam envs`, or package.module:factory "
             "(default: the built-in model's corpus).",
             metavar="NAME",
         ),
@@ -168,35 +168,35 @@ def pretrain(
         list[str] | None,
         typer.Option(
             "--set",
-            help="An option of it, e.g. env.options.bits=4, or of its prompt, e.g. prompt.history=2. Repeatable.",
+            help="Option of the environment or the prompt: env.options.bits=4, prompt.history=2. Repeatable.",
             metavar="KEY=VALUE",
         ),
     ] = None,
     architecture: Annotated[
-        Literal["llama", "t5"], typer.Option(help="Decoder-only, as `builtin`, or encoder-decoder, as `builtin-t5`.")
+        Literal["llama", "t5"], typer.Option(help="Decoder-only like `builtin`, or encoder-decoder like `builtin-t5`.")
     ] = "llama",
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Updates (default: 2500 or, with t5, 10000; with --env at most 4000, as many as it takes to match "
-            "words); fewer for a trial.",
+            help="Updates (default: 2500, or 10000 with t5; with --env, until the model matches words, at most "
+            "4000). Use fewer for a trial.",
             min=1,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[
         int,
         typer.Option(
-            help="CPU threads; they change the weights' last bits. `builtin` was made with 2, `builtin-t5` with 1.",
+            help="CPU threads, which affect the last bits of the weights. `builtin` used 2, `builtin-t5` 1.",
             min=1,
         ),
     ] = 2,
 ) -> None:
-    """Make a tiny language model that knows an environment's words and prompts, and nothing of how to win.
+    """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
-    It reads random play, with goals drawn apart from it, until it matches words, in a minute to five, and gets a
-    tokenizer of its own. Train on the result with --set model.name=DIR. Without --env this makes the model that comes
-    with sacglam, in ten minutes.
+    The model reads random play with unrelated goals until it matches words, which takes one to five minutes, and gets
+    its own tokenizer. Train with it by --set model.name=DIR. Without --env, this rebuilds the model that ships with
+    sacglam, in ten minutes.
 
     \b
     Examples:
@@ -205,7 +205,7 @@ def pretrain(
       sacglam pretrain my-t5 --architecture t5
     """
     if set_ and env is None:
-        raise typer.BadParameter("--set is for the environment of --env: name one")
+        raise typer.BadParameter("--set needs --env: it sets options of that environment")
     source = configuration.load(None, [*(set_ or []), f"env.name={env}"]) if env else None
 
     from sacglam import cpu
