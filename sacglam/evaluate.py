@@ -22,7 +22,7 @@ EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
     "sampled": ("evaluating sampled actions", "train"),
     "heldout": ("evaluating held-out goals", "heldout"),
 }
-"""The evaluations of the trained policy by name: what the display says, and whose goals, if the environment has any."""
+"""The evaluations of the trained policy: name -> (what the display says, split, skipped if it has no goals)."""
 
 Progress = Callable[[int], None]
 
@@ -38,9 +38,9 @@ def evaluate(
     progress: Progress = lambda done: None,
     prompt: Prompt = query,
 ) -> Evaluation:
-    """Play `episodes` fresh episodes, their goals drawn uniformly by `rng`: from `split`, or from the tasks among them.
+    """Play `episodes` fresh episodes with goals drawn uniformly from `split`, or from its tasks if there are any.
 
-    `progress` is given the number done so far. `prompt` is the one that the policy was trained with.
+    `progress` receives the number of finished episodes. `prompt` must be the one the policy was trained with.
 
     Raises:
         ConfigError: the environment has no goals in this split.
@@ -61,10 +61,10 @@ def evaluate(
         by_type[env.goal_type(episode.goal)].append(episode.success)
         by_type["overall"].append(episode.success)
     efficiencies = [_efficiency(env, episode) for episode in played]
-    known = [e for e in efficiencies if e is not None]
+    measured = [e for e in efficiencies if e is not None]
     return Evaluation(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
-        spl=float(np.mean(known)) if len(known) == len(played) and _optimal(env, played[0]) is not None else None,
+        spl=float(np.mean(measured)) if len(measured) == len(played) and _optimal(env, played[0]) is not None else None,
         episodes=len(played),
         repeated=_repeated([episode for episode in played if not episode.success]),
     )
@@ -82,7 +82,7 @@ def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
 
 
 def _efficiency(env: TextEnv, episode: Episode) -> float | None:
-    """optimal / taken length of a success, 0 of a failure; None of a success without a planner."""
+    """Optimal over taken length for a success, 0 for a failure; None for a success without a planner."""
     if not episode.success:
         return 0.0
     optimal = _optimal(env, episode)
@@ -90,6 +90,6 @@ def _efficiency(env: TextEnv, episode: Episode) -> float | None:
 
 
 def _optimal(env: TextEnv, episode: Episode) -> int | None:
-    """Fewest steps to the episode's goal from its start; None without a planner."""
+    """Fewest steps from the episode's start to its goal; None without a planner."""
     env.reset(episode.goal, episode.seed)
     return env.optimal_length()

@@ -11,30 +11,30 @@ import numpy as np
 from sacglam.types import LogPolicy
 
 Policy = Callable[[LogPolicy], int]
-"""Chooses one action, by its index, given the log-probabilities of all."""
+"""Chooses an action index, given the log-probabilities of all actions."""
 _HIGHEST_TEMPERATURE = 1e3
 
 
 def greedy(log_pi: LogPolicy) -> int:
-    """The most probable action, the first in a tie."""
+    """The most probable action; the first one if tied."""
     return int(np.argmax(log_pi))
 
 
 @dataclass(frozen=True)
 class SamplingPolicy:
-    """Samples actions from pi: one uniform number of `rng`, part of a run's random state, for each decision."""
+    """Samples actions from pi, drawing one uniform number per decision from `rng`, which is saved with the run."""
 
     rng: np.random.Generator
 
     def __call__(self, log_pi: LogPolicy) -> int:
-        """Inverse transform sampling, in double precision; plain Python, since actions are few."""
+        """Inverse transform sampling in double precision; plain Python is fast enough for so few actions."""
         cumulative = list(accumulate(math.exp(value) for value in log_pi.tolist()))
         return min(bisect_right(cumulative, self.rng.random() * cumulative[-1]), len(cumulative) - 1)
 
 
 def explored(log_pi: LogPolicy, exploration: float) -> LogPolicy:
-    """log((1 - exploration) pi + exploration / |A|): the policy that takes a uniform action with this probability."""
-    with np.errstate(divide="ignore"):  # log 0, of a share of 1
+    """log((1 - exploration) pi + exploration / |A|): takes a uniform action with probability `exploration`."""
+    with np.errstate(divide="ignore"):  # log 0 if exploration is 1
         taken, uniform = np.log1p(-exploration), np.log(exploration / len(log_pi))
     mixed: LogPolicy = np.logaddexp(log_pi + taken, uniform).astype(np.float32)
     return mixed
@@ -56,9 +56,9 @@ def uniform_entropy(policies: Sequence[LogPolicy]) -> float:
 
 
 def opening_temperature(policies: Sequence[LogPolicy], share: float) -> float:
-    """The least temperature from 1 to 1,000 at which mean entropy is this share of the random policy's.
+    """The lowest temperature from 1 to 1,000 at which mean entropy reaches `share` of the random policy's.
 
-    It has three digits, so that rounding differences between machines do not show. `policies` have temperature 1.
+    Rounded to three digits to hide rounding differences between machines. `policies` have temperature 1.
     """
     target = share * uniform_entropy(policies)
     if mean_entropy(policies) >= target:

@@ -1,4 +1,4 @@
-"""Environments in lockstep: one scoring pass serves all of them, and episodes come out as they end."""
+"""Steps environments in lockstep: one scoring pass serves them all, and episodes are returned as they end."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ from sacglam.replay.hindsight import window
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Decision, Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 
-_ROUNDING = 1e-2  # of probabilities that add up to 1, in bfloat16 too
+_ROUNDING = 1e-2  # tolerance for probabilities adding up to 1, even in bfloat16
 
 
 @dataclass(frozen=True)
 class Start:
-    """What determines an episode, apart from the agent's actions."""
+    """Everything that determines an episode apart from the agent's actions."""
 
     goal: str
     seed: int
@@ -31,7 +31,7 @@ class Start:
 
 @dataclass(frozen=True)
 class RandomStarts:
-    """Endless starts with goals drawn uniformly (paper, Appendix A); `rng` is part of a run's random state."""
+    """An endless stream of starts with uniformly drawn goals (paper, Appendix A); `rng` is saved with the run."""
 
     goals: Sequence[str]
     rng: np.random.Generator
@@ -53,7 +53,7 @@ class _Open:
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     past: list[tuple[str, str]] = field(default_factory=list)  # as `Past`
-    cut: int = 0  # steps that earlier windows have taken
+    cut: int = 0  # steps already returned in earlier windows
 
     @property
     def observation(self) -> Observation:
@@ -81,7 +81,7 @@ class _Open:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
 
     def window(self, history: int) -> Window:
-        """The steps since the last window, at a cost that does not grow with those before it."""
+        """The steps since the last window; the cost does not grow with the episode's length."""
         start, self.cut = self.cut, len(self.steps)
         first = self.steps[start - 1].observation if start else self.first
         decisions, steps = tuple(self.decisions[start:]), tuple(self.steps[start:])
@@ -90,13 +90,13 @@ class _Open:
         return replace(window(recent, recent.goal, 0, len(steps), gamma=1.0), before=before)
 
     def query(self, prompt: Prompt) -> Query:
-        """The state that it is in."""
+        """The prompt and actions of the current state."""
         return prompt(self.start.goal, self.observation, self.past)
 
 
 @dataclass(eq=False)
 class Rollout:
-    """Plays episodes from `starts` in all environments at once; an environment idles once no start is left."""
+    """Plays episodes from `starts` in all environments at once; environments idle when the starts run out."""
 
     envs: Sequence[TextEnv]
     scorer: Scorer
@@ -104,14 +104,14 @@ class Rollout:
     starts: Iterator[Start]
     clock: PhaseClock
     prompt: Prompt = query
-    repeats: bool = True  # else open episodes cannot be replayed
-    windows: bool = True  # whether `collect` also returns the steps of each interval, to learn on-policy
-    exploration: float = 0.0  # share of the actions that are drawn uniformly
-    at_random: bool = field(default=False, init=False)  # plays the random policy, and asks no scorer
+    repeats: bool = True  # if false, open episodes cannot be replayed
+    windows: bool = True  # whether `collect` also returns each interval's steps, for on-policy learning
+    exploration: float = 0.0  # fraction of actions drawn uniformly
+    at_random: bool = field(default=False, init=False)  # play the random policy without scoring
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
     def step(self) -> list[Episode]:
-        """Take one step in every environment; the episodes that it ended."""
+        """Take one step in every environment and return the episodes that ended."""
         return [opened.close() for opened in self._step()]
 
     def _step(self) -> list[_Open]:
@@ -134,7 +134,7 @@ class Rollout:
         return ended
 
     def collect(self, env_steps: int) -> RolloutBatch:
-        """At least `env_steps` environment steps over all copies."""
+        """Take at least `env_steps` steps in total over all copies."""
         ended: list[_Open] = []
         for _ in range(-(-env_steps // len(self.envs))):
             ended += self._step()
@@ -146,12 +146,12 @@ class Rollout:
         )
 
     def drain(self) -> Iterator[list[Episode]]:
-        """Play until every start has been played to its end; yields the episodes that each step ended."""
+        """Play every remaining start to its end; yields the episodes that ended at each step."""
         while self._open is None or self._open:
             yield self.step()
 
     def check_policy(self) -> None:
-        """Score the open states once, to raise the error of a broken policy.
+        """Score the open states once, so that a broken policy raises its error here.
 
         Raises:
             DivergenceError: the policy is not a number.
@@ -160,10 +160,10 @@ class Rollout:
             self._policies(self._open)
 
     def _policies(self, opened: Sequence[_Open]) -> list[LogPolicy]:
-        """The policy in each open episode, whoever computed it."""
+        """The log-probabilities of the actions in each open episode, checked and with exploration mixed in."""
         scorer = UniformScorer() if self.at_random else self.scorer
-        found = scorer.log_policy([o.query(self.prompt) for o in opened])
-        for each, log_pi in zip(opened, found, strict=True):
+        policies = scorer.log_policy([o.query(self.prompt) for o in opened])
+        for each, log_pi in zip(opened, policies, strict=True):
             total = np.exp(log_pi.astype(np.float64)).sum()
             if len(log_pi) != len(each.observation.actions) or not abs(total - 1) < _ROUNDING:
                 raise DivergenceError(
@@ -171,10 +171,10 @@ class Rollout:
                     f"{len(log_pi)} that add up to {total}: the weights have diverged; start again with smaller "
                     "learning rates"
                 )
-        return [explored(log_pi, self.exploration) for log_pi in found] if self.exploration else found
+        return [explored(log_pi, self.exploration) for log_pi in policies] if self.exploration else policies
 
     def state(self) -> list[dict[str, Any]]:
-        """The open episodes as goal, seed and decisions: all that is needed to replay them, if they `repeats`."""
+        """Goal, seed and decisions of each open episode, enough to replay it; empty unless `repeats`."""
         return [
             {
                 "goal": o.start.goal,
@@ -186,11 +186,11 @@ class Rollout:
         ]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
-        """Replay the open episodes of `state()`; any further environments begin new ones while starts are left.
+        """Replay the open episodes of `state()`; the other environments begin new ones while starts remain.
 
         Raises:
             CheckpointError: there are more open episodes than environments.
-            EnvironmentContractError: an environment does not repeat itself under the same goal, seed and actions.
+            EnvironmentContractError: an environment is not reproducible given the same goal, seed and actions.
         """
         if not state:  # saved before the first step
             self._open = None
@@ -207,7 +207,7 @@ class Rollout:
         start = Start(saved["goal"], saved["seed"])
         opened = _Open(env, start, env.reset(start.goal, start.seed))
         for action, log_prob, version in saved["decisions"]:
-            if action < len(opened.observation.actions) and not opened.over:  # else it shows in the transcript
+            if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
         opened.cut = len(opened.steps)
         if opened.transcript() != saved["transcript"]:
@@ -221,7 +221,7 @@ class Rollout:
         return opened
 
     def _begin(self, envs: Sequence[TextEnv]) -> list[_Open]:
-        """Episodes from the next starts, in as many of `envs` as there are starts left."""
+        """Begin episodes from the next starts, in as many of `envs` as there are starts left."""
         begun = list(zip(envs, self.starts, strict=False))
         observations = call_all("reset", [(env, [start.goal, start.seed]) for env, start in begun])
         return [_Open(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]

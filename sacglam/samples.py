@@ -18,7 +18,7 @@ from sacglam.types import Episode, LogPolicy, Query
 QValues = Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]]
 _DIGITS = 5
 EPISODES = 4
-"""Episodes of a line of samples.jsonl."""
+"""Episodes per line of samples.jsonl."""
 
 
 def sample_episodes(
@@ -29,10 +29,10 @@ def sample_episodes(
     rng: np.random.Generator,
     prompt: Prompt = query,
 ) -> list[dict[str, Any]]:
-    """Play `episodes` for training goals, with actions drawn from the policy; each as JSON values, in starting order.
+    """Play episodes with training goals and sampled actions; returns them as JSON values, in starting order.
 
-    An episode holds `goal`, `goal_type`, `success` and `steps`; a step `observation`, `actions`, their `probabilities`
-    and `q`, the index `taken`, and what it `achieved`.
+    An episode has `goal`, `goal_type`, `success` and `steps`. A step has `observation`, `actions` with their
+    `probabilities` and `q`, the index of the action `taken`, and the goals it `achieved`.
     """
     env = make_env()
     goals = RandomStarts(env.goals("train"), rng)
@@ -63,9 +63,9 @@ class _Recording:
         return self._scorer.version
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        found = self._scorer.log_policy(queries)
-        self.policies.update(zip(queries, found, strict=True))
-        return found
+        policies = self._scorer.log_policy(queries)
+        self.policies.update(zip(queries, policies, strict=True))
+        return policies
 
 
 def _as_json(

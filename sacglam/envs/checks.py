@@ -1,4 +1,4 @@
-"""The contract of an environment, held at every call and every answer."""
+"""Enforces the environment contract at every call and every return value."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sacglam.types import Observation, Step
 
 T = TypeVar("T")
 MOST_STEPS = 10_000
-"""Steps of an episode that neither terminates nor is truncated, after which it counts as endless."""
+"""An episode that has neither terminated nor been truncated after this many steps counts as endless."""
 _ALL_TYPES = "overall"  # in success by goal type
-_MOST_TEXT, _MOST_TRACE = 1000, 4000  # characters of an observation, and of a traceback, that are shown
+_MOST_TEXT, _MOST_TRACE = 1000, 4000  # characters shown of an observation and of a traceback
 
 
 class CheckedEnv(TextEnv):
-    """An environment whose every answer is checked against the contract of `TextEnv`, and every call against the state.
+    """Checks every return value of an environment against the `TextEnv` contract, and every call against its state.
 
-    Answers become plain Python where nothing is lost: lists become tuples, numpy's numbers ints and floats. Whatever
-    the environment raises becomes an `EnvironmentContractError` that names it, the method and the episode.
+    Return values become plain Python where that loses nothing: lists become tuples, numpy numbers become ints and
+    floats. Any exception becomes an `EnvironmentContractError` that names the environment, the method and the episode.
     """
 
     def __init__(self, env: Any, name: str) -> None:
-        """`env` goes by `name` in messages.
+        """Wrap `env`; messages call it `name`.
 
         Raises:
             EnvironmentContractError: `env` lacks a method of `TextEnv`.
@@ -78,13 +78,13 @@ class CheckedEnv(TextEnv):
         self._choices = 0 if step.terminated or step.truncated else len(step.observation.actions)
         return step
 
-    def _step(self, found: Any) -> Step:
-        """What `step` returned, in plain values, checked against the episode so far."""
-        if not isinstance(found, Step):
-            raise Unmet(f"step to return a sacglam.types.Step, got a {type(found).__name__}")
-        observation, achieved = _observation(found.observation, "step"), texts(found.achieved, "achieved")
-        reward = number(found.reward, "the reward")
-        terminated, truncated = flag(found.terminated, "terminated"), flag(found.truncated, "truncated")
+    def _step(self, returned: Any) -> Step:
+        """Convert the return value of `step` to plain values and check it against the episode so far."""
+        if not isinstance(returned, Step):
+            raise Unmet(f"step to return a sacglam.types.Step, got a {type(returned).__name__}")
+        observation, achieved = _observation(returned.observation, "step"), texts(returned.achieved, "achieved")
+        reward = number(returned.reward, "the reward")
+        terminated, truncated = flag(returned.terminated, "terminated"), flag(returned.truncated, "truncated")
         if len(set(achieved)) != len(achieved) or not self._achieved.isdisjoint(achieved):
             again = next(goal for goal in achieved if achieved.count(goal) > 1 or goal in self._achieved)
             raise Unmet(f"a goal in achieved at the first step that achieves it, got {again!r} again")
@@ -93,7 +93,7 @@ class CheckedEnv(TextEnv):
         if reward != success:
             raise Unmet(
                 f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
-                f"{shown(found.reward)} (goal {shown(self._goal)}, achieved {shown(achieved)})"
+                f"{shown(returned.reward)} (goal {shown(self._goal)}, achieved {shown(achieved)})"
             )
         if success and not terminated:
             raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
@@ -108,16 +108,16 @@ class CheckedEnv(TextEnv):
         return None if self._lacks("optimal_length") else self._call(length, "optimal_length")
 
     def tasks(self) -> Sequence[str]:
-        """The training goals that an evaluation draws from: all, unless the environment's own `tasks` names some."""
+        """The training goals to evaluate on: all of them unless the environment defines `tasks`."""
         goals = self.goals("train")
         return goals if self._lacks("tasks") else self._call(lambda found: _tasks(found, goals), "tasks")
 
     def notes(self) -> Sequence[str]:
-        """Lines for the user at the start of a run, such as what was guessed; from the environment's own `notes`."""
+        """Lines to show when a run starts, such as what was guessed; from the environment's `notes`, if any."""
         return () if self._lacks("notes") else self._call(lambda found: texts(found, "the notes"), "notes")
 
     def _lacks(self, method: str) -> bool:
-        """Whether the environment has no such method, which is optional. A look-up may run code of its own."""
+        """Whether the environment lacks an optional method. The look-up itself may run the environment's code."""
         try:
             return member(self._env, method) is None
         except (SacglamError, KeyboardInterrupt):
@@ -126,24 +126,24 @@ class CheckedEnv(TextEnv):
             raise raised(f"environment {self.name!r}, its attribute {method}", error) from error
 
     def _call(self, convert: Callable[[Any], T], method: str, *given: Any) -> T:
-        """The environment's answer, converted by `convert`.
+        """Call the environment and pass what it returns through `convert`.
 
         Raises:
-            EnvironmentContractError: it raised something, exited or forked, or `convert` refused its answer.
+            EnvironmentContractError: the call raised or exited, or `convert` rejected what it returned.
         """
         process = os.getpid()
         watch.begin(self._at, method, given)
         try:
             return convert(getattr(self._env, method)(*given))
-        except (SacglamError, KeyboardInterrupt):  # what it says to the user itself; Ctrl-C
+        except (SacglamError, KeyboardInterrupt):  # already meant for the user; Ctrl-C
             raise
         except Unmet as unmet:
             raise self._broken(method, given, str(unmet)) from None
-        except BaseException as error:  # SystemExit as well: an environment does not end the training
+        except BaseException as error:  # including SystemExit: an environment must not end the training
             raise raised(self._at(method, given), error) from error
         finally:
             watch.end()
-            if os.getpid() != process:  # a child that the environment forked would go on training, too
+            if os.getpid() != process:  # a child forked by the environment would train as well
                 print(
                     f"{self._at(method, given)}: it forked, and the child returned; end it with os._exit",
                     file=sys.stderr,
@@ -151,7 +151,7 @@ class CheckedEnv(TextEnv):
                 os._exit(1)
 
     def _at(self, method: str, given: Sequence[Any]) -> str:
-        """Which call this is: the environment, the method and the point in the episode."""
+        """Describe the call: environment, method and point in the episode."""
         call = f"environment {self.name!r}, {method}({', '.join(map(shown, given))})"
         if method == "step":
             call += f" after {self._steps} steps"
@@ -164,7 +164,7 @@ class CheckedEnv(TextEnv):
 
 
 def raised(where: str, error: BaseException) -> EnvironmentContractError:
-    """The error for what an environment raised at `where`, with the traceback of the environment's own code."""
+    """Wrap an exception raised by an environment at `where`, keeping the traceback of its own code."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next))
     trace = trace.rstrip().encode(errors="backslashreplace").decode()
     cut = "..." if len(trace) > _MOST_TRACE else ""
@@ -172,22 +172,22 @@ def raised(where: str, error: BaseException) -> EnvironmentContractError:
 
 
 def member(env: Any, name: str) -> Any:
-    """A method of an object that may lack it: what users bring is not known to follow the protocol."""
+    """A method of an object that may lack it: a user's class need not follow the protocol."""
     return getattr(env, name, None)
 
 
 def evaluation_goals(env: TextEnv, split: Split) -> Sequence[str]:
-    """The goals of `split` that an evaluation draws from: of the training goals, the environment's `tasks`, if any."""
+    """The goals of `split` to evaluate on; for training goals, the environment's `tasks` if it defines them."""
     tasks = member(env, "tasks") if split == "train" else None
-    found: Sequence[str] = tasks() if tasks else env.goals(split)
-    return found
+    goals: Sequence[str] = tasks() if tasks else env.goals(split)
+    return goals
 
 
 def check_actions(observation: Observation) -> None:
-    """Refuse a list of actions on which no policy can be defined.
+    """Reject an action list that cannot have a policy.
 
     Raises:
-        EnvironmentContractError: the list is empty, an action has no text, or two have the same.
+        EnvironmentContractError: the list is empty, an action has no text, or two are the same.
     """
     try:
         texts(observation.actions, "the actions")
@@ -238,6 +238,6 @@ def _tasks(found: Any, goals: Sequence[str]) -> Sequence[str]:
 
 def _goal_type(found: Any) -> str:
     kind = text(found, "a goal's type")
-    if kind in ("", _ALL_TYPES):  # also in Aim, whose curve without a type is the one of all
+    if kind in ("", _ALL_TYPES):  # in Aim too, the curve without a type is the overall one
         raise Unmet(f"a goal's type other than '' and {_ALL_TYPES!r}, which stands for all types; got {kind!r}")
     return kind

@@ -1,4 +1,4 @@
-"""A trial of an environment: random episodes show whether it keeps its contract, and what there is to learn from."""
+"""Plays random episodes to check an environment's contract and to see what an agent could learn from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sacglam.errors import EnvironmentContractError
 from sacglam.types import Decision, Episode, Observation, Step
 
 _EPISODES, _STEPS = 8, 50
-_CONTEXT = 50  # characters before the first difference of two answers; twice as many are shown after it
-_NAMED = 3  # of the goals that were never achieved
+_CONTEXT = 50  # characters shown before the first difference of two answers, and twice as many after it
+_NAMED = 3  # goals listed of those never achieved
 _REMEDIES = {
     "the working directory": "where the run's files would end up; have it use absolute paths, start its processes with "
     "cwd=, or set env.workers",
@@ -30,7 +30,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial of an environment saw."""
+    """The results of a trial."""
 
     episodes: int
     steps: int
@@ -38,29 +38,29 @@ class Trial:
     goals: int
     most_actions: int
     others_achieved: int
-    """Distinct goals that were achieved in episodes with a different goal."""
+    """Distinct goals achieved in episodes with a different goal."""
     notes: tuple[str, ...]
     hindsight: str
-    """What the achievements mean for hindsight, if there is nothing to relabel or nothing else to learn from."""
+    """Set if hindsight has nothing to relabel, or is the only thing to learn from."""
     longest: int
-    """Steps of the longest episode."""
+    """Length of the longest episode, in steps."""
     cut: int
-    """Episodes that this trial ended at its own limit of steps."""
+    """Episodes cut off by the step limit of the trial."""
     achieving: int
-    """Episodes that achieved a goal, their own or another."""
+    """Episodes that achieved any goal, their own or another."""
     first_achievement: float | None
-    """Median number of steps to the first achievement in these."""
+    """Median steps to the first achievement, over these episodes."""
     never_achieved: int
-    """Training goals that no episode achieved."""
+    """Number of training goals that no episode achieved."""
     never_achieved_some: tuple[str, ...]
     repeated: int
-    """Pairs of observation and action that were seen more than once."""
+    """(observation, action) pairs seen more than once."""
     alike: int
-    """Those of them that were followed by different observations or achievements."""
+    """Those of them that led to different observations or achievements."""
     alike_example: str
 
     def findings(self) -> list[str]:
-        """What there is to say about learning in this environment, as lines of text."""
+        """What the trial says about learning in this environment, as lines of text."""
         length = f"Steps of the longest episode: {self.longest:,}."
         if self.cut:
             length = f"Episodes still going after step {self.longest:,}, the limit of this check: {self.cut}."
@@ -85,16 +85,16 @@ class Trial:
 def check_env(
     make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeats: bool = True, steps: int = _STEPS
 ) -> Trial:
-    """Play random episodes in two copies at once, and hold their answers against the contract and each other.
+    """Play random episodes in two copies in parallel, checking them against the contract and each other.
 
-    Episodes that are still going after `steps` steps are left there.
+    Episodes still running after `steps` steps are cut off there.
 
-    The second copy plays a step of another episode before each, which must not matter. If the environment need not
-    repeat itself (`repeats` false), there is one copy. For tests of your own:
+    Before each episode, the second copy plays one step of another one, which must make no difference. With `repeats`
+    false, the environment need not be reproducible and there is only one copy. In your own tests:
     `check_env(lambda: CheckedEnv(House(), "house"), 100)`.
 
     Raises:
-        EnvironmentContractError: an answer breaks the contract, or the copies differ.
+        EnvironmentContractError: the contract is broken, or the copies differ.
     """
     before = _of_the_process()
     copies = [make_env() for _ in range(2 if repeats else 1)]
@@ -115,7 +115,7 @@ def check_env(
 
 
 def _trial(played: Sequence[Episode], goals: Sequence[str], notes: tuple[str, ...], most_steps: int) -> Trial:
-    """What these episodes, of at most `most_steps` steps, show."""
+    """Summarise episodes of at most `most_steps` steps."""
     achievements = [(e.goal, goal, t) for e in played for t, step in enumerate(e.steps, 1) for goal in step.achieved]
     others = {goal for own, goal, _ in achievements if goal != own}
     successes = sum(e.success for e in played)
@@ -146,7 +146,7 @@ def _trial(played: Sequence[Episode], goals: Sequence[str], notes: tuple[str, ..
 
 
 def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_steps: int) -> Episode:
-    """A random episode in all copies."""
+    """Play a random episode in all copies."""
     where = f"goal {goal!r}, seed {seed}"
     start = observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {where}")
     copies[0].optimal_length()
@@ -161,16 +161,16 @@ def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_ste
 
 
 def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
-    """Actions taken more than once in a state that reads the same, and how their consequences differed, if they did.
+    """Actions taken more than once in states with the same text, and how their consequences differed, if at all.
 
-    Achievements are compared under the same goal only, since some environments list no others. Ends are not compared:
-    they depend on the goal and on the number of steps.
+    Achievements are compared only under the same goal, since some environments list no others. Episode ends are not
+    compared: they depend on the goal and the number of steps.
     """
     led: dict[tuple[Observation, int], Observation] = {}
     gained: dict[tuple[str, Observation, int], tuple[set[str], set[str]]] = {}
     repeated: dict[tuple[Observation, int], str] = {}
     for episode in played:
-        before: set[str] = set()  # what the episode achieved earlier, which a step does not list again
+        before: set[str] = set()  # achieved earlier in the episode, so not listed again
         for t, step in enumerate(episode.steps):
             seen, action, achieved = episode.observation(t), episode.decisions[t].action, set(step.achieved)
             differences = []
@@ -192,14 +192,17 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
 
 
 def _of_the_process() -> tuple[str, ...]:
-    """What an environment may change for the whole process, as in `_REMEDIES`."""
+    """Process-wide state that an environment may change, in the order of `_REMEDIES`."""
     torch = sys.modules.get("torch")
     dtype, gradients = (torch.get_default_dtype(), torch.is_grad_enabled()) if torch else ("torch.float32", True)
     return os.getcwd(), str(dtype), str(gradients)
 
 
 def _goals(copies: Sequence[TextEnv]) -> Sequence[str]:
-    """The training goals, once the copies agree on all goals. A run asks for the held-out ones only at its end."""
+    """The training goals, after checking that the copies agree on all goals.
+
+    Held-out goals are checked here because a run only asks for them at its end.
+    """
     first, *others = copies
     splits: tuple[Split, ...] = ("train", "heldout")
     for split in splits:
@@ -231,7 +234,7 @@ def _hindsight(successes: int, others: int, where: str) -> str:
 
 
 def _agreed(answers: list[Any], when: str) -> Any:
-    """The answer of all copies."""
+    """The answer that all copies agree on."""
     if answers[0] != answers[-1]:
         said = _differing(repr(answers[0]), repr(answers[-1]))
         raise EnvironmentContractError(
@@ -243,6 +246,6 @@ def _agreed(answers: list[Any], when: str) -> Any:
 
 
 def _differing(*texts: str) -> list[str]:
-    """Two texts around the first difference between them."""
+    """Excerpts of two texts around their first difference."""
     start = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0) - _CONTEXT
     return [f"...{text[max(start, 0) :][: 3 * _CONTEXT]}..." for text in texts]

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written aside and renamed, verified by checksum, never pickled."""
+"""Checkpoints on disk: written to a temporary folder and renamed, verified by checksum, never pickled."""
 
 import errno
 import hashlib
@@ -26,14 +26,14 @@ from sacglam.errors import CheckpointError, memory_explained
 T = TypeVar("T")
 _PREFIX = "step-"
 _DIGITS = 10
-_KEPT = 2  # so that a damaged one has a predecessor
+_KEPT = 2  # so that there is one to fall back on
 _WRITING = ".writing-"
 _TENSORS, _ARRAYS, _VALUES, _MANIFEST = "tensors.safetensors", "arrays.npz", "values.json", "manifest.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run at one moment: tensors by name, number columns by name, and JSON values."""
+    """The state of a run: named tensors, named columns of numbers, and JSON values."""
 
     tensors: dict[str, Tensor]
     arrays: dict[str, npt.NDArray[Any]]
@@ -41,14 +41,14 @@ class Checkpoint:
 
 
 def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Path:
-    """Write the checkpoint of `step` and drop all but the newest `keep`; its folder.
+    """Write the checkpoint of `step`, delete all but the newest `keep`, and return its folder.
 
-    A reader sees all of a checkpoint or nothing: it is written under another name, synced, and renamed. Checkpoints
-    of later steps are dropped too: a run that writes this one was resumed before them, so they were damaged.
+    Atomic for readers: it is written under a temporary name, synced and renamed. Checkpoints of later steps are deleted
+    too: the run must have been resumed from before them because they were damaged.
 
     Raises:
-        CheckpointError: it cannot be written, e.g. on a full disk; earlier checkpoints are untouched.
-        ValueError: an array holds Python objects, which no checkpoint may.
+        CheckpointError: it cannot be written, for example because the disk is full; earlier checkpoints stay intact.
+        ValueError: an array holds Python objects, which checkpoints may not.
     """
     folder, writing = root / f"{_PREFIX}{step:0{_DIGITS}d}", root / f"{_WRITING}{step:0{_DIGITS}d}"
     content = _content(checkpoint)
@@ -60,7 +60,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Pa
             (writing / name).write_bytes(each)
             _sync(writing / name)
         _sync(writing)
-        if folder.exists():  # dropped last, so that there is always one of the two
+        if folder.exists():  # deleted last, so that one of the two always exists
             folder.rename(root / f"{_WRITING}replaced")
         writing.rename(folder)
         _sync(root)
@@ -80,10 +80,10 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Pa
 
 
 def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callable[[str], None]) -> tuple[Path, T]:
-    """The newest checkpoint that `restore` takes, and what it returns; `warn` is called for each that is skipped.
+    """The newest checkpoint that `restore` accepts, and its result; `warn` is called for each one skipped.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no usable checkpoint.
     """
     folders = steps(root)
     for folder in reversed(folders):
@@ -100,23 +100,23 @@ def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:
     try:
         if (step := checkpoint.values["progress"]["env_steps"]) != int(folder.name.removeprefix(_PREFIX)):
             raise ValueError(f"its step is {step}")
-        with memory_explained():  # too little memory is no damage
+        with memory_explained():  # running out of memory is not damage
             return restore(checkpoint)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # Its checksums are right, so it was changed on purpose or by a faulty writer: any access may fail, in any way.
+        # The checksums match, so it was edited or written by faulty code: anything may fail, in any way.
         raise CheckpointError(
             f"checkpoint {folder} does not hold the state of a run: {type(error).__name__}: {error}"
         ) from error
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read one checkpoint and verify it: checksums, finite numbers, columns of one dimension.
+    """Read a checkpoint and verify checksums, finite numbers and one-dimensional columns.
 
     Raises:
-        CheckpointError: a file is missing, does not match its checksum, or does not hold what it should.
+        CheckpointError: a file is missing, does not match its checksum, or has the wrong contents.
     """
     try:
-        most = memory.free_bytes("cpu") or memory.total_bytes("cpu")  # each file is held in memory
+        most = memory.free_bytes("cpu") or memory.total_bytes("cpu")  # files are read whole
         content = {name: files.read(folder / name, most) for name in (_TENSORS, _ARRAYS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():
@@ -130,13 +130,13 @@ def load(folder: Path) -> Checkpoint:
         _check_numbers(checkpoint)
     except CheckpointError:
         raise
-    except Exception as error:  # parsers of damaged bytes fail in many types, of several libraries
+    except Exception as error:  # on damaged bytes, the libraries raise many types of error
         raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
     return checkpoint
 
 
 def _arrays(npz: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an npz file; one of Python objects, which would be a pickle, is refused."""
+    """The arrays of an npz file. Arrays of Python objects, which would be pickles, are refused."""
     with zipfile.ZipFile(io.BytesIO(npz)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > len(npz):
             raise ValueError("its arrays are larger than the file: no checkpoint is compressed")
@@ -147,10 +147,10 @@ def _arrays(npz: bytes) -> dict[str, npt.NDArray[Any]]:
 
 
 def _check_numbers(checkpoint: Checkpoint) -> None:
-    """Refuse numbers that no run saves.
+    """Refuse numbers that no run would save.
 
     Raises:
-        ValueError: a number is not finite, or an array is not a column of floats, truth values or counts from 0.
+        ValueError: a number is not finite, or an array is not a column of floats, booleans or non-negative integers.
     """
     for name, tensor in checkpoint.tensors.items():
         if not tensor.isfinite().all():
@@ -163,13 +163,13 @@ def _check_numbers(checkpoint: Checkpoint) -> None:
 
 
 def steps(root: Path) -> list[Path]:
-    """The checkpoints under `root`, oldest first, without unfinished ones."""
+    """The finished checkpoints under `root`, oldest first."""
     return sorted(root.glob(_PREFIX + "[0-9]" * _DIGITS))
 
 
 def _content(checkpoint: Checkpoint) -> dict[str, bytes]:
     """The files of a checkpoint, by name."""
-    # Clones, because safetensors refuses tensors that share memory, and a target may share its heads' buffers.
+    # Cloned because safetensors refuses shared memory, and a target network may share the buffers of its heads.
     tensors = {n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}
     arrays = io.BytesIO()
     np.savez(arrays, allow_pickle=False, **checkpoint.arrays)

@@ -1,4 +1,4 @@
-"""`curves.png`: a run on one page."""
+"""`curves.png`: a run's metrics on one page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ _LABELS = {
 
 
 def draw_curves(directory: RunDirectory) -> None:
-    """Draw the run's metrics over environment steps, with its success before and after and the random policy's."""
+    """Plot the run's metrics over environment steps, marking success before, after and of the random policy."""
     lines, summary = directory.metrics(), directory.summary() or {}
     figure = Figure(figsize=(12, 6.5), layout="constrained")
     panels = _PPO_PANELS if any("policy_loss" in line for line in lines) else _PANELS
@@ -63,7 +63,7 @@ def _mark_evaluations(axes: Axes, summary: dict[str, Any]) -> None:
     if random := summary.get("success_random"):
         axes.axhline(random["overall"], color="grey", linestyle=":", label="random policy")
     ends = [(0, summary.get("success_before")), (summary.get("env_steps"), summary.get("success_after"))]
-    known = [(step, success["overall"]) for step, success in ends if success]
-    if known:
-        steps, values = zip(*known, strict=True)
+    evaluated = [(step, success["overall"]) for step, success in ends if success]
+    if evaluated:
+        steps, values = zip(*evaluated, strict=True)
         axes.plot(steps, values, "o", color="black", markersize=5, label="before and after (greedy)")

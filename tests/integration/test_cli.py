@@ -121,7 +121,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:
     before = (tiny_run / "metrics.jsonl").read_bytes()
     done = call(tiny_train(tiny_run))
     assert done.returncode == 1
-    assert "holds a run already" in " ".join(done.stderr.split())
+    assert "already holds a run" in " ".join(done.stderr.split())
     assert "--resume" in done.stderr
     assert (tiny_run / "metrics.jsonl").read_bytes() == before
 

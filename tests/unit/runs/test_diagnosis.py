@@ -189,7 +189,7 @@ def test_a_cause_hides_what_follows_from_it() -> None:
 
 def test_a_policy_that_hardly_explores_from_the_start() -> None:
     assert collapsed_start(0.2, 0.9) is None
-    assert "mean entropy in first states is 0.100 nats, the random policy's 0.900" in str(collapsed_start(0.1, 0.9))
+    assert "mean entropy in initial states is 0.100 nats, the random policy's 0.900" in str(collapsed_start(0.1, 0.9))
 
 
 def test_correlation_of_q_with_returns() -> None:

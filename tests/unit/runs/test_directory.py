@@ -62,7 +62,7 @@ def test_a_folder_that_was_being_claimed_when_its_process_was_killed_holds_no_ru
         RunDirectory.open(tmp_path)
     RunDirectory.vacant(tmp_path).claim(config)
     assert RunDirectory.open(tmp_path).config() == config
-    with pytest.raises(RunDirectoryError, match="holds a run already"):
+    with pytest.raises(RunDirectoryError, match="already holds a run"):
         RunDirectory(tmp_path).claim(config)
 
 
