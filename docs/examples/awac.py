@@ -1,6 +1,6 @@
 """AWAC (Nair et al., 2020) with sacglam's Q functions: an algorithm of one's own in one file.
 
-    sacglam train --set algo.type=docs.examples.awac:AwacConfig
+    PYTHONPATH=. sacglam train docs/examples/awac.yaml
 
 The critic is SAC's. The actor imitates the actions of the replay, the more the better Q says they are than the policy
 (Eq. 13): the gradient of log pi(a|s) has the weight exp(A(s, a) / temperature).
