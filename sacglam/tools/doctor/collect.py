@@ -1,4 +1,4 @@
-"""The facts of this machine, from its files and tools; a tool that does not answer leaves its fact unknown."""
+"""Collects facts about this machine from its files and tools; a fact is unknown if its tool does not answer."""
 
 import ipaddress
 import json
@@ -106,7 +106,7 @@ class Outcome:
 
 
 def probe(code: str, timeout_s: float = 120.0) -> Outcome:
-    """Run Python code in a process of its own, since a broken package may crash or hang."""
+    """Run Python code in a separate process, since a broken package may crash or hang."""
     env = children.environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONWARNINGS="default")
     try:
         command = children.python("-c", code)
@@ -122,7 +122,7 @@ def probe(code: str, timeout_s: float = 120.0) -> Outcome:
 
 
 def _probes(names: Iterable[str], workers: int, started: Callable[[str], None]) -> dict[str, Outcome]:
-    """Try the packages, at most `workers` at a time; `started` is called with each name as its turn comes."""
+    """Try to import the packages, at most `workers` at a time; `started` is called with each name."""
 
     def attempt(name: str) -> tuple[str, Outcome]:
         started(name)
@@ -133,7 +133,7 @@ def _probes(names: Iterable[str], workers: int, started: Callable[[str], None]) 
 
 
 def torch_build(outcome: Outcome) -> TorchBuild | None:
-    """What the probe of torch found; None if torch cannot be imported."""
+    """Parse the output of the torch probe; None if torch cannot be imported."""
     if outcome.error is not None:
         return None
     found = json.loads(outcome.output)
@@ -141,7 +141,7 @@ def torch_build(outcome: Outcome) -> TorchBuild | None:
 
 
 def wrong_widths(outcome: Outcome | None) -> tuple[int, ...]:
-    """What the probe of bitsandbytes found; empty if it was not tried or cannot be imported."""
+    """Parse the output of the bitsandbytes probe; empty if it was not run or the import failed."""
     return () if outcome is None or outcome.error is not None else tuple(json.loads(outcome.output))
 
 
@@ -150,20 +150,20 @@ def _last_line(text: str) -> str:
 
 
 def _memory_gib() -> float:
-    """Memory that this process may use, in GiB: the machine's, or less if a control group limits it."""
+    """Memory available to this process, in GiB: the machine's, or less under a cgroup limit."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
     return min(limits) / _GIB
 
 
 def _open_files() -> int | None:
-    """The limit on open files of this process; None if unlimited or unknown."""
+    """This process's limit on open files; None if unlimited or unknown."""
     limit = os.sysconf("SC_OPEN_MAX")
     return limit if limit > 0 else None
 
 
 def writable(*folders: Path) -> tuple[str, ...]:
-    """Those of `folders` that every user of this machine may write to."""
+    """The `folders` that every user of this machine can write to."""
     found = [each.resolve() for each in folders if os.path.isdir(each)]
     return tuple(dict.fromkeys(str(each) for each in found if each.stat().st_mode & stat.S_IWOTH))
 
@@ -193,7 +193,7 @@ def compiler(environ: Mapping[str, str]) -> str | None:
 
 
 def _read(file: str) -> str:
-    """A file's text; empty where there is none."""
+    """A file's text; empty if it cannot be read."""
     try:
         return Path(file).read_text()
     except OSError:

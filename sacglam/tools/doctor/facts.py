@@ -1,4 +1,4 @@
-"""What is known of a machine, and what a check says of it. Plain values, so that a test can make up any machine."""
+"""Facts about a machine, and the findings of checks. Plain values, so that tests can describe any machine."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """The CUDA that torch was built for, None for a CPU build, the GPUs it finds, and its warning if it finds none."""
+    """The CUDA version torch was built for (None: CPU build), the GPUs it finds, and its warning if there are none."""
 
     cuda: str | None
     gpus: tuple[Gpu, ...] = ()
@@ -42,7 +42,7 @@ class TorchBuild:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver: its version, the newest CUDA it serves, its GPUs; `fault`: why it does not answer."""
+    """NVIDIA's driver: its version, the newest CUDA it supports, its GPUs; `fault`: why it does not answer."""
 
     version: str | None = None
     cuda: str | None = None
@@ -52,7 +52,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Pins:
-    """The versions that this package was tested with: Python's, and a specifier for each package by its name."""
+    """The versions this package was tested with: a specifier for Python and for each package by name."""
 
     python: str
     core: Mapping[str, str]
@@ -64,7 +64,7 @@ class Pins:
 
     @classmethod
     def stated(cls) -> Self:
-        """From a checkout's pyproject.toml, else from the installed metadata, which may be older than the checkout."""
+        """From pyproject.toml in a checkout; otherwise from the installed metadata, which may be older."""
         if PYPROJECT.is_file():
             project = tomllib.loads(PYPROJECT.read_text())["project"]
             python, core = project["requires-python"], project["dependencies"]
@@ -97,7 +97,7 @@ class Facts:
     pip_check: tuple[str, ...] = ()
     """Lines of `pip check`."""
     imports: Mapping[str, str | None] = field(default_factory=dict)
-    """Why a package cannot be imported, None if it can; without the packages that were not tried."""
+    """Import error by package, None if it works; packages that were not tried are missing."""
     torch: TorchBuild | None = None
     """None if torch was not tried or cannot be imported."""
     wrong_widths: tuple[int, ...] = ()
@@ -110,17 +110,17 @@ class Facts:
     cpu: str = "unknown"
     avx2: bool = True
     cores: int = 1
-    """Cores that this process may use."""
+    """Cores available to this process."""
     memory_gib: float | None = None
     shm_gib: float | None = None
     """Size of /dev/shm."""
     open_files: int | None = None
     writable: tuple[str, ...] = ()
-    """Folders that code, configurations or weights are read from and that every user may write to."""
+    """Folders that every user can write to and from which code, configurations or weights are read."""
     ports: frozenset[int] = frozenset()
-    """TCP ports on which this machine listens for others."""
+    """TCP ports open to other machines."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """The environment's variables."""
+    """Environment variables."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -129,7 +129,7 @@ class Facts:
 
     @property
     def cuda(self) -> str | None:
-        """The CUDA that torch was built for, empty for a CPU build; None if unknown."""
+        """The CUDA version torch was built for; empty for a CPU build, None if unknown."""
         if self.torch is not None:
             return self.torch.cuda or ""
         local = self.installed.get("torch", "").partition("+")[2]
@@ -140,7 +140,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was checked, what was found, how to fix it, and the ways to train that it blocks."""
+    """A line of the report: what was checked, what was found (`came`), the fix, and the kinds of training it blocks."""
 
     name: str
     level: Level

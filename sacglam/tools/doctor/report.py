@@ -1,4 +1,4 @@
-"""The diagnosis: all findings, and a verdict on each way to train, for people and for tools."""
+"""The diagnosis: all findings and a verdict on each kind of training, as text and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a way to train works here; if not, the first reason and its fix."""
+    """Whether a kind of training works here; if not, the first reason and its fix."""
 
     way: Way
     title: str
@@ -32,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found, and whether each way to train works."""
+    """All findings, and whether each kind of training works."""
 
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
@@ -49,7 +49,7 @@ class Diagnosis:
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """Judge a machine."""
+    """Run all checks on the facts about a machine."""
     findings = tuple(finding for check in checks.CHECKS for finding in check(facts))
     gpus = len(facts.gpus) if len(facts.gpus) >= checks.FEWEST_GPUS else "several"
     titles: dict[Way, str] = {
@@ -68,7 +68,7 @@ def _verdict(way: Way, title: str, findings: Sequence[Finding]) -> Verdict:
 
 
 def print_report(console: Console, diagnosis: Diagnosis) -> None:
-    """A table of findings with the fixes below it, whole in any terminal, and the verdicts, with the fix of each no."""
+    """Print the findings, their fixes (never wrapped), and the verdicts with a fix for each failure."""
     table = Table("", "what", "found")
     for finding in diagnosis.findings:
         table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.came))

@@ -1,1 +1,1 @@
-"""`sacglam train --dry-run`: what a run loads, how much memory it takes and how long it will last."""
+"""`sacglam train --dry-run`: what a run loads, how much memory it needs and how long it takes."""

@@ -1,4 +1,4 @@
-"""A minute of the real thing: play at random, then score states and take updates with the run's own model."""
+"""A one-minute trial: plays at random, then scores states and takes updates with the run's own model."""
 
 import gc
 import time
@@ -22,14 +22,14 @@ from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.profile.phases import Recorder
 from sacglam.types import Episode, LogPolicy, Query, Window
 
-_SCORING_S, _UPDATE_S = 15.0, 40.0  # for each, as far as the smallest piece of work allows
+_SCORING_S, _UPDATE_S = 15.0, 40.0  # time limits, exceeded only if the smallest piece of work takes longer
 _STEADY_S = 4.0
 _TRIED_INTERVALS = 100
 _SHARE_OF_FREE = 0.7
 
 
 class RecordingScorer(UniformScorer):
-    """The random policy, which keeps the states of each scoring pass."""
+    """The random policy, recording the states of each scoring pass."""
 
     def __init__(self) -> None:
         self.passes: list[Sequence[Query]] = []
@@ -42,7 +42,7 @@ class RecordingScorer(UniformScorer):
 
 @dataclass(frozen=True)
 class RandomRollout:
-    """Some episodes of the random policy, and what they took."""
+    """Episodes of the random policy, and their cost."""
 
     states: Sequence[Query]
     batch: Sequence[Window]  # what one update (SAC) or one interval (PPO) learns from
@@ -53,7 +53,7 @@ class RandomRollout:
 
 
 def play(config: Config) -> RandomRollout:
-    """Play until as many episodes have ended as there are copies, and once more to measure memory."""
+    """Play until as many episodes as copies have ended, then play again to measure memory."""
     clock = PhaseClock()
     scorer = RecordingScorer()
     parts = _collector(config, clock, scorer)
@@ -93,13 +93,13 @@ def new_share(config: Config) -> float:
 
 
 def _collector(config: Config, clock: PhaseClock, scorer: UniformScorer) -> Collector:
-    """The run's, but with the random policy, and with updates from the first transition on."""
+    """The run's configuration, but with the random policy and updates from the first transition."""
     replay = config.replay.model_copy(update={"min_size": 1})
     return collector(config.model_copy(update={"replay": replay}), scorer, clock)
 
 
 def _replay_bytes(config: Config, intervals: int) -> int:
-    """Bytes that Python holds for what `intervals` leave in the experience, scaled to its capacity if it has one."""
+    """Bytes of Python memory that `intervals` add to the experience, scaled up to its capacity if it has one."""
     parts = _collector(config, PhaseClock(), UniformScorer())
     experience = parts.experience
     parts.rollout.collect(config.env.copies)  # opens episodes, and fills caches
@@ -117,7 +117,7 @@ def _replay_bytes(config: Config, intervals: int) -> int:
 
 
 def first_steps(config: Config, windows: Sequence[Window], steps: int) -> Sequence[Window]:
-    """As many windows as hold the first `steps` learnt steps, the last of them cut."""
+    """The windows with the first `steps` learnt steps; the last window is cut to fit."""
     found: list[Window] = []
     for w in windows:
         learnt = config.algo.learnt_steps(w)
@@ -139,18 +139,18 @@ def _cut(w: Window, steps: int) -> Window:
 
 @dataclass(frozen=True)
 class Sample:
-    """The largest piece of work that was done: its size in states or rows, its seconds by phase, its peak in bytes."""
+    """The largest piece of work measured: size in states or rows, seconds by phase, peak memory in bytes."""
 
     size: int
     seconds: Mapping[str, float]
     peak: int | None
 
     def peak_of(self, size: int) -> int | None:
-        """The peak of another size, in proportion."""
+        """The peak for another size, scaled in proportion."""
         return None if self.peak is None else self.peak * size // self.size
 
     def mixed(self, share: float, other: "Sample") -> "Sample":
-        """With the seconds of `share` parts of this sample and the rest of another."""
+        """Mix the seconds of two samples: `share` of this one, the rest from the other."""
         part = (1.0 - share) * self.size / other.size
         mixed = {name: share * s + part * other.seconds.get(name, 0.0) for name, s in self.seconds.items()}
         return replace(self, seconds=mixed)
@@ -158,7 +158,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What scoring and an update took on this machine."""
+    """The measured cost of scoring and of an update on this machine."""
 
     scoring: Sample
     update: Sample
@@ -228,6 +228,6 @@ def grow(
 
 
 def _too_large(peak: int | None, growth: float, device: str) -> bool:
-    """Whether `growth` times the last peak would come near to all that is free."""
+    """Whether `growth` times the last peak would use nearly all free memory."""
     free = free_bytes(device)
     return peak is not None and free is not None and growth * peak > _SHARE_OF_FREE * free

@@ -1,4 +1,4 @@
-"""The whole of a dry run: load what a run loads, try it for a minute, and work out the time of the rest."""
+"""A dry run: loads what a run loads, tries it for a minute and extrapolates the total time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,21 +27,21 @@ EVALUATION = "evaluation, samples"
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a run before it starts; the model's part is empty where it cannot be loaded."""
+    """What is known about a run before it starts; parts about the model are empty if it cannot be loaded."""
 
     config: Config
     where: Plan
-    missing: Sequence[str]  # what it needs and does not find here; it could not start
+    missing: Sequence[str]  # requirements missing here, which would keep it from starting
     played: RandomRollout
     architecture: str = ""
     sizes: Sizes | None = None
     calibration: Calibration | None = None
     processes: Sequence[Process] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase; empty where nothing could be measured
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase; empty if nothing could be measured
 
 
 def placed(config: Config) -> tuple[Config, Plan]:
-    """`config` with its device and kind of engine settled, and which process would run where."""
+    """Resolve the device and engines of `config`, and decide which process would run where."""
     settled = config.model_copy(update={"device": resolve_device(config)})
     with suppress(ModelError):  # which `forecast` reports
         settled = with_engines(settled)
@@ -65,7 +65,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    plain = config.model.model_copy(update={"compile": False})  # compiling takes longer than what is measured
+    plain = config.model.model_copy(update={"compile": False})  # compiling would take longer than the measurement
     here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads, "model": plain})
     display.stage(f"loading {config.model.name}", 1)
     try:
@@ -89,7 +89,7 @@ def _in_words(shape: PreTrainedConfig) -> str:
 
 
 def predict(config: Config, where: Plan, played: RandomRollout, calibration: Calibration) -> dict[str, float]:
-    """Seconds of a whole run by phase, one after the other.
+    """Seconds of a whole run by phase, as if phases never overlapped.
 
     Engines, or ranks where there are none, share the states evenly, and ranks the rows; communication takes no time.
     """

@@ -1,4 +1,4 @@
-"""A dry run in the terminal."""
+"""Prints a dry run in the terminal."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from sacglam.tools.profile.phases import look, ordered
 
 
 def show(console: Console, found: Forecast) -> None:
-    """What is loaded, memory by part, time by phase, and what is missing."""
+    """Print what is loaded, memory by part, time by phase, and what is missing."""
     console.print(_loaded(found))
     if found.processes:
         console.print(_memory(found))
@@ -30,7 +30,7 @@ def show(console: Console, found: Forecast) -> None:
         console.print("[bold red]missing here:[/bold red]", end=" ")
         console.print(fault, markup=False, highlight=False, soft_wrap=True)
     if not found.calibration:
-        console.print("No time is predicted: that takes the model on the run's own device.", soft_wrap=True)
+        console.print("No time is predicted: that needs the model on the run's own device.", soft_wrap=True)
     console.print("This was a dry run: nothing was written.")
 
 
@@ -78,13 +78,13 @@ def _memory(found: Forecast) -> Table:
 
 
 def _micro_batch(found: Forecast) -> str | None:
-    """How large a micro-batch may be: small ones leave a GPU waiting for launches."""
+    """The largest micro-batch that fits; small ones leave the GPU idle between kernel launches."""
     config = found.config
     if not found.calibration or config.device == "cpu":
         return None
     rows, total = rows_in_one_pass(config, max(1, found.where.learners)), total_bytes(config.device)
     fits = next(filter(None, (rows_that_fit(process, rows, total) for process in found.processes)), 0)
-    return f"About {fits:,} rows fit the GPU in one pass, and {rows} are taken (algo.micro_batch_size)."
+    return f"About {fits:,} rows fit on the GPU in one pass; {rows} are used (algo.micro_batch_size)."
 
 
 def _time(seconds: Mapping[str, float]) -> Table:
@@ -98,7 +98,7 @@ def _time(seconds: Mapping[str, float]) -> Table:
 
 
 def _method(found: Forecast, measured: Calibration) -> str:
-    """What was measured, and what the figures leave out."""
+    """Explain what was measured and what the figures leave out."""
     config, scoring, update = found.config, measured.scoring, measured.update
     text = (
         f"Measured: {scoring.size} of {config.env.copies} states scored in {sum(scoring.seconds.values()):.3g} s, and "

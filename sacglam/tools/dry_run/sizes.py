@@ -1,4 +1,4 @@
-"""How large the parts of a run are: parameters and bytes of the model as loaded, and memory by process."""
+"""The size of a run: parameters and bytes of the loaded model, and memory by process."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _ADAM_STATES = 2  # first and second moment, in the parameter's own type
 
 
 class Size(NamedTuple):
-    """Of some tensors."""
+    """Parameters and bytes of a group of tensors."""
 
     parameters: int
     bytes: int
@@ -26,7 +26,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model: frozen base, trained LoRA weights and critic heads, and the target's averages of both."""
+    """Sizes of the frozen base, the trained LoRA weights and critic heads, and the target network's copies of both."""
 
     base: Size
     adapters: Size
@@ -40,7 +40,7 @@ class Sizes:
 
 
 def sizes_of(model: AgentModel) -> Sizes:
-    """Read off the model's tensors; a quantised layer counts the parameters that it multiplies as."""
+    """Measure the model's tensors; a quantised layer counts its logical, unpacked parameters."""
     learned = model.state()
     kinds: dict[str, list[Tensor]] = defaultdict(list)
     for name, tensor in learned.items():
@@ -53,14 +53,14 @@ def sizes_of(model: AgentModel) -> Sizes:
     )
     base = next(module for module in model.lm.module.modules() if isinstance(module, PreTrainedModel))
     loras = sum(tensor.numel() for name, tensor in learned.items() if name.startswith("lora."))
-    # Scales of quantised layers are no parameters, but part of the state; a tied tensor is there twice.
+    # Scales of quantised layers are in the state but are not parameters; tied tensors appear twice.
     tensors = {tensor.data_ptr(): tensor.nbytes for name, tensor in base.state_dict().items() if "lora_" not in name}
     return Sizes(Size(base.num_parameters() - loras, sum(tensors.values())), adapters, heads, target_sizes)
 
 
 @dataclass(frozen=True)
 class Process:
-    """A kind of process, how many there are, and the bytes of each part of one; None where they are not known here."""
+    """A kind of process: how many there are, and the bytes of each part of one; None if unknown here."""
 
     name: str
     count: int
@@ -68,14 +68,14 @@ class Process:
 
     @property
     def known(self) -> int:
-        """Bytes of the parts that are known."""
+        """Total bytes of the known parts."""
         return sum(size or 0 for size in self.parts.values())
 
 
 def memory(
     config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None, replay: int, libraries: int | None
 ) -> list[Process]:
-    """What each process of a run holds. `calibration` None: the run's device is not here."""
+    """Memory of each process of a run; `calibration` is None if this machine lacks the run's device."""
     driver = {"Python and libraries": libraries, "replay": replay}
     learner = _learner(config, max(1, where.learners), sizes, calibration)
     engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration))] if where.engines else []
@@ -92,7 +92,7 @@ def memory(
 
 
 def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration | None) -> dict[str, int | None]:
-    """Of one rank; ZeRO shares out the optimizer from stage 1, gradients from 2, weights from 3."""
+    """Memory of one rank; ZeRO shards the optimizer from stage 1, gradients from 2 and weights from 3."""
     stage = config.learners.zero_stage if config.learners.count else 0
     weights, gradients, optimizer = (ranks if stage >= least else 1 for least in (3, 2, 1))
     rows = rows_in_one_pass(config, ranks)
@@ -132,7 +132,7 @@ def rows_that_fit(learner: Process, rows: int, device_bytes: int) -> int | None:
 
 
 def rows_in_one_pass(config: Config, ranks: int) -> int:
-    """Rows of a batch that one rank takes through the model at once."""
+    """Batch rows that one rank passes through the model at once."""
     own = -(-config.algo.rows // ranks)
     return min(own, config.algo.micro_batch_size or own)
 
@@ -150,5 +150,5 @@ def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration 
         }
     if where.device == "cpu":
         return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
-    cache = round(settings.gpu_memory * total_bytes("cuda")) - weights if calibration else None  # else no GPU is here
+    cache = round(settings.gpu_memory * total_bytes("cuda")) - weights if calibration else None  # no GPU here
     return {"base weights": weights, f"KV cache: the rest of {settings.gpu_memory:.0%} of its GPU": cache}
