@@ -2,124 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
-import numpy as np
 import torch
-from pydantic import model_validator
 from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm
-from sacglam.algos.temperature import AlphaConfig, Temperature
+from sacglam.algos.sac_settings import SacConfig
+from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
-from sacglam.config.algorithm import AlgoConfig, gradient_passes
-from sacglam.config.section import Fraction, NonNegative, NonNegativeFloat, OpenFraction, Positive, PositiveFloat
-from sacglam.config.sections import CriticConfig
-from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues, adapters_needed
-from sacglam.models.heads import PolicyHead, QHeads
-from sacglam.models.packed_lm import PackedLM
-from sacglam.models.tokens import QueryTokenizer
+from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
 from sacglam.replay.graph import UNTRIED
 from sacglam.types import Query, Window
-
-
-class SacConfig(AlgoConfig):
-    """Soft actor-critic (paper, Tables 2 and 3)."""
-
-    entropy_settings: ClassVar[str] = "algo.alpha.target_entropy and algo.alpha.init"
-
-    type: str = "sac"
-    n_step: Positive = 3
-    """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
-    td_lambda: Fraction | None = None
-    """Learn every step of a window, towards its lambda-return; None: its first, towards its n-step return (Eq. 3)."""
-    soft_target: bool = True
-    """Values in the critic's target include the policy's entropy (Eq. 3). False: without it, and kept within [0, 1]."""
-    self_imitation: NonNegativeFloat = 0.0
-    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
-    relative_imitation: bool = False
-    """Imitate by 1 - V / R in place of R - V: far from the goal, where both are small, as much as near it."""
-    exploration: Fraction = 0.0
-    """Share of the actions in training that are drawn uniformly."""
-    updates_per_interval: Positive = 2
-    """Gradient updates per interval."""
-    critic_weight: PositiveFloat = 1.0
-    """Weight of the critic's loss relative to the actor's, in the adapter that they share."""
-    tau: OpenFraction = 0.005
-    """Step of the target's exponential moving average at each update."""
-    warmup_updates: NonNegative = 20
-    """Initial updates in which only the critic learns."""
-    alpha: AlphaConfig = AlphaConfig()
-
-    @model_validator(mode="after")
-    def _imitates(self) -> Self:
-        if self.relative_imitation and not self.self_imitation:
-            raise ValueError(
-                "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0; set that to 2, say, or "
-                "algo.relative_imitation to false"
-            )
-        return self
-
-    @property
-    @override
-    def updates(self) -> int:
-        return self.updates_per_interval
-
-    @property
-    @override
-    def window_length(self) -> int:
-        return self.n_step
-
-    @property
-    @override
-    def window(self) -> int:
-        return 1 if self.td_lambda is None else self.n_step
-
-    @override
-    def learnt_steps(self, window: Window) -> int:
-        return min(len(window), self.window)
-
-    @property
-    @override
-    def random_actions(self) -> float:
-        return self.exploration
-
-    @property
-    @override
-    def warm_up(self) -> int:
-        return self.warmup_updates
-
-    @override
-    def steady(self) -> Self:
-        return self.model_copy(update={"warmup_updates": 0})
-
-    @override
-    def forward_passes(self, critic: CriticConfig) -> float:
-        """A gradient at each step, and the policy and the target where a window ends.
-
-        The two share a pass where the target reads the online adapter (`critic.target_backbone: online` on a shared or
-        frozen backbone). With `td_lambda` a target with an adapter of its own takes a pass at each step, too.
-        """
-        own_pass = critic.backbone == "separate" or critic.target_backbone == "adapter"
-        bootstrap = (1 + own_pass) / self.window + (own_pass and self.td_lambda is not None)
-        return (gradient_passes(critic) + bootstrap) * self.batch_size
-
-    @override
-    def adapters(self, critic: CriticConfig) -> list[str]:
-        return adapters_needed(critic.backbone, critic.target_backbone)
-
-    @override
-    def model(
-        self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig, device: str
-    ) -> ActorCritic:
-        heads, target_heads = (QHeads(lm.hidden_size, critic).to(device) for _ in range(2))
-        return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
-
-    @override
-    def build(self, model: ActorCritic, total_updates: int, rng: np.random.Generator, clock: PhaseClock) -> "Sac":
-        return Sac(model, self, total_updates, clock)
 
 
 @dataclass(frozen=True)

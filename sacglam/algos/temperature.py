@@ -1,40 +1,11 @@
 """The entropy coefficient alpha, learned towards a target entropy (paper, Appendix C)."""
 
 import math
-import re
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BeforeValidator
 
 from sacglam.algos import math as equations
-from sacglam.config.section import NonNegativeFloat, PositiveFloat, Section
-
-
-def _target_entropy(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(r"(\d{1,2}(\.\d{1,3})?|100)%", value):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise ValueError("expected a number of nats, or a percentage such as 22%")
-
-
-class AlphaConfig(Section):
-    """The entropy coefficient; defaults are those of the paper's SAC + HER (Table 3)."""
-
-    init: PositiveFloat = 0.05
-    """Initial value."""
-    target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
-    """Mean policy entropy at which alpha stays constant: nats, or as `22%` a share of the random policy's entropy.
-
-    A share falls with the learning rates, if they decay."""
-    lr: NonNegativeFloat = 2e-3
-    """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
-
-    def target(self, random: float, decay: float = 1.0) -> float:
-        """The target entropy in nats, where the random policy's is `random`; a share of that is scaled by `decay`."""
-        value = self.target_entropy
-        return float(value.rstrip("%")) / 100 * random * decay if isinstance(value, str) else value
 
 
 class Temperature:

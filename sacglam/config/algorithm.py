@@ -31,8 +31,8 @@ class AlgoConfig(Named):
 
     key: ClassVar[str] = "algo"
     shipped: ClassVar[Mapping[str, str]] = {
-        "sac": "sacglam.algos.sac:SacConfig",
-        "ppo": "sacglam.algos.ppo:PpoConfig",
+        "sac": "sacglam.algos.sac_settings:SacConfig",
+        "ppo": "sacglam.algos.ppo_settings:PpoConfig",
     }
     on_policy: ClassVar[bool] = False
     """Whether it learns from its current policy's steps alone: no replay, no random actions, no lag."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.algos.sac import Sac, SacConfig, Temperature
-from sacglam.algos.temperature import AlphaConfig
+from sacglam.algos.sac_settings import AlphaConfig
 from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic
 

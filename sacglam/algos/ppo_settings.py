@@ -1,0 +1,96 @@
+"""The settings of PPO, and what it needs. Reading a configuration imports no torch, so that is left to `build`."""
+
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from typing_extensions import override
+
+from sacglam.clock import PhaseClock
+from sacglam.config.algorithm import AlgoConfig, gradient_passes
+from sacglam.config.section import Fraction, NonNegativeFloat, Positive, PositiveFloat
+from sacglam.config.sections import CriticConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sacglam.algos.base import Algorithm
+    from sacglam.models.actor_critic import ActorValue
+    from sacglam.models.heads import PolicyHead
+    from sacglam.models.packed_lm import PackedLM
+    from sacglam.models.tokens import QueryTokenizer
+
+
+class PpoConfig(AlgoConfig):
+    """Proximal policy optimisation, the baseline (paper, Table 1)."""
+
+    on_policy: ClassVar[bool] = True
+    has_q: ClassVar[bool] = False
+    entropy_settings: ClassVar[str] = "algo.entropy_coef"
+    update_settings: ClassVar[str] = "algo.epochs"
+
+    type: str = "ppo"
+    gae_lambda: Fraction = 0.99
+    """Lambda of the generalised advantage estimates."""
+    update_interval: Positive = 2048
+    """Environment steps, over all copies together, collected for one update."""
+    epochs: Positive = 16
+    """Passes over the collected steps."""
+    clip: PositiveFloat = 0.2
+    """The probability ratio is clipped to 1 +- this."""
+    entropy_coef: NonNegativeFloat = 0.01
+    """Weight of the policy's entropy in the loss."""
+    value_coef: PositiveFloat = 0.5
+    """Weight of the value loss."""
+    normalise_advantages: bool = True
+    """Scale an interval's advantages to mean 0 and standard deviation 1."""
+    max_grad_norm: PositiveFloat | None = 0.5
+    """Clip the norm of the whole gradient; None: no clipping."""
+
+    @property
+    @override
+    def updates(self) -> int:
+        return self.epochs * -(-self.update_interval // self.batch_size)
+
+    @property
+    @override
+    def rows(self) -> int:
+        return min(self.batch_size, self.update_interval)
+
+    @property
+    @override
+    def passes(self) -> int:
+        return self.epochs + 1  # a first look at each step gives advantages
+
+    @override
+    def rows_of_interval(self, phase: str) -> int:
+        return self.update_interval * (1 if phase == "target" else self.epochs)
+
+    @override
+    def forward_passes(self, critic: CriticConfig) -> float:
+        return gradient_passes(critic) * self.epochs * self.update_interval / self.updates
+
+    @override
+    def once(self) -> Self:
+        return self.model_copy(update={"epochs": 1})
+
+    @override
+    def adapters(self, critic: CriticConfig) -> list[str]:
+        from sacglam.models.agent_model import trained_adapters
+
+        return trained_adapters(critic.backbone)
+
+    @override
+    def model(
+        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig, device: str
+    ) -> "ActorValue":
+        from sacglam.models.actor_critic import ActorValue
+        from sacglam.models.heads import ValueHead
+
+        return ActorValue(lm, tokenizer, policy, ValueHead(lm.hidden_size, critic.hidden).to(device), critic.backbone)
+
+    @override
+    def build(
+        self, model: "ActorValue", total_updates: int, rng: "np.random.Generator", clock: PhaseClock
+    ) -> "Algorithm":
+        from sacglam.algos.ppo import Ppo
+
+        return Ppo(model, self, rng, clock)
