@@ -67,10 +67,15 @@ def train(
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None and (config is not None or out is not None or overrides):
         raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
-    settings = directory.RunDirectory.open(resume, trust).config() if resume else configuration.load(config, overrides)
-    vllm = engines is not None or tensor_parallel is not None or not (gpus and gpus > 1) or _vllm_serves(settings, gpus)
-    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, address, vllm)
-    settings = configuration.override(settings, where)
+    options = (gpus, engines, learners, tensor_parallel, device, address)
+    where = placement.overrides(*options)
+    if resume is None:
+        settings = configuration.load(config, [*overrides, *where])
+    else:
+        settings = configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
+    if gpus and gpus > 1 and engines is None and tensor_parallel is None and not _vllm_serves(settings, gpus):
+        where = placement.overrides(*options, vllm=False)
+        settings = configuration.override(settings, where)
     if dry_run:
         _dry_run(settings)
         return
@@ -91,7 +96,7 @@ def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:
     """Whether vLLM is installed and serves the model on GPUs; if not, print why and what happens instead."""
     from sacglam.resolve import why_no_vllm
 
-    why = why_no_vllm(settings.model_copy(update={"device": "cuda"}))
+    why = why_no_vllm(settings)
     if why:
         print_plain(errors, f"no engines: {why}; a learner rank on each of the {gpus} GPUs also scores")
     return why is None

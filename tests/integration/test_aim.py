@@ -118,7 +118,7 @@ def test_an_import_brings_episodes_distributions_and_curves(tracked: Path) -> No
     assert [line["env_steps"] for line in samples] == [320, 640]
     texts = found.get_text_sequence("episodes", train)
     shown = [text.data for text in texts.values.sparse_list()[1][0]]
-    assert len(shown) == 2
+    assert len(shown) == len(samples[0]["episodes"]) == 4
     assert shown[0].startswith(f"Goal: {samples[0]['episodes'][0]['goal']}")
     for name, key in (("action_probabilities", "probabilities"), ("q_values", "q")):
         first = found.get_distribution_sequence(name, train).values.sparse_list()[1][0]

@@ -101,7 +101,7 @@ def test_the_agent_the_export_and_engines_have_the_number_of_the_run(opened: Pat
     )
     states = build.first_states(settings, 4)
     engine, learner = build.host_engine(settings, 1), build.build_model(settings)
-    for found, expected in zip(engine.log_policy(states), build._scorer(learner).log_policy(states), strict=True):
+    for found, expected in zip(engine.log_policy(states), build.scorer_of(learner).log_policy(states), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 

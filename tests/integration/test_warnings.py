@@ -128,7 +128,7 @@ CASES = {
     ),
     "budget": (
         [*world(Easier, steps=1), "env.repeats=false", "steps=1280", "env.copies=16", "algo.update_interval=64"],
-        "the budget is too short: .* 2.[3-6] times the budget to reach 0.9",
+        "the budget is too short: .* 2.[1-6] times the budget to reach 0.9",
         False,
     ),
 }

@@ -20,7 +20,7 @@ import importlib.machinery, sys
 class Hiding(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name.split(".")[0] in HIDDEN:
+        if name in HIDDEN:
             path = [entry for entry in sys.path if entry.endswith("benchmarks/bare")]
         return super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hiding

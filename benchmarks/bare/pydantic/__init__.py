@@ -7,9 +7,38 @@ is missing, and writes that into its result. Nothing else uses it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-JsonValue = Any
+from pydantic import dataclasses as dataclasses
+
+T = TypeVar("T")
+
+JsonValue = PositiveInt = ValidationInfo = Any
+
+
+class SerializeAsAny:
+    """The type alone."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return item
+
+
+class TypeAdapter(Generic[T]):
+    """Passes values as they are."""
+
+    def __init__(self, kind: Any, **options: Any) -> None:
+        self.kind = kind
+
+    def validate_python(self, value: Any, **options: Any) -> Any:
+        """The value."""
+        return value
+
+
+class _Factory:
+    """A default that is made when it is needed."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
 
 
 class ValidationError(ValueError):
@@ -24,7 +53,13 @@ class BaseModel:
         unknown = [name for name in values if name not in known]
         if unknown:
             raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}")
-        self.__dict__.update(values)
+        made = {name: vars(cls)[name] for cls in type(self).__mro__[::-1] for name in vars(cls)}
+        self.__dict__ |= {name: each.make() for name, each in made.items() if isinstance(each, _Factory)} | values
+
+    @classmethod
+    def model_validate(cls, values: dict[str, Any], **options: Any) -> Any:
+        """An object with these values."""
+        return cls(**values)
 
 
 def ConfigDict(**settings: Any) -> dict[str, Any]:
@@ -34,7 +69,7 @@ def ConfigDict(**settings: Any) -> dict[str, Any]:
 
 def Field(default: Any = None, **constraints: Any) -> Any:
     """The default alone."""
-    return default
+    return _Factory(constraints["default_factory"]) if "default_factory" in constraints else default
 
 
 def Tag(name: str) -> str:
