@@ -19,7 +19,7 @@ from sacglam.models.agent_model import AgentModel
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
-from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.directory import RunDirectory, Trusted, write_files
 from sacglam.runs.summary import MODEL_CARD, model_card
 from sacglam.runtime.devices import in_one_process, on_this_machine
 from sacglam.scoring.packed import PackedScorer
@@ -122,7 +122,7 @@ class Agent:
 
 
 @memory_explained()
-def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
+def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = False) -> Agent:
     """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
     A `trusted` run may name code of its own (docs/guides/security.md).

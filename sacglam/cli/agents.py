@@ -117,7 +117,9 @@ def play(
 
 
 def export(
-    run: RunArgument, folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")]
+    run: RunArgument,
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")],
+    trust: TrustOption = False,
 ) -> None:
     """Export an agent: a peft adapter with a model card, and the critic as safetensors.
 
@@ -127,6 +129,6 @@ def export(
     """
     from sacglam.agent import load_agent
 
-    agent = load_agent(run, "cpu", trusted=True)  # safe: export creates no environment
+    agent = load_agent(run, "cpu", trust or "environment")  # which export does not create
     agent.export(folder)
     print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from sacglam import config as configuration
-from sacglam.cli.display import JsonOption, RichDisplay, console, errors, print_plain
+from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
 
 
 def envs(
@@ -100,6 +100,7 @@ def aim_import(
     repo: Annotated[
         Path | None, typer.Option(help="Folder of the Aim repository (default: the run's tracking.repo).")
     ] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Import runs into Aim: metrics, success by goal type, sample episodes, curves and settings.
 
@@ -116,7 +117,7 @@ def aim_import(
 
     with RichDisplay(errors) as display:
         for each in runs:
-            run = RunDirectory.open(each, trusted=True)
+            run = RunDirectory.open(each, trust or "environment")
             folder = (repo or repo_of(run, run.config().tracking)).resolve()
             display.stage(f"importing {each}", len(run.metrics()))
             run_hash = fill(run, folder, advance=display.advance)

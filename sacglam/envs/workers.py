@@ -50,7 +50,7 @@ class _Worker:
                 env=children.environment(OMP_NUM_THREADS="1"),
             )
         self._name = name
-        self.dropped: list[int] = []  # copies that nothing refers to any more: it is told with the next calls
+        self.dropped: list[int] = []  # copies without references, reported with the next call
         self.send(name, options)
 
     def send(self, *values: Any) -> None:

@@ -138,7 +138,7 @@ class ReplayBuffer:
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float) -> ReplayGraph:
-        """The graph of the episodes in the buffer, made anew after each that was added."""
+        """The graph of the episodes in the buffer, rebuilt once another is added."""
         if self._graph is None:
             self._graph = ReplayGraph(self.episodes(), gamma)
         return self._graph

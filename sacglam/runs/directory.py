@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sacglam import config as configuration
 from sacglam import files
@@ -49,10 +49,14 @@ def locked_folder(root: Path, busy: str) -> Iterator[int]:
         yield held.fileno()
 
 
+Trusted = bool | Literal["environment"]
+"""Whether a folder may name code; `environment`: only an environment's, for readers that make none."""
+
+
 class RunDirectory:
     """`config.yaml`, the `.jsonl` logs, `summary.json`, `checkpoints/`, `adapter/` and `curves.png` under one root."""
 
-    def __init__(self, root: Path, trusted: bool = True) -> None:
+    def __init__(self, root: Path, trusted: Trusted = True) -> None:
         """Touches nothing; see `vacant` and `open`."""
         self.root = root
         self._trusted = trusted
@@ -86,7 +90,7 @@ class RunDirectory:
         return run
 
     @classmethod
-    def open(cls, root: Path, trusted: bool = False) -> RunDirectory:
+    def open(cls, root: Path, trusted: Trusted = False) -> RunDirectory:
         """An existing run, possibly someone else's: unless `trusted`, `config` refuses runs that name foreign code.
 
         Raises:
@@ -138,7 +142,7 @@ class RunDirectory:
             ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
         """
         try:
-            config = configuration.parse_complete(self._config_text().decode(), self._trusted)
+            config = configuration.parse_complete(self._config_text().decode(), self._trusted is True)
         except UntrustedError as error:
             raise UntrustedError(f"{self.config_file}: {error}") from None
         except (ConfigError, OSError, UnicodeDecodeError) as error:

@@ -72,7 +72,7 @@ class EngineHandoff(Handoff):
             if not mean <= self.tolerance:
                 raise ParityError(
                     f"engine {index} and the learner differ by {mean:.2g} in total variation (mean over {len(gaps)} "
-                    f"states) at adapter version {self.engines.version}, beyond the tolerance {self.tolerance:.2g} "
+                    f"states) at adapter version {self.engines.version}, beyond the tolerance {self.tolerance:.2g}"
                     ". The state where they differ most:\n" + _table(self.queries[worst], learner[worst], engine[worst])
                 )
             largest = max(largest, mean)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from docs.examples.awac import AwacConfig, awac_loss
 from sacglam import config as configuration
 from sacglam.agent import load_agent
+from sacglam.cli import app
 from sacglam.errors import ConfigError, UntrustedError
 from sacglam.training import resume, train
 
@@ -74,8 +76,12 @@ def test_a_run_of_others_that_names_it_is_not_trusted(tmp_path: Path) -> None:
     train(configuration.load(None, TINY), tmp_path / "run")
     with pytest.raises(UntrustedError, match=r"names 'docs.examples.awac:AwacConfig'.*pass --trust"):
         resume(tmp_path / "run")
-    with pytest.raises(UntrustedError, match="--trust"):
-        load_agent(tmp_path / "run")
+    for trusted in (False, "environment"):
+        with pytest.raises(UntrustedError, match="--trust"):
+            load_agent(tmp_path / "run", trusted=trusted)  # type: ignore[arg-type]
+    for command in (["export", "DIR/run", "DIR/out"], ["aim-import", "DIR/run"]):
+        done = CliRunner().invoke(app, [word.replace("DIR", str(tmp_path)) for word in command])
+        assert isinstance(done.exception, UntrustedError), done.output
 
 
 @pytest.mark.parametrize(

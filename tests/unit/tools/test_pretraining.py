@@ -226,7 +226,7 @@ def test_the_rate_of_a_worlds_model_rises_stays_and_falls() -> None:
 
 
 class Said(Display):
-    """What a display was told."""
+    """What a display was given."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
