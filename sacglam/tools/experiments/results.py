@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from sacglam import files
 from sacglam.config import Config
 from sacglam.errors import RunDirectoryError
+from sacglam.runs.directory import RunDirectory
 from sacglam.tools.experiments.plan import Run
 
 OVERALL = "overall"
@@ -126,7 +127,10 @@ def check_same(runs: Sequence[Run]) -> None:
     """
     conflicts: dict[str, list[str]] = {}
     for run in runs:
-        if run.begun and (found := differences(run.directory.config(), run.config)):
+        now = run.config
+        own = ":" in now.algo.type or ":" in now.replay.hindsight.type  # else a folder may not name such code
+        there = RunDirectory(run.directory.root, own or "environment")
+        if run.begun and (found := differences(there.config(), now)):
             conflicts.setdefault("\n  ".join(found), []).append(str(run.directory.root))
     if conflicts:
         listed = [f"{', '.join(folders)}:\n  {lines}" for lines, folders in conflicts.items()]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from sacglam import config as configuration
-from sacglam.errors import RunDirectoryError
+from sacglam.errors import RunDirectoryError, UntrustedError
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.results import check_same, differences, note_session, progress, read
 from tests.unit.tools.experiments.conftest import Finish
@@ -75,3 +76,15 @@ def test_sessions_add_up(tmp_path: Path, finish: Finish) -> None:
     found = read(one)
     assert found is not None
     assert found.sessions == [{"jobs": 1}, {"jobs": 2}]
+
+
+def test_a_run_whose_folder_names_an_algorithm_is_refused_before_that_is_imported(
+    tmp_path: Path, finish: Finish
+) -> None:
+    planted = run(tmp_path)
+    finish(planted, [0.5])
+    file = planted.directory.config_file
+    file.write_text(file.read_text().replace("type: sac", "type: antigravity:Config", 1))
+    with pytest.raises(UntrustedError, match="antigravity:Config"):
+        check_same([planted])
+    assert "antigravity" not in sys.modules
