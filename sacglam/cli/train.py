@@ -149,9 +149,9 @@ def profile(
     folder = out or directory.fresh(found[0].config.seed, Path("profiles"))
     directory.check_empty(folder)
     with RichDisplay(errors) as display:
-        measured = [measure(source, intervals, seconds, display) for source in found]
-    profiles, timelines = [profile for profile, _ in measured], [timeline for _, timeline in measured]
-    report.write(folder, profiles, timelines)
+        measured = {source.label: measure(source, intervals, seconds, display) for source in found}
+    profiles = [profile for profile, _ in measured.values()]
+    report.write(folder, profiles, {label: events for label, (_, events) in measured.items()})
     if as_json:
         print(json.dumps([profile.to_json() for profile in profiles]))
         return

@@ -132,7 +132,7 @@ def test_the_table_says_what_is_shown(tmp_path: Path) -> None:
     words = [word for override in (*TINY, "algo.td_lambda=null") for word in ("--set", override)]
     done = call(sacglam("profile", *words, seconds="0.5", out=str(tmp_path / "out")))
     assert done.returncode == 0, done.stderr
-    for word in ("ms/step", "ms/update", "environment", "batch making", "tokens a second", "5 F", "ui.perfetto.dev"):
+    for word in ("ms/step", "ms/update", "environment", "batch making", "tokens per second", "5 F", "ui.perfetto.dev"):
         assert word in done.stdout
     assert "measuring" in done.stderr
 

@@ -1,7 +1,6 @@
-"""What goes through the language model: tokens of every pass, FLOP by torch's counter, and the floor beneath a step."""
+"""What passes through the language model: tokens, FLOP by torch's counter, and the floor of an environment step."""
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -22,11 +22,11 @@ from sacglam.models.layers import last_mlp_of, only_at
 from sacglam.models.loading import load_shape
 from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
 from sacglam.models.packing import Packed, PackedCausal, PackedSeq2Seq
-from sacglam.tools.profile.phases import Recorder, ordered, synchronise
+from sacglam.tools.profile.phases import Recorder, ordered
 from sacglam.tools.profile.result import Floor, Work
 
-_ROWS, _REPEATS = 4096, 5
-_LEAST_SECONDS = 0.02  # of one timing, so that neither the timer nor waiting for a device weighs
+_ROWS = 4096
+_TIMED_S = 0.1  # for each shape
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Pass:
     phase: str
     states: int
     prompt: int
-    actions: int  # those of a decoder include each action's start token
+    actions: int  # with an encoder-decoder, each action's start token included
     scored: int  # rows that the output layer sees
     computed: int  # positions, padding included
     flop_before: int
@@ -48,10 +48,10 @@ class Pass:
 
 
 class PassCounter:
-    """Lists the passes of a language model, and counts FLOP where the caller enters `flop`, which may be once."""
+    """Lists the passes of a language model, and counts FLOP inside `flop`, a context to enter at most once."""
 
     def __init__(self, lm: PackedLM, recorder: Recorder, model: ModelConfig) -> None:
-        """Wraps `lm.forward` for good; `recorder` knows the phase of each pass."""
+        """Wrap `lm.forward` permanently; `recorder` knows the phase of each pass."""
         self.passes: list[Pass] = []
         self.flop = FlopCounterMode(display=False, custom_mapping=_more_kernels(model))
         self._recorder = recorder
@@ -83,9 +83,9 @@ class PassCounter:
         )
 
     def work(self, start: int, end: int) -> dict[str, Work]:
-        """By phase what passes `start` to `end` (exclusive) did, at the FLOP per position of the passes counted.
+        """The work by phase of passes `start` to `end` (exclusive), at the FLOP per position of the counted passes.
 
-        All between one pass and the next belongs to the first: its backward pass, and the critic's heads.
+        Everything between one pass and the next belongs to the first: its backward pass, and the critic's heads.
         """
         flop, positions = Counter[str](), Counter[str]()
         for this, following in pairwise(self.passes):
@@ -103,12 +103,12 @@ class PassCounter:
 
 
 def _once(packed: Packed, number_B: torch.Tensor) -> int:
-    """The sum over states, of which those that share a row count once."""
+    """The sum over states; those that share a row count once."""
     return sum(dict(zip(packed.prompt_row_B.tolist(), number_B.tolist(), strict=True)).values())
 
 
 def _more_kernels(model: ModelConfig) -> dict[Any, Callable[..., int]]:
-    """Formulas for kernels that torch's counter does not know; they are given shapes in place of tensors."""
+    """Formulas for kernels that torch's counter does not know; they get shapes instead of tensors."""
     aten = torch.ops.aten
     found: dict[Any, Callable[..., int]] = {
         aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),  # type: ignore[no-untyped-call]
@@ -122,7 +122,7 @@ def _more_kernels(model: ModelConfig) -> dict[Any, Callable[..., int]]:
 
 
 def floor_of(config: Config, passes: Iterable[Pass]) -> Floor:
-    """What a step cannot do without, for the states that the rollout scored, at the pace of this machine."""
+    """The floor of an environment step, for the states that the rollout scored, at the pace of this machine."""
     scored = [each for each in passes if each.phase == "scoring"]
     states = sum(each.states for each in scored)
     base, interval = weightless(load_shape(config.model)), config.algo.update_interval
@@ -139,7 +139,7 @@ def floor_of(config: Config, passes: Iterable[Pass]) -> Floor:
 
 
 def weightless(shape: PreTrainedConfig) -> PreTrainedModel:
-    """A base model of fake tensors: passes through it cost no time and no memory, but count FLOP as any other."""
+    """A base model of fake tensors: its passes take neither time nor memory, but their FLOP are counted."""
     with FakeTensorMode():
         model: PreTrainedModel = architecture_of(shape).auto.from_config(shape, attn_implementation="eager")
     return model.requires_grad_(False)
@@ -148,7 +148,7 @@ def weightless(shape: PreTrainedConfig) -> PreTrainedModel:
 def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) -> float:
     """FLOP of one forward pass of a `weightless` model at a state of so many positions, `scored` of them scored.
 
-    A decoder's last MLP runs at the prompt's last position and at the actions' alone, as in `PackedLM`.
+    As in `PackedLM`, a decoder-only model's last MLP runs only from the prompt's last position on.
     """
     output: Tensor = output_layer_of(base).weight
     assert isinstance(output, FakeTensor)
@@ -164,7 +164,7 @@ def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) 
 
 
 def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, ...]]:
-    """How often each shape of a matrix occurs in the layers, an encoder's included; no embeddings."""
+    """How often each shape of a matrix occurs in the layers, an encoder's included; embeddings are left out."""
     output = output_layer_of(base)
     return Counter(
         tuple(parameter.shape)
@@ -175,26 +175,16 @@ def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, ...]]:
     )
 
 
-@torch.no_grad()
 def matmul_rate(matrices: Mapping[tuple[int, ...], int], dtype: torch.dtype, device: str) -> float:
     """FLOP per second of (4096, k) x (k, n) products, over matrices of shape (n, k), each as often as it occurs.
 
-    Of each shape the fastest of five timings counts: other programs of the machine can only slow one down.
+    The fastest timing of each shape counts, since other programs on the machine can only slow one down.
     """
     flop, seconds = 0, 0.0
     for (outputs, inputs), count in matrices.items():
         x, weight = (torch.ones(n, inputs, dtype=dtype, device=device) for n in (_ROWS, outputs))
-        _product_seconds(x, weight, 1)  # the first one starts libraries up
-        times = math.ceil(_LEAST_SECONDS / _product_seconds(x, weight, 1))
-        seconds += count * min(_product_seconds(x, weight, times) for _ in range(_REPEATS)) / times
+        tensors = {"x": x, "weight": weight}
+        timer = Timer("x @ weight.T", globals=tensors, num_threads=torch.get_num_threads())
+        seconds += count * min(timer.blocked_autorange(min_run_time=_TIMED_S).times)
         flop += count * 2 * _ROWS * inputs * outputs
     return flop / seconds
-
-
-def _product_seconds(x: torch.Tensor, weight: torch.Tensor, times: int) -> float:
-    synchronise(str(x.device))
-    start = time.perf_counter()
-    for _ in range(times):
-        torch.mm(x, weight.T)
-    synchronise(str(x.device))
-    return time.perf_counter() - start

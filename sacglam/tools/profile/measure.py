@@ -1,10 +1,9 @@
-"""One profile: a run's own loop for some intervals, with the clock recorded and the model's passes counted."""
+"""One profile: a run's own loop for some intervals, with its clock recorded and the model's passes counted."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from sacglam import config as configuration
@@ -18,7 +17,7 @@ from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.tools.profile.counting import PassCounter, floor_of
-from sacglam.tools.profile.phases import OTHER, Interval, Recorder, Timeline, ordered
+from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event
 from sacglam.tools.profile.result import Profile
 
 _WARM_UP = 2  # intervals with updates: the first ones allocate memory and meet shapes for the first time
@@ -34,7 +33,7 @@ class Source:
 
 
 def sources_of(paths: Sequence[Path], overrides: Sequence[str], trusted: bool = False) -> list[Source]:
-    """Configurations (files) and runs (folders), each with a label of its own.
+    """Configurations (files) and runs (folders), each with its own label.
 
     Raises:
         SacglamError: no configuration or run there, or an override that does not fit it.
@@ -50,21 +49,10 @@ def sources_of(paths: Sequence[Path], overrides: Sequence[str], trusted: bool = 
     return found
 
 
-@dataclass(frozen=True)
-class Mark:
-    """The counters between two intervals; `cpu` are the seconds that the processor gave to this process."""
-
-    time: float
-    cpu: float
-    seconds: Mapping[str, float]
-    updates: int
-    passes: int
-
-
-def measure(source: Source, intervals: int, seconds: float | None, display: Display) -> tuple[Profile, Timeline]:
+def measure(source: Source, intervals: int, seconds: float | None, display: Display) -> tuple[Profile, list[Event]]:
     """Run the loop of `source` and report where the time of some intervals went: so many, or `seconds` of them.
 
-    Writes nothing.
+    Returns the profile and the trace of all intervals, the warm-up included. Writes nothing.
 
     Raises:
         ProfileError: it was interrupted.
@@ -84,93 +72,106 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
                 folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()
-            meter.run(loop, intervals, seconds)
+            meter.run(loop.intervals(), intervals, seconds)
         except Stopped as error:
             raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written") from error
-        return meter.profile(), meter.timeline()
+        return meter.profile(), meter.recorder.events
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The counters between two intervals; `cpu` is in seconds of this process."""
+
+    time: float
+    cpu: float
+    seconds: Mapping[str, float]
+    updates: int
+    passes: int
 
 
 class _Meter:
-    """Marks the intervals of a loop; the `first` of them warm up."""
+    """Runs the intervals of a loop and reads its counters before and after the measured ones."""
 
     def __init__(self, label: str, config: Config, parts: Parts, display: Display, stop: StopSignal) -> None:
+        self.recorder = Recorder(config.device)
         self._label = label
         self._config = config
         self._parts = parts
         self._display = display
         self._stop = stop
-        self._recorder = Recorder(config.device)
-        self._passes = PassCounter(parts.model.lm, self._recorder, config.model) if parts.model else None
-        self._marks: list[Mark] = []
-        self._first = 0
+        self._counter = PassCounter(parts.model.lm, self.recorder, config.model) if parts.model else None
+        self._intervals = self._left_out = 0
+        self._start = self._last = self._mark()
         self._rank_seconds: dict[str, float] = {}
 
-    def run(self, loop: Loop, intervals: int, seconds: float | None) -> None:
-        """Warm up, with FLOP counted until the first updates; then measure undisturbed intervals."""
-        learners, turns = self._parts.learners, loop.intervals()
-        self._display.stage(f"{self._label}: filling the replay, warming up", _WARM_UP)
-        self._parts.clock.watch(self._recorder)
-        self._marks.append(self._mark())
-        with self._passes.flop if self._passes else nullcontext():
+    def run(self, turns: Iterator[None], intervals: int, seconds: float | None) -> None:
+        """Warm up, counting FLOP until the first updates; then measure undisturbed intervals."""
+        learners, clock = self._parts.learners, self._parts.clock
+        self._display.stage(f"{self._label}: filling the replay buffer, warming up", _WARM_UP)
+        clock.watch(self.recorder)
+        self._last = self._mark()
+        with self._counter.flop if self._counter else nullcontext():
             self._until_updates(turns)
         self._display.advance(1)
-        # Asking ranks waits for their pending updates (runtime.lag), so not where the measured intervals begin.
+        # Asking ranks waits for their pending updates (runtime.lag), so not right before the measured intervals.
         updates, before = learners.begun, self._seconds_of_ranks()
         self._until_updates(turns)
         self._display.advance(_WARM_UP)
-        total = seconds or intervals
-        self._display.stage(f"{self._label}: measuring", max(1, round(total)))
-        self._first = len(self._marks) - 1
-        self._marks[-1] = self._mark()
-        progress = 0.0  # in the unit of `total`
-        while progress < total:
-            self._interval(turns)
-            progress = self._measured()[1 if seconds else 0]
-            self._display.advance(int(progress))
+        self._display.stage(f"{self._label}: measuring", max(1, round(seconds or intervals)))
+        self._left_out, self._start = self._intervals, self._mark()
+        self._last = self._start
+        done = 0.0
+        while done < (seconds or intervals):
+            self._interval(turns, "interval")
+            done = self._last.time - self._start.time if seconds else self._intervals - self._left_out
+            self._display.advance(int(done))
         spent = _difference(before, self._seconds_of_ranks())
         self._rank_seconds = {name: each / (learners.begun - updates) for name, each in spent.items()}
 
     def _until_updates(self, turns: Iterator[None]) -> None:
-        updates = self._marks[-1].updates
-        while self._marks[-1].updates == updates:
-            self._interval(turns)
+        updates = self._last.updates
+        while self._last.updates == updates:
+            self._interval(turns, "warm-up")
 
-    def _interval(self, turns: Iterator[None]) -> None:
+    def _interval(self, turns: Iterator[None], kind: str) -> None:
         self._stop.check()
         next(turns)
-        self._marks.append(self._mark())
+        start, end = self._last, self._mark()
+        self._last, self._intervals = end, self._intervals + 1
+        seconds = end.time - start.time
+        event = slice_event(f"{kind} {self._intervals}", "interval", start.time, seconds)
+        self.recorder.events.append({**event, "args": {"updates": end.updates - start.updates}})
+        if self._counter:
+            tokens = sum(each.tokens for each in self._counter.passes[start.passes : end.passes])
+            curve = {"ph": "C", "name": "tokens per second", "ts": event["ts"]}
+            self.recorder.events.append({**curve, "args": {"tokens per second": tokens / seconds}})
 
-    def _mark(self) -> Mark:
-        passes = len(self._passes.passes) if self._passes else 0
-        parts = self._parts
-        return Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, parts.learners.updates, passes)
+    def _mark(self) -> _Mark:
+        passes, parts = len(self._counter.passes) if self._counter else 0, self._parts
+        return _Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, parts.learners.updates, passes)
 
     def _seconds_of_ranks(self) -> dict[str, float]:
-        """By the first rank's clock; nothing where the loop's own clock times the updates."""
+        """Seconds by phase on the first rank's clock; empty if the loop's own clock times the updates."""
         return self._parts.learners.seconds() if self._config.learners.count else {}
 
-    def _measured(self) -> tuple[int, float]:
-        """Intervals and seconds."""
-        return len(self._marks) - 1 - self._first, self._marks[-1].time - self._marks[self._first].time
-
     def profile(self) -> Profile:
-        """The measured intervals in figures; times matrix products for the floor."""
-        config, start, end = self._config, self._marks[self._first], self._marks[-1]
-        intervals, wall = self._measured()
+        """The figures of the measured intervals. Times matrix products, for the floor."""
+        config, start, end = self._config, self._start, self._last
+        intervals, wall = self._intervals - self._left_out, end.time - start.time
         seconds = _difference(start.seconds, end.seconds)
         seconds[OTHER] = wall - sum(seconds.values())
         work, floor = {}, None
-        if self._passes:
+        if self._counter:
             self._display.stage(f"{self._label}: measuring matrix products", 1)
-            work = self._passes.work(start.passes, end.passes)
-            floor = floor_of(config, self._passes.passes[start.passes : end.passes])
+            work = self._counter.work(start.passes, end.passes)
+            floor = floor_of(config, self._counter.passes[start.passes : end.passes])
             self._display.advance(1)
         return Profile(
             label=self._label,
             algorithm=config.algo.type,
             device=config.device,
             threads=config.threads,
-            warm_up_intervals=self._first,
+            warm_up_intervals=self._left_out,
             intervals=intervals,
             env_steps=intervals * config.algo.update_interval,
             updates=end.updates - start.updates,
@@ -181,18 +182,6 @@ class _Meter:
             work=work,
             floor=floor,
         )
-
-    def timeline(self) -> Timeline:
-        """All intervals, and the phases in them."""
-        intervals = []
-        for number, (start, end) in enumerate(pairwise(self._marks), start=1):
-            figures: dict[str, float] = {"updates": end.updates - start.updates}
-            if self._passes:
-                tokens = sum(each.tokens for each in self._passes.passes[start.passes : end.passes])
-                figures["tokens per second"] = tokens / (end.time - start.time)
-            kind = "interval" if number > self._first else "warm-up"
-            intervals.append(Interval(f"{kind} {number}", start.time, end.time - start.time, figures))
-        return Timeline(self._label, intervals, self._recorder.spans)
 
 
 def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

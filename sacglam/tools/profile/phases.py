@@ -1,64 +1,52 @@
-"""The phases of the clock: recorded as spans of time, shown under the names people use, and as `trace.json`."""
+"""The phases of the clock: recorded as events of a trace, and shown under the names people use."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 from typing_extensions import override
 
 from sacglam.clock import Watcher
 
 OTHER = "other"
 """The rest of the wall time: what the loop does between phases."""
+Event = dict[str, Any]
+"""An event of the Trace Event Format, with times in microseconds."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """A stretch of time; `start` is a value of `time.perf_counter`, in seconds as is the length."""
-
-    name: str
-    start: float
-    seconds: float
+def slice_event(name: str, category: str, start: float, seconds: float) -> Event:
+    """A stretch of time, from `start` of `time.perf_counter` on."""
+    return {"ph": "X", "name": name, "cat": category, "ts": 1e6 * start, "dur": 1e6 * seconds}
 
 
 class Recorder(Watcher):
     """Keeps every phase of a `PhaseClock`, and waits for the device, so that a phase takes as long as its kernels."""
 
     def __init__(self, device: str) -> None:
-        """`device` as in `Config.device`, resolved."""
-        self.spans: list[Span] = []
+        """`device` is the resolved `Config.device`."""
+        self.events: list[Event] = []
         self.phase = ""
         self._device = device
 
     @override
     def boundary(self, phase: str) -> None:
-        synchronise(self._device)
+        if self._device.startswith("cuda"):
+            torch.cuda.synchronize(self._device)
         self.phase = phase
 
     @override
     def span(self, phase: str, start: float, seconds: float) -> None:
-        self.spans.append(Span(phase, start, seconds))
+        self.events.append(slice_event(look(phase).title, "phase", start, seconds))
 
 
-def synchronise(device: str) -> None:
-    """Wait until `device` has finished; a CPU always has."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a phase is shown."""
+class Look(NamedTuple):
+    """How a phase is shown; the colour is "#rrggbb"."""
 
     title: str
-    colour: str  # "#rrggbb"
-
-    @property
-    def dark(self) -> bool:
-        """Whether figures on it should be white."""
-        red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
-        return 0.299 * red + 0.587 * green + 0.114 * blue < 128
+    colour: str
 
 
 PHASES: Mapping[str, Look] = {
@@ -81,59 +69,24 @@ _UNKNOWN_COLOURS = ("#d6616b", "#ce6dbd", "#8c6d31", "#17becf")
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """`names` in the order of the loop; phases that this table does not know come before the rest, by name."""
+    """`names` in the order of the loop; phases missing from `PHASES` are sorted by name and precede the rest."""
     order = {name: place for place, name in enumerate(PHASES)}
     return sorted(set(names), key=lambda name: (order.get(name, order[OTHER] - 0.5), name))
 
 
 def look(name: str) -> Look:
-    """How `name` is shown; a phase that the table does not know goes by its own name."""
+    """How a phase is shown; one missing from `PHASES` goes by its own name."""
     return PHASES.get(name) or Look(name, _UNKNOWN_COLOURS[sum(map(ord, name)) % len(_UNKNOWN_COLOURS)])
 
 
-@dataclass(frozen=True)
-class Interval:
-    """One turn of the loop; `figures` are shown with it, and those per second as a curve."""
-
-    name: str
-    start: float
-    seconds: float
-    figures: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """All intervals of a profile, warm-up included, and the phases in them."""
-
-    label: str
-    intervals: Sequence[Interval]
-    spans: Sequence[Span]
-
-
-def trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
-    """All timelines in the Trace Event Format, which Perfetto opens: a process each, from 0, times in microseconds."""
-    events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
-    return {"displayTimeUnit": "ms", "traceEvents": events}
-
-
-def _events(pid: int, timeline: Timeline) -> list[dict[str, Any]]:
-    origin = timeline.intervals[0].start
-    where = {"pid": pid, "tid": 1}
-
-    def slice_(name: str, category: str, start: float, seconds: float) -> dict[str, Any]:
-        return {"ph": "X", "name": name, "cat": category, "ts": 1e6 * (start - origin), "dur": 1e6 * seconds, **where}
-
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "args": {"name": timeline.label}, **where},
-        {"ph": "M", "name": "process_sort_index", "args": {"sort_index": pid}, **where},
-        {"ph": "M", "name": "thread_name", "args": {"name": "training loop"}, **where},
-    ]
-    for interval in timeline.intervals:
-        turn = slice_(interval.name, "interval", interval.start, interval.seconds)
-        events.append({**turn, "args": dict(interval.figures)})
-        events += [
-            {"ph": "C", "name": name, "ts": turn["ts"], "args": {name: value}, **where}
-            for name, value in interval.figures.items()
-            if name.endswith("per second")
-        ]
-    return events + [slice_(look(span.name).title, "phase", span.start, span.seconds) for span in timeline.spans]
+def phase_table(title: str, columns: Sequence[tuple[str, Mapping[str, float], Callable[[float], str]]]) -> Table:
+    """A row for each phase and one for all; a column is its header, seconds by phase, and how to print them."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("phase", no_wrap=True, vertical="bottom")
+    for header, _, _ in columns:
+        table.add_column(header, justify="right", no_wrap=True)
+    for name in ordered(name for _, seconds, _ in columns for name in seconds):
+        table.add_row(escape(look(name).title), *(show(seconds.get(name, 0.0)) for _, seconds, show in columns))
+    table.add_section()
+    table.add_row("[bold]all", *(show(sum(seconds.values())) for _, seconds, show in columns))
+    return table

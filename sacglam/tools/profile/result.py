@@ -1,4 +1,4 @@
-"""What a profile found: plain numbers, for the table, the chart and `profile.json`."""
+"""The result of a profile: plain numbers for the table, the chart and `profile.json`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,24 +7,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Work:
-    """What went through the language model in the measured intervals."""
+    """What passed through the language model in the measured intervals."""
 
     tokens: int
-    tokens_computed: int  # with padding
+    tokens_computed: int  # padding included
     flop: int  # as computed, so with padding; see docs/guides/profiling.md
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The matrix products that an environment step cannot do without, at the pace of this machine."""
+    """The matrix products that an environment step needs at least, at the pace of this machine."""
 
-    forwards: float  # F: scoring forwards that a step costs, its share of the updates included
-    state_flop: float  # of one scoring forward of the base model, at a state of mean length, without padding
-    matmul_rate: float  # FLOP per second of the model's matrices
+    forwards: float  # F: forward passes that a step costs, its share of the updates included
+    state_flop: float  # of one forward pass of the base model, at a state of mean length, without padding
+    matmul_rate: float  # FLOP per second of products with the model's matrices
 
     @property
     def seconds(self) -> float:
-        """Per environment step."""
+        """Seconds per environment step."""
         return self.forwards * self.state_flop / self.matmul_rate
 
 
@@ -36,30 +36,30 @@ class Profile:
     algorithm: str
     device: str
     threads: int
-    warm_up_intervals: int  # left out, those that fill the replay among them
+    warm_up_intervals: int  # left out; those that fill the replay buffer are among them
     intervals: int
     env_steps: int
     updates: int
     wall_seconds: float
-    cpu_seconds: float  # of all threads of this process: on a machine that is shared, below the threads' wall time
-    seconds: Mapping[str, float]  # by phase of the loop, in its order; they add up to `wall_seconds`
+    cpu_seconds: float  # of all threads of this process; less than their wall time if the machine is shared
+    seconds: Mapping[str, float]  # by phase, in the order of the loop; they add up to `wall_seconds`
     rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
-    work: Mapping[str, Work]  # by phase; empty where the model is in other processes
-    floor: Floor | None  # None where the model is in other processes
+    work: Mapping[str, Work]  # by phase; empty if the model is in other processes
+    floor: Floor | None  # None if the model is in other processes
 
     def total(self) -> Work | None:
-        """All that went through the model."""
+        """The work of all phases."""
         if not self.work:
             return None
         parts = self.work.values()
         return Work(sum(w.tokens for w in parts), sum(w.tokens_computed for w in parts), sum(w.flop for w in parts))
 
     def floor_share(self) -> float | None:
-        """The floor's part of the time that a step took; 1 would be a machine that does nothing but multiply."""
+        """The floor's share of the time taken: 1 for a machine that does nothing but multiply."""
         return self.floor.seconds * self.env_steps / self.wall_seconds if self.floor else None
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, with the rates that follow from it."""
+        """All fields, and the rates that follow from them."""
         total = self.total()
         rates = {
             "env_steps_per_second": self.env_steps / self.wall_seconds,

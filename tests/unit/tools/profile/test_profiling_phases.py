@@ -1,13 +1,16 @@
-"""Order and looks of phases, those that the table does not know among them."""
+"""Order and looks of phases, known and unknown."""
 
 from __future__ import annotations
 
+import io
 import re
 
-from sacglam.tools.profile.phases import PHASES, look, ordered
+from rich.console import Console
+
+from sacglam.tools.profile.phases import PHASES, look, ordered, phase_table
 
 
-def test_order_is_the_loops_with_unknown_ones_before_the_rest() -> None:
+def test_order_is_that_of_the_loop_and_unknown_phases_precede_the_rest() -> None:
     assert ordered(["other", "optimizer", "b", "a", "environment", "a"]) == [
         "environment",
         "optimizer",
@@ -22,9 +25,21 @@ def test_an_unknown_phase_goes_by_its_name() -> None:
     assert look("backward").title == "backward"
 
 
-def test_colours_differ_and_can_be_read() -> None:
+def test_colours_differ() -> None:
     colours = [found.colour for found in PHASES.values()]
     assert len(set(colours)) == len(colours)
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in [*colours, look("my_phase").colour])
-    assert look("backward").dark
-    assert not look("scoring").dark
+
+
+def test_a_table_has_a_row_for_each_phase_and_their_sum() -> None:
+    sac, ppo = {"forward": 3.0, "environment": 1.0}, {"environment": 2.0, "my_phase": 6.0}
+    table = phase_table("times", [("sac", sac, lambda s: f"{s:.1f} s"), ("ppo", ppo, lambda s: f"{s / 8:.0%}")])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert [row for row in rows if len(row) > 3] == [
+        ["environment", "1.0", "s", "25%"],
+        ["forward", "3.0", "s", "0%"],
+        ["my_phase", "0.0", "s", "75%"],
+        ["all", "4.0", "s", "100%"],
+    ]

@@ -9,19 +9,26 @@ from typing import Any
 
 import pytest
 
-from sacglam.tools.profile.phases import Interval, Span, Timeline, trace
+from sacglam.tools.profile.phases import slice_event
+from sacglam.tools.profile.report import trace
 
-TIMELINES = [
-    Timeline(
-        "sac",
-        [
-            Interval("warm-up 1", 50.0, 2.0, {"updates": 0, "tokens per second": 10.0}),
-            Interval("interval 2", 52.0, 1.5, {"updates": 4, "tokens per second": 20.0}),
-        ],
-        [Span("environment", 50.25, 0.5), Span("scoring", 50.75, 1.25), Span("forward", 52.0, 1.5)],
-    ),
-    Timeline("ppo", [Interval("interval 1", 90.0, 1.0, {"updates": 2})], [Span("own phase", 90.5, 0.25)]),
-]
+
+def curve(start: float, value: float) -> dict[str, Any]:
+    return {"ph": "C", "name": "tokens per second", "ts": 1e6 * start, "args": {"tokens per second": value}}
+
+
+EVENTS = {
+    "sac": [
+        slice_event("environment", "phase", 50.25, 0.5),
+        slice_event("scoring", "phase", 50.75, 1.25),
+        {**slice_event("warm-up 1", "interval", 50.0, 2.0), "args": {"updates": 0}},
+        curve(50.0, 10.0),
+        slice_event("forward", "phase", 52.0, 1.5),
+        slice_event("interval 2", "interval", 52.0, 1.5),
+        curve(52.0, 20.0),
+    ],
+    "ppo": [slice_event("own phase", "phase", 90.5, 0.25), slice_event("interval 1", "interval", 90.0, 1.0)],
+}
 
 
 def assert_well_formed(found: dict[str, Any]) -> None:
@@ -57,30 +64,32 @@ def assert_nested(slices: list[tuple[float, float]]) -> None:
     for start, end in sorted(slices, key=lambda s: (s[0], -s[1])):
         while open_until and open_until[-1] <= start + 1e-3:
             open_until.pop()
-        assert not open_until or end <= open_until[-1] + 1e-3, "a slice reaches beyond the one it began in"
+        assert not open_until or end <= open_until[-1] + 1e-3, "a slice ends after the one that contains it"
         open_until.append(end)
 
 
 def test_it_is_well_formed_json() -> None:
-    assert_well_formed(json.loads(json.dumps(trace(TIMELINES), allow_nan=False)))
+    assert_well_formed(json.loads(json.dumps(trace(EVENTS), allow_nan=False)))
 
 
 def test_phases_and_intervals_in_microseconds_from_the_loops_start() -> None:
-    events = trace(TIMELINES)["traceEvents"]
+    events = trace(EVENTS)["traceEvents"]
     slices = [(e["pid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert slices == [
-        (1, "warm-up 1", 0.0, 2e6),
-        (1, "interval 2", 2e6, 1.5e6),
         (1, "environment", 0.25e6, 0.5e6),
         (1, "scoring", 0.75e6, 1.25e6),
+        (1, "warm-up 1", 0.0, 2e6),
         (1, "forward", 2e6, 1.5e6),
-        (2, "interval 1", 0.0, 1e6),
+        (1, "interval 2", 2e6, 1.5e6),
         (2, "own phase", 0.5e6, 0.25e6),
+        (2, "interval 1", 0.0, 1e6),
     ]
 
 
 def test_processes_are_named_and_rates_are_curves() -> None:
-    events = trace(TIMELINES)["traceEvents"]
+    events = trace(EVENTS)["traceEvents"]
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["sac", "ppo"]
-    curve = [(e["ts"], e["args"]) for e in events if e["ph"] == "C"]
-    assert curve == [(0.0, {"tokens per second": 10.0}), (2e6, {"tokens per second": 20.0})]
+    assert [(e["ts"], e["args"]) for e in events if e["ph"] == "C"] == [
+        (0.0, {"tokens per second": 10.0}),
+        (2e6, {"tokens per second": 20.0}),
+    ]
