@@ -8,7 +8,7 @@ import numpy as np
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.checks import evaluation_goals
+from sacglam.envs.checks import CheckedEnv
 from sacglam.errors import ConfigError
 from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
@@ -46,7 +46,7 @@ def evaluate(
         ConfigError: the environment has no goals in this split.
     """
     env = make_env()
-    goals = evaluation_goals(env, split)
+    goals = env.tasks() if split == "train" and isinstance(env, CheckedEnv) else env.goals(split)
     if not goals:
         raise ConfigError(f"this environment has no {split} goals to evaluate on; take --goals train")
     starts = RandomStarts(goals, rng)

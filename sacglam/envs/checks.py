@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from sacglam.envs import watch
 from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.calls import Call
 from sacglam.envs.plain import Unmet, flag, length, number, shown, text, texts
-from sacglam.errors import EnvironmentContractError, SacglamError
+from sacglam.errors import EnvironmentContractError
 from sacglam.types import Observation, Step
 
 T = TypeVar("T")
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 """An episode that has neither terminated nor been truncated after this many steps counts as endless."""
 _ALL_TYPES = "overall"  # in success by goal type
-_MOST_TEXT, _MOST_TRACE = 1000, 4000  # characters shown of an observation and of a traceback
+_MAX_TEXT = 1000  # characters shown of an observation
 
 
 class CheckedEnv(TextEnv):
@@ -42,7 +39,9 @@ class CheckedEnv(TextEnv):
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
         self._goals: dict[Split, Sequence[str]] = {}
         self._achieved: set[str] = set()
-        missing = [method for method in ("goals", "goal_type", "reset", "step") if not callable(member(env, method))]
+        missing = [
+            method for method in ("goals", "goal_type", "reset", "step") if not callable(getattr(env, method, None))
+        ]
         if missing:
             raise EnvironmentContractError(
                 f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
@@ -97,8 +96,8 @@ class CheckedEnv(TextEnv):
             )
         if success and not terminated:
             raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
-        if self._steps + 1 >= MOST_STEPS and not (terminated or truncated):
-            raise Unmet(f"an end within {MOST_STEPS:,} steps; truncate episodes that take too long")
+        if self._steps + 1 >= MAX_STEPS and not (terminated or truncated):
+            raise Unmet(f"an end within {MAX_STEPS:,} steps; truncate episodes that take too long")
         return Step(observation, float(reward), achieved, terminated, truncated)
 
     @override
@@ -118,12 +117,8 @@ class CheckedEnv(TextEnv):
 
     def _lacks(self, method: str) -> bool:
         """Whether the environment lacks an optional method. The look-up itself may run the environment's code."""
-        try:
-            return member(self._env, method) is None
-        except (SacglamError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise raised(f"environment {self.name!r}, its attribute {method}", error) from error
+        with Call(lambda: f"environment {self.name!r}, its attribute {method}"):
+            return getattr(self._env, method, None) is None
 
     def _call(self, convert: Callable[[Any], T], method: str, *given: Any) -> T:
         """Call the environment and pass what it returns through `convert`.
@@ -131,24 +126,11 @@ class CheckedEnv(TextEnv):
         Raises:
             EnvironmentContractError: the call raised or exited, or `convert` rejected what it returned.
         """
-        process = os.getpid()
-        watch.begin(self._at, method, given)
-        try:
-            return convert(getattr(self._env, method)(*given))
-        except (SacglamError, KeyboardInterrupt):  # already meant for the user; Ctrl-C
-            raise
-        except Unmet as unmet:
-            raise self._broken(method, given, str(unmet)) from None
-        except BaseException as error:  # including SystemExit: an environment must not end the training
-            raise raised(self._at(method, given), error) from error
-        finally:
-            watch.end()
-            if os.getpid() != process:  # a child forked by the environment would train as well
-                print(
-                    f"{self._at(method, given)}: it forked, and the child returned; end it with os._exit",
-                    file=sys.stderr,
-                )
-                os._exit(1)
+        with Call(self._at, method, given):
+            try:
+                return convert(getattr(self._env, method)(*given))
+            except Unmet as unmet:
+                raise self._broken(method, given, str(unmet)) from None
 
     def _at(self, method: str, given: Sequence[Any]) -> str:
         """Describe the call: environment, method and point in the episode."""
@@ -163,26 +145,6 @@ class CheckedEnv(TextEnv):
         )
 
 
-def raised(where: str, error: BaseException) -> EnvironmentContractError:
-    """Wrap an exception raised by an environment at `where`, keeping the traceback of its own code."""
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next))
-    trace = trace.rstrip().encode(errors="backslashreplace").decode()
-    cut = "..." if len(trace) > _MOST_TRACE else ""
-    return EnvironmentContractError(f"{where}: it raised {type(error).__name__}\n{cut}{trace[-_MOST_TRACE:]}")
-
-
-def member(env: Any, name: str) -> Any:
-    """A method of an object that may lack it: a user's class need not follow the protocol."""
-    return getattr(env, name, None)
-
-
-def evaluation_goals(env: TextEnv, split: Split) -> Sequence[str]:
-    """The goals of `split` to evaluate on; for training goals, the environment's `tasks` if it defines them."""
-    tasks = member(env, "tasks") if split == "train" else None
-    goals: Sequence[str] = tasks() if tasks else env.goals(split)
-    return goals
-
-
 def check_actions(observation: Observation) -> None:
     """Reject an action list that cannot have a policy.
 
@@ -190,14 +152,16 @@ def check_actions(observation: Observation) -> None:
         EnvironmentContractError: the list is empty, an action has no text, or two are the same.
     """
     try:
-        texts(observation.actions, "the actions")
-        _check_actions(observation)
+        _observation(observation, "the caller")
     except Unmet as unmet:
         raise EnvironmentContractError(f"expected {unmet}") from None
 
 
-def _check_actions(observation: Observation) -> None:
-    actions, state = observation.actions, f"in the state:\n{observation.text[:_MOST_TEXT]}"
+def _observation(found: Any, method: str) -> Observation:
+    if not isinstance(found, Observation):
+        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
+    seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
+    state = f"in the state:\n{seen[:_MAX_TEXT]}"
     if not actions:
         raise Unmet(f"at least one action, got none, {state}")
     if not all(map(str.strip, actions)):
@@ -208,16 +172,9 @@ def _check_actions(observation: Observation) -> None:
             f"distinct actions, got {shown(repeated)} more than once, {state}\n"
             "Give each action its own text, or list it once."
         )
-
-
-def _observation(found: Any, method: str) -> Observation:
-    if not isinstance(found, Observation):
-        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
-    seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
-    plain = type(found) is Observation and seen is found.text and actions is found.actions
-    observation: Observation = found if plain else Observation(seen, actions)
-    _check_actions(observation)
-    return observation
+    if type(found) is Observation and seen is found.text and actions is found.actions:
+        return found
+    return Observation(seen, actions)
 
 
 def _goals(found: Any, split: Split) -> Sequence[str]:

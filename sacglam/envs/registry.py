@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, get_args
 
-from sacglam.envs import watch
 from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.checks import CheckedEnv, raised
-from sacglam.errors import ConfigError, SacglamError
+from sacglam.envs.calls import Call
+from sacglam.envs.checks import CheckedEnv
+from sacglam.errors import ConfigError
 from sacglam.plugins import find
 
 Factory = Callable[..., TextEnv]
@@ -61,20 +61,13 @@ def make(name: str, **options: Any) -> CheckedEnv:
             raise ConfigError(
                 f"environment {name!r} has no option {option!r};{hint} it accepts: {', '.join(known) or 'none'}"
             )
-    where = f"environment {name!r}, its constructor with the options {options}"
-    watch.begin(str, where)
-    try:
-        return CheckedEnv(factory(**options), name)
-    except (SacglamError, KeyboardInterrupt):
-        raise
-    except TypeError as error:  # a value of the wrong type, such as bits="x"
-        if name in _REGISTRY:
+    with Call(lambda: f"environment {name!r}, its constructor with the options {options}"):
+        try:
+            return CheckedEnv(factory(**options), name)
+        except TypeError as error:
+            if name not in _REGISTRY:  # perhaps a slip in the author's own code
+                raise
             raise ConfigError(f"environment {name!r} cannot be made with the options {options}: {error}") from error
-        raise ConfigError(str(raised(where, error))) from error  # or a slip in the author's own code
-    except BaseException as error:
-        raise raised(where, error) from error
-    finally:
-        watch.end()
 
 
 def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
@@ -116,12 +109,8 @@ def resolve(name: str, kind: str) -> Any:
         ConfigError: it cannot be imported, or belongs to a module other than the one named.
         EnvironmentContractError: its module raises something else, or exits.
     """
-    try:
+    with Call(lambda: f"{kind} {name!r}, its import"):
         return find(name, kind)
-    except (SacglamError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # what the module's own code raises
-        raise raised(f"{kind} {name!r}, its import", error) from error
 
 
 def _gymnasium(name: str, attribute: str) -> Any:
@@ -144,12 +133,12 @@ class Description:
 
 def describe() -> list[Description]:
     """The registered environments with their default options, in figures."""
-    return [_described(name, _find(name)()) for name in _REGISTRY]
-
-
-def _described(name: str, env: TextEnv) -> Description:
-    try:
-        train, heldout = (dict(Counter(map(env.goal_type, env.goals(split)))) for split in get_args(Split))
-    except ConfigError as error:
-        return Description(name, {}, {}, str(error))
-    return Description(name, train, heldout)
+    described = []
+    for name in _REGISTRY:
+        env = make(name)
+        try:
+            train, heldout = (dict(Counter(map(env.goal_type, env.goals(split)))) for split in get_args(Split))
+            described.append(Description(name, train, heldout))
+        except ConfigError as error:
+            described.append(Description(name, {}, {}, str(error)))
+    return described

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import log
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.checks import evaluation_goals, member
+from sacglam.envs.checks import CheckedEnv
 from sacglam.envs.plain import shown
 from sacglam.errors import EnvironmentContractError
 from sacglam.types import Decision, Episode, Observation, Step
@@ -20,7 +20,7 @@ from sacglam.types import Decision, Episode, Observation, Step
 _EPISODES, _STEPS = 8, 50
 _CONTEXT = 50  # characters shown before the first difference of two answers, and twice as many after it
 _NAMED = 3  # goals listed of those never achieved
-_REMEDIES = {
+_HARM = {
     "the working directory": "where the run's files would end up; have it use absolute paths, start its processes with "
     "cwd=, or set env.workers",
     "torch's default dtype": "in which the agent would compute; have it give dtype= to its tensors",
@@ -91,13 +91,14 @@ def check_env(
 
     Before each episode, the second copy plays one step of another one, which must make no difference. With `repeats`
     false, the environment need not be reproducible and there is only one copy. In your own tests:
-    `check_env(lambda: CheckedEnv(House(), "house"), 100)`.
+    `check_env(House, 100)`.
 
     Raises:
         EnvironmentContractError: the contract is broken, or the copies differ.
     """
-    before = _of_the_process()
-    copies = [make_env() for _ in range(2 if repeats else 1)]
+    before = _process_state()
+    made = [make_env() for _ in range(2 if repeats else 1)]
+    copies = [env if isinstance(env, CheckedEnv) else CheckedEnv(env, type(env).__name__) for env in made]
     first, *others = copies
     goals, rng = _goals(copies), Random(0)
     played = []
@@ -108,13 +109,15 @@ def check_env(
             other.reset(goals[0], number)
             other.step(0)
         played.append(_play(copies, goal, seed, rng, steps))
-    for (what, remedy), was, now in zip(_REMEDIES.items(), before, _of_the_process(), strict=True):
-        if now != was:
-            raise EnvironmentContractError(f"the environment changed {what} from {was} to {now}, {remedy}")
-    return _trial(played, goals, tuple((member(first, "notes") or tuple)()), steps)
+    for what, now in _process_state().items():
+        if now != before[what]:
+            raise EnvironmentContractError(
+                f"the environment changed {what} from {before[what]} to {now}, {_HARM[what]}"
+            )
+    return _summary(played, goals, first.notes(), steps)
 
 
-def _trial(played: Sequence[Episode], goals: Sequence[str], notes: tuple[str, ...], most_steps: int) -> Trial:
+def _summary(played: Sequence[Episode], goals: Sequence[str], notes: Sequence[str], most_steps: int) -> Trial:
     """Summarise episodes of at most `most_steps` steps."""
     achievements = [(e.goal, goal, t) for e in played for t, step in enumerate(e.steps, 1) for goal in step.achieved]
     others = {goal for own, goal, _ in achievements if goal != own}
@@ -131,7 +134,7 @@ def _trial(played: Sequence[Episode], goals: Sequence[str], notes: tuple[str, ..
         goals=len(goals),
         most_actions=max(len(e.observation(t).actions) for e in played for t in range(len(e.steps))),
         others_achieved=len(others),
-        notes=notes,
+        notes=tuple(notes),
         hindsight=_hindsight(successes, len(others), f"in {len(played)} random episodes of at most {most_steps} steps"),
         longest=max(len(e.steps) for e in played),
         cut=sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played),
@@ -191,21 +194,20 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
     return repeated
 
 
-def _of_the_process() -> tuple[str, ...]:
-    """Process-wide state that an environment may change, in the order of `_REMEDIES`."""
+def _process_state() -> dict[str, str]:
+    """Process-wide state that an environment may change."""
     torch = sys.modules.get("torch")
     dtype, gradients = (torch.get_default_dtype(), torch.is_grad_enabled()) if torch else ("torch.float32", True)
-    return os.getcwd(), str(dtype), str(gradients)
+    return dict(zip(_HARM, (os.getcwd(), str(dtype), str(gradients)), strict=True))
 
 
-def _goals(copies: Sequence[TextEnv]) -> Sequence[str]:
+def _goals(copies: Sequence[CheckedEnv]) -> Sequence[str]:
     """The training goals, after checking that the copies agree on all goals.
 
-    Held-out goals are checked here because a run only asks for them at its end.
+    Held-out goals and tasks are checked here because a run only asks for them at its end.
     """
     first, *others = copies
-    splits: tuple[Split, ...] = ("train", "heldout")
-    for split in splits:
+    for split in get_args(Split):
         if any(list(first.goals(split)) != list(other.goals(split)) for other in others):
             raise EnvironmentContractError(
                 f"two copies of the environment list different {split} goals; give them a fixed order"
@@ -213,7 +215,7 @@ def _goals(copies: Sequence[TextEnv]) -> Sequence[str]:
     for goal in first.goals("heldout")[:1]:
         first.goal_type(goal)
         first.reset(goal, 0)
-    evaluation_goals(first, "train")
+    first.tasks()
     return first.goals("train")
 
 

@@ -1,9 +1,9 @@
 """Copies of an environment in worker processes, for environments whose step takes longer than handing it over.
 
-A worker runs this module as a program. Its connection comes as stdin, from where it takes it, so that an environment
-may read stdin, which is then empty, and print to stdout, which is stderr. A message is a list of calls as JSON, and the
-answer a list of as many results: nothing has to be unpickled, and neither side writes while the other does. A worker
-ends with its connection, as when the process that started it dies.
+A worker runs this module as a program. It takes its connection from stdin, which is then empty, and stdout becomes
+stderr, so that an environment may read and print. A message is a list of calls, and the answer a list of as many
+results, so neither side writes while the other does. A worker ends with its connection, as when the process that
+started it dies.
 """
 
 import json
@@ -11,10 +11,9 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from itertools import count
+from itertools import count, cycle
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -27,8 +26,10 @@ from sacglam.envs.registry import make
 from sacglam.errors import EnvironmentContractError, SacglamError
 from sacglam.types import Observation, Step
 
-_ALIVE_S = 1.0  # between looks at whether a worker that does not answer is alive
-_POOLS: dict[str, "_Pool"] = {}
+_ALIVE_S = 1.0  # between checks that a worker which does not answer is alive
+_workers: list["_Worker"] = []
+_pools: dict[str, tuple[CheckedEnv, "cycle[_Worker]"]] = {}
+"""By environment and number of workers: a copy in this process, for what needs no episode, and the workers in turn."""
 
 
 class _Worker:
@@ -50,17 +51,19 @@ class _Worker:
                 env=children.environment(OMP_NUM_THREADS="1"),
             )
         self._name = name
+        self.numbers = count()  # of its copies
         self.dropped: list[int] = []  # copies without references, reported with the next call
         self.send(name, options)
+        _workers.append(self)
 
     def send(self, *values: Any) -> None:
         """Send a message; an error if the worker has died."""
         try:
-            self._connection.send_bytes(json.dumps(values).encode())
+            self._connection.send(values)
         except OSError:
             raise self._died() from None
 
-    def results(self) -> list[list[Any]]:
+    def results(self) -> list[tuple[str, Any]]:
         """The results of the calls that were sent: each the name of an error or "", and the value or its message.
 
         Raises:
@@ -70,7 +73,7 @@ class _Worker:
             while not self._connection.poll(_ALIVE_S):
                 if self.process.poll() is not None and not self._connection.poll():
                     raise EOFError
-            results: list[list[Any]] = json.loads(self._connection.recv_bytes())
+            results: list[tuple[str, Any]] = self._connection.recv()
         except (EOFError, OSError):
             raise self._died() from None
         return results
@@ -90,23 +93,14 @@ class _Worker:
         self._connection.close()
 
 
-@dataclass
-class _Pool:
-    """The workers that play copies of one environment, and a copy of this process for what needs no episode."""
-
-    local: CheckedEnv
-    workers: list[_Worker]
-    numbers: Iterator[int] = field(default_factory=count)
-
-
 class WorkerEnv(CheckedEnv):
     """A copy of an environment whose episodes a worker process plays; what needs none is answered by `local`."""
 
-    def __init__(self, local: CheckedEnv, worker: _Worker, number: int) -> None:
-        """The worker makes its copy `number` when that is first called."""
+    def __init__(self, local: CheckedEnv, worker: _Worker) -> None:
+        """The worker makes its copy when that is first called."""
         super().__init__(local, local.name)
-        self.worker, self.number = worker, number
-        weakref.finalize(self, worker.dropped.append, number).atexit = False
+        self.worker, self.number = worker, next(worker.numbers)
+        weakref.finalize(self, worker.dropped.append, self.number).atexit = False
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
@@ -125,13 +119,12 @@ class WorkerEnv(CheckedEnv):
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int) -> WorkerEnv:
-    """A copy of an environment in one of this process's workers for it, by turns; the first call starts them."""
+    """A copy of an environment in the next of this process's workers for it; the first call starts them."""
     key = json.dumps([name, options, workers], sort_keys=True)
-    if key not in _POOLS:
-        _POOLS[key] = _Pool(make(name, **options), [_Worker(name, options) for _ in range(workers)])
-    pool = _POOLS[key]
-    number = next(pool.numbers)
-    return WorkerEnv(pool.local, pool.workers[number % workers], number)
+    if key not in _pools:
+        _pools[key] = make(name, **options), cycle([_Worker(name, options) for _ in range(workers)])
+    local, turns = _pools[key]
+    return WorkerEnv(local, next(turns))
 
 
 def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> list[Any]:
@@ -152,40 +145,32 @@ def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> lis
         close_workers()  # results that nobody took would be those of the next calls
         raise
     return [
-        _value(method, *next(results[env.worker])) if isinstance(env, WorkerEnv) else getattr(env, method)(*given)
+        _value(*next(results[env.worker])) if isinstance(env, WorkerEnv) else getattr(env, method)(*given)
         for env, given in calls
     ]
 
 
+def _value(error: str, value: Any) -> Any:
+    if error:
+        raise getattr(errors, error, EnvironmentContractError)(value)
+    return value
+
+
 def process_ids() -> list[int]:
     """Those of this process's workers."""
-    return [worker.process.pid for pool in _POOLS.values() for worker in pool.workers]
+    return [worker.process.pid for worker in _workers]
 
 
 def close_workers() -> None:
     """End this process's workers."""
-    while _POOLS:
-        for worker in _POOLS.popitem()[1].workers:
-            worker.close()
-
-
-def _value(method: str, error: str, found: Any) -> Any:
-    """What `method` returned, from its JSON; or raises the error."""
-    if error:
-        raise getattr(errors, error, EnvironmentContractError)(found)
-    if method == "step":
-        (text, actions), reward, achieved, *ends = found
-        return Step(Observation(text, tuple(actions)), reward, tuple(achieved), *ends)
-    return Observation(found[0], tuple(found[1])) if method == "reset" else found
-
-
-def _fields(found: Observation | Step) -> list[Any]:
-    return [getattr(found, each.name) for each in fields(found)]
+    _pools.clear()
+    while _workers:
+        _workers.pop().close()
 
 
 def _serve(connection: Connection) -> None:
     """Answer calls until there are no more."""
-    name, options = json.loads(connection.recv_bytes())
+    name, options = connection.recv()
     copies: dict[int, TextEnv] = {}
 
     def result(copy: int, method: str, *given: Any) -> tuple[str, Any]:
@@ -197,19 +182,19 @@ def _serve(connection: Connection) -> None:
             return type(error).__name__, str(error)
 
     while True:
-        dropped, calls = json.loads(connection.recv_bytes())
+        dropped, calls = connection.recv()
         for copy in dropped:
             copies.pop(copy, None)
-        connection.send_bytes(json.dumps([result(*call) for call in calls], default=_fields).encode())
+        connection.send([result(*call) for call in calls])
 
 
 if __name__ == "__main__":
-    taken = Connection(os.dup(0))  # which the processes that this one starts do not inherit
+    own = Connection(os.dup(0))  # which the processes that this one starts do not inherit
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     try:
         with suppress(EOFError, ConnectionError):  # the process that started it has ended, or no longer needs it
-            _serve(taken)
+            _serve(own)
     except OSError as error:
         print(
             f"the environment has closed a file descriptor that it did not open: {error}", file=sys.stderr, flush=True

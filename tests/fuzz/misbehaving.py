@@ -14,7 +14,7 @@ from itertools import count, cycle
 from random import Random
 from typing import Any
 
-from sacglam.envs import checks, watch
+from sacglam.envs import calls, checks
 from sacglam.types import Observation, Step
 
 GOALS = ("Reach cell 1", "Reach cell 2", "Reach cell 3")
@@ -232,12 +232,12 @@ def mutates(env: Walk) -> None:
 
 
 def endless(env: Walk) -> None:
-    checks.MOST_STEPS = 30
+    checks.MAX_STEPS = 30
     steps(reward=lambda _: 0.0, achieved=lambda _: (), terminated=lambda _: False, truncated=lambda _: False)(env)
 
 
 def hangs(env: Walk) -> None:
-    watch.PATIENCE_S = 0.2
+    calls.PATIENCE_S = 0.2
     before("step", lambda: time.sleep(1000))(env)
 
 

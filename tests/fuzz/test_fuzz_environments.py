@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from sacglam import cli
 from sacglam.config import parse
-from sacglam.envs import checks, watch
+from sacglam.envs import calls, checks
 from sacglam.envs.workers import close_workers
 from sacglam.errors import SacglamError
 from sacglam.training import resume, train
@@ -42,8 +42,8 @@ IN_WORKERS = SURVIVED if fuzz.EXAMPLES else [*SURVIVED[:: len(SURVIVED) // 10], 
 def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What an environment may do to its process is undone."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "MOST_STEPS", checks.MOST_STEPS)
-    monkeypatch.setattr(watch, "PATIENCE_S", watch.PATIENCE_S)
+    monkeypatch.setattr(checks, "MAX_STEPS", checks.MAX_STEPS)
+    monkeypatch.setattr(calls, "PATIENCE_S", calls.PATIENCE_S)
     cached_models(monkeypatch)
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)

@@ -12,7 +12,7 @@ from zlib import crc32
 from typing_extensions import override
 
 from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.checks import MOST_STEPS
+from sacglam.envs.checks import MAX_STEPS
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
@@ -44,7 +44,7 @@ class TextWorld(TextEnv):
             "rooms": (rooms, 1, 20),
             "objects": (objects, 1, 100),
             "first_seed": (first_seed, 0, 60_000),
-            "max_steps": (max_steps, 1, MOST_STEPS - 1),
+            "max_steps": (max_steps, 1, MAX_STEPS - 1),
         }
         for name, (value, least, most) in ranges.items():
             if not least <= value <= most:

@@ -14,12 +14,11 @@ import pytest
 from gymnasium import make, spaces
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
+import sacglam.worlds.gymnasium  # noqa: F401  gives our environments their ids
 from sacglam.envs import TextEnv, check_env
 from sacglam.envs import make as make_world
-from sacglam.envs.checks import evaluation_goals
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
-from sacglam.worlds.gymnasium import Describer  # gives our environments their ids, too
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "gymnasium.md"
@@ -149,7 +148,7 @@ def test_practice_is_for_every_cell_of_ice(play: Play) -> None:
     env = make_world(LAKE, kwargs=DRY, practice=True)
     assert len(env.goals("train")) == 11
     assert [env.goal_type(f"Reach row {row}, column 4") for row in (1, 4)] == ["practice", "task"]
-    assert evaluation_goals(env, "train") == ["Reach row 4, column 4"]
+    assert env.tasks() == ["Reach row 4, column 4"]
     _, steps = play(env, "Reach row 2, column 1", 0, [DOWN])
     assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
 
@@ -360,17 +359,11 @@ def test_ours_taken_back_in_are_the_same(play: Play) -> None:
 
 
 @pytest.mark.parametrize("first", ["gymnasium", "sacglam.envs"])
-@pytest.mark.parametrize("place", ["sacglam.worlds.gymnasium", "sacglam.envs.gymnasium"])
-def test_the_ids_are_there_whatever_is_imported_first(first: str, place: str) -> None:
-    program = f"import {first}, gymnasium; print(gymnasium.make('{place}:Playground-v0', size='simple').action_space)"
+def test_the_ids_are_there_whatever_is_imported_first(first: str) -> None:
+    program = f"import {first}, gymnasium\n"
+    program += "print(gymnasium.make('sacglam.worlds.gymnasium:Playground-v0', size='simple').action_space)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "Discrete(4)\n"
-
-
-def test_describers_find_their_base_where_it_was() -> None:
-    from sacglam.envs.gymnasium import Describer as Former
-
-    assert Former is Describer
 
 
 def test_the_tutorial_s_describer_is_the_shipped_one(
