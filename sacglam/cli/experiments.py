@@ -141,8 +141,7 @@ def _run_and_report(
     if not report_only:
         results.check_same(runs)
         try:
-            with runner.sole_user(out) as lock, runner.RunsDisplay(console, runs) as display:
-                succeeded = runner.run_all(runs, jobs, lock, display)
+            succeeded = runner.run_all(runs, jobs, out, console)
         except Stopped:
             print_plain(console, "stopped; the same command resumes, and --report-only reports the finished runs")
             raise typer.Exit(1) from None
@@ -166,7 +165,7 @@ def _settings(experiment: Experiment, overrides: list[str], threads: int, report
 
 def _reports(experiment: Experiment, out: Path) -> tuple[Path, Path, Path]:
     """Paths of the figure, the text and the values."""
-    return out / experiment.figure, out / f"{experiment.files}.md", out / f"{experiment.files}.json"
+    return out / experiment.figure, out / f"{experiment.name}.md", out / f"{experiment.name}.json"
 
 
 def _check_reports(experiment: Experiment, out: Path) -> None:

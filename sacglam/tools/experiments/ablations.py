@@ -12,48 +12,26 @@ from sacglam import files
 from sacglam.config import Section
 from sacglam.envs import describe
 from sacglam.errors import ConfigError, write_explained
-from sacglam.tools.experiments.plan import Axis, Experiment, Group, Variant
+from sacglam.tools.experiments.plan import Experiment, Group, Variant
 
 FOLDER = Path(__file__).parent / "configs"
 GOALS = "goals"
 ABOUT_GOALS = "Proportion of each goal type in Playground-Text (Figure 4); no training"
-_BASE = "base"
 
 
-class _File(Section):
-    model_config = ConfigDict(strict=False)  # tuples are lists in YAML
-
-
-class OtherBase(_File):
-    """A variant of another configuration than the ablation's `base`: `set` holds the overrides."""
-
-    base: str
-    set: tuple[str, ...] = ()
-
-
-class AblationGroup(_File):
-    """Variants that share a table, and a panel for each of `axes`: overrides of the base by label.
-
-    Overrides that change nothing may be written out. `metric` is a name in metrics.jsonl; None is greedy success.
-    """
-
-    title: str
-    variants: dict[str, tuple[str, ...] | OtherBase]
-    axes: tuple[Axis, ...] = ("steps",)
-    metric: str | None = None
-
-
-class Ablation(_File):
+class Ablation(Section):
     """An ablation's file: its place in the paper, the paper's finding, and what varies.
 
-    Every `base` is a configuration in the folder of this file.
+    Every `base` is a configuration in the folder of this file. Overrides that change nothing may be written out.
     """
+
+    model_config = ConfigDict(strict=False)  # tuples are lists in YAML
 
     title: str
     paper: str
     finding: str
-    base: str = f"{_BASE}.yaml"
-    groups: tuple[AblationGroup, ...]
+    base: Path = Variant().base
+    groups: tuple[Group, ...]
 
 
 def shipped() -> list[str]:
@@ -73,17 +51,17 @@ def load(name: str) -> Experiment:
         hint = "".join(f"did you mean {near!r}? " for near in get_close_matches(name, known, n=1))
         raise ConfigError(f"unknown ablation {name!r}; {hint}Known: {', '.join(known)}; or give a YAML file's path")
     ablation = _read(file)
+
+    def placed(variant: Variant) -> Variant:
+        base = variant.base if "base" in variant.model_fields_set else ablation.base
+        return Variant(base=file.parent / base, set=variant.set)
+
     groups = tuple(
-        Group(
-            group.title,
-            {label: _variant(given, ablation.base, file.parent) for label, given in group.variants.items()},
-            group.axes,
-            group.metric,
-        )
+        group.model_copy(update={"variants": {label: placed(each) for label, each in group.variants.items()}})
         for group in ablation.groups
     )
     title, about = f"{ablation.title} ({ablation.paper})", f"The paper: {ablation.finding}"
-    return Experiment(file.stem, title, about, groups, files=file.stem, figure=f"{file.stem}.png")
+    return Experiment(file.stem, title, about, groups, figure=f"{file.stem}.png")
 
 
 def _read(file: Path) -> Ablation:
@@ -96,19 +74,6 @@ def _read(file: Path) -> Ablation:
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"{file} is no ablation; see docs/guides/comparing.md. " + "; ".join(faults)) from error
-
-
-def _variant(given: tuple[str, ...] | OtherBase, base: str, folder: Path) -> Variant:
-    """The variant under one name for what it runs: overrides without effect are dropped, the others sorted."""
-    if isinstance(given, OtherBase):
-        base, given = given.base, given.set
-    file = folder / base
-    plain = configuration.load(file)
-    overrides = tuple(sorted(o for o in given if configuration.override(plain, [o]) != plain))
-    varied = ",".join(overrides)
-    if file.stem == _BASE:
-        return Variant(varied or _BASE, file, overrides)
-    return Variant(f"{file.stem}+{varied}" if varied else file.stem, file, overrides)
 
 
 def report_goals(out: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Figures: the curves of a report, and shares as bars."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,63 +37,63 @@ def draw_report(report: Values, file: Path) -> None:
         if axis != "latency" or group["metric"] is None
     ]
     drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
-    labels = list(dict.fromkeys(member["label"] for member in drawn))
+    styles = {label: i for i, label in enumerate(dict.fromkeys(member["label"] for member in drawn))}
     seeds = max((len(member["seeds"]) for member in drawn), default=0)
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 4.1 * rows + 0.3), layout="constrained")
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     figure.suptitle(f"{report['title']}: {spread}")
-    all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes, (group, axis) in zip(all_axes, panels, strict=False):
+    for i, (group, axis) in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        members = {member["label"]: member for member in group["members"] if member["curves"]}
         if axis == "latency":
-            _draw_latencies(axes, group, report["threshold"], labels)
+            _draw_latencies(axes, members, group["break_even"], styles)
+            axes.set_title(f"{group['title']}: time to {report['threshold']:g}", fontsize="medium")
         else:
-            _draw_panel(axes, group, axis, labels)
-    for axes in all_axes[len(panels) :]:
-        axes.set_visible(False)
+            _draw_curves(axes, members, group["metric"], axis, styles)
+            axes.set_title(group["title"], fontsize="medium")
+        axes.set_xlabel(_X[axis])
+        axes.grid(alpha=0.25)
+        if axes.lines:
+            axes.legend(fontsize="small", loc="best")
+    _save(figure, file)
+
+
+def _save(figure: Figure, file: Path) -> None:
     with files.replacing(file) as target:
         figure.savefig(target, format="png", dpi=_DPI)
 
 
-def _draw_panel(axes: Axes, group: Values, axis: str, labels: list[str]) -> None:
-    members, metric = [member for member in group["members"] if member["curves"]], group["metric"]
-    for member in members:
+def _draw_curves(
+    axes: Axes, members: Mapping[str, Values], metric: str | None, axis: str, styles: Mapping[str, int]
+) -> None:
+    for label, member in members.items():
         seeds = [curves[metric or OVERALL] for curves in member["curves"].values()]
         if all(axis in seed for seed in seeds):  # older runs have no CPU seconds
-            _draw_seeds(axes, seeds, axis, member["label"], labels.index(member["label"]))
+            _draw_seeds(axes, seeds, axis, label, styles[label])
     if members and metric is None:
-        level = float(np.mean([member["random"][OVERALL].mean for member in members]))
+        level = float(np.mean([member["random"][OVERALL].mean for member in members.values()]))
         axes.axhline(level, color="dimgrey", linestyle=":", linewidth=1.4, label="random policy")
-    axes.set_title(group["title"], fontsize="medium")
-    axes.set_xlabel(_X[axis])
     axes.set_ylabel("success (greedy, fresh episodes)" if metric is None else metric.replace("_", " "))
     axes.set_xlim(left=0)
     if metric is None or "share" in metric:
         axes.set_ylim(-0.02, 1.02)
-    axes.grid(alpha=0.25)
-    if members:
-        axes.legend(fontsize="small", loc="best")
 
 
-def _draw_latencies(axes: Axes, group: Values, threshold: float, labels: list[str]) -> None:
+def _draw_latencies(
+    axes: Axes, members: Mapping[str, Values], break_even: Sequence[Values], styles: Mapping[str, int]
+) -> None:
     """Time to the threshold with slower environments: median seconds, and median steps times the latency."""
-    for member in (member for member in group["members"] if member["curves"]):
+    for label, member in members.items():
         steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
         if steps is not None:
-            colour = _COLOURS[labels.index(member["label"]) % len(_COLOURS)]
             times = seconds + member["waits_per_step"] * steps * _LATENCIES
-            axes.plot(_LATENCIES, times, color=colour, linewidth=2, label=member["label"])
-    for each in group["break_even"]:
+            axes.plot(_LATENCIES, times, color=_COLOURS[styles[label] % len(_COLOURS)], linewidth=2, label=label)
+    for each in break_even:
         if each["latency"]:
             axes.axvline(each["latency"], color="dimgrey", linestyle=":", linewidth=1.4)
-    axes.set(title=f"{group['title']}: time to {threshold:g}", xlabel=_X["latency"], ylabel="seconds")
-    axes.title.set_fontsize("medium")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.grid(alpha=0.25)
-    if axes.lines:
-        axes.legend(fontsize="small", loc="best")
+    axes.set(ylabel="seconds", xscale="log", yscale="log")
 
 
 def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: int) -> None:
@@ -124,5 +124,4 @@ def draw_bars(shares: Mapping[str, float], title: str, y: str, file: Path) -> No
     axes.bar_label(bars, labels=[f"{share:.1%}" for share in shares.values()])
     axes.set(title=title, ylabel=y, ylim=(0, 1))
     axes.grid(axis="y", alpha=0.25)
-    with files.replacing(file) as target:
-        figure.savefig(target, format="png", dpi=_DPI)
+    _save(figure, file)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict
 
 from sacglam import children
 from sacglam import config as configuration
-from sacglam.config import Config
+from sacglam.config import Config, Section
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import RunDirectory
 
@@ -20,28 +22,42 @@ MEASURED: tuple[Axis, ...] = ("steps", "seconds", "cpu_seconds", "forward_passes
 _EVALUATIONS = 20
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A configuration file with overrides. `name` is its folder, so variants of one name share their runs."""
+class Variant(Section):
+    """A configuration file, `base`, with the overrides `set`. In a file, a list of overrides is a variant, too."""
 
-    name: str
-    file: Path
-    overrides: tuple[str, ...] = ()
+    model_config = ConfigDict(strict=False)  # tuples are lists in YAML
+
+    base: Path = Path("base.yaml")
+    set: tuple[str, ...] = ()
+
+    @cached_property
+    def name(self) -> str:
+        """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`."""
+        plain = configuration.load(self.base)
+        varied = ",".join(sorted(o for o in self.set if configuration.override(plain, [o]) != plain))
+        if self.base.stem == "base":
+            return varied or "base"
+        return f"{self.base.stem}+{varied}" if varied else self.base.stem
 
     def config(self, extra: Sequence[str] = ()) -> Config:
         """The configuration with its overrides and `extra` ones."""
-        return configuration.load(self.file, [*self.overrides, *extra])
+        return configuration.load(self.base, [*self.set, *extra])
 
 
-@dataclass(frozen=True)
-class Group:
-    """Variants to compare: one table, and one panel of the figure for each of `axes`.
+def _variant(given: Any) -> Any:
+    return {"set": given} if isinstance(given, list) else given
+
+
+class Group(Section):
+    """Variants to compare, by label: one table, and one panel of the figure for each of `axes`.
 
     `metric` is a name in `metrics.jsonl`; None is greedy success.
     """
 
+    model_config = ConfigDict(strict=False)
+
     title: str
-    members: dict[str, Variant]
+    variants: dict[str, Annotated[Variant, BeforeValidator(_variant)]]
     axes: tuple[Axis, ...] = ("steps",)
     metric: str | None = None
 
@@ -50,20 +66,19 @@ class Group:
 class Experiment:
     """A question (`title`, `about`) and the groups of variants that answer it.
 
-    The report is `FILES.md` and `FILES.json` with the picture `figure`.
+    The report is `NAME.md` and `NAME.json` with the picture `figure`.
     """
 
     name: str
     title: str
     about: str
     groups: tuple[Group, ...]
-    files: str
     figure: str
 
     @property
     def variants(self) -> list[Variant]:
         """Each variant once, in the order of its first mention."""
-        return list({v.name: v for group in self.groups for v in group.members.values()}.values())
+        return list({v.name: v for group in self.groups for v in group.variants.values()}.values())
 
 
 @dataclass(frozen=True)
@@ -96,22 +111,17 @@ class Run:
         return self.variant.config([*self.overrides, f"seed={self.seed}"])
 
     @property
-    def begun(self) -> bool:
-        """Whether its folder holds a run, finished or not."""
-        return self.directory.claimed
-
-    @property
     def finished(self) -> bool:
         """Whether it has used up its budget and been evaluated."""
-        return self.begun and bool((self.directory.summary() or {}).get("finished"))
+        return self.directory.claimed and bool((self.directory.summary() or {}).get("finished"))
 
     def command(self) -> list[str]:
         """The command that starts it, or resumes it if it has begun."""
         train = children.python("-m", "sacglam", "train")
-        if self.begun:
+        if self.directory.claimed:
             return [*train, "--resume", str(self.directory.root), "--trust"]  # its settings are those of this command
-        settings = [word for o in (*self.variant.overrides, *self.overrides) for word in ("--set", o)]
-        return [*train, str(self.variant.file), f"--seed={self.seed}", f"--out={self.directory.root}", *settings]
+        settings = [word for o in (*self.variant.set, *self.overrides) for word in ("--set", o)]
+        return [*train, str(self.variant.base), f"--seed={self.seed}", f"--out={self.directory.root}", *settings]
 
 
 def seeds(text: str) -> range:
@@ -152,28 +162,24 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
         ConfigError: two files have one name and would share a folder.
     """
     variants: dict[str, Variant] = {}
-    members: dict[str, dict[str, Variant]] = {}
+    environments: dict[str, dict[str, Variant]] = {}
     for file in files:
-        if file.stem in variants:
-            raise ConfigError(
-                f"{variants[file.stem].file} and {file} would both be called {file.stem!r}; rename one of them"
-            )
-        variant = variants[file.stem] = Variant(file.stem, file)
-        members.setdefault(_environment(variant.config(overrides)), {})[file.stem] = variant
+        label = file.stem
+        if label in variants:
+            raise ConfigError(f"{variants[label].base} and {file} would both be called {label!r}; rename one of them")
+        variants[label] = Variant(base=file)
+        env = variants[label].config(overrides).env
+        title = ", ".join([env.name, *(f"{name} {value}" for name, value in env.options.items())])
+        environments.setdefault(title, {})[label] = variants[label]
+    axes: tuple[Axis, ...] = ("steps", "cpu_seconds")
+    if len(environments) == 1:
+        environments, axes = {"Success": variants}, (*MEASURED, "latency")
+    groups = tuple(Group(title=title, variants=members, axes=axes) for title, members in environments.items())
     about = (
         "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes, and what "
         "slower environments would change."
     )
-    if len(members) == 1:
-        groups = [Group("Success", each, (*MEASURED, "latency")) for each in members.values()]
-    else:
-        groups = [Group(environment, each, ("steps", "cpu_seconds")) for environment, each in members.items()]
-    return Experiment("compare", "Comparison", about, tuple(groups), files="report", figure="figure2.png")
-
-
-def _environment(config: Config) -> str:
-    """The environment with its options, as a title."""
-    return ", ".join([config.env.name, *(f"{name} {value}" for name, value in config.env.options.items())])
+    return Experiment("report", "Comparison", about, groups, figure="figure2.png")
 
 
 def evaluation_grid(configs: Sequence[Config]) -> int | None:

@@ -1,18 +1,25 @@
 """What finished runs show, as the values of `report.json`; the Markdown and the figure are made from these."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import combinations
 from math import inf
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from sacglam.tools.experiments import statistics
 from sacglam.tools.experiments.plan import MEASURED, Experiment, Group, Run
 from sacglam.tools.experiments.results import OVERALL, Curve, Result, differences, read
-from sacglam.tools.experiments.statistics import Crossing, Estimate
+from sacglam.tools.experiments.statistics import Estimate
 
 Values = dict[str, Any]
+_EVALUATIONS = {
+    "random": "success_random",
+    "before": "success_before",
+    "after": "success_after",
+    "sampled_after": "success_sampled",
+    "heldout_after": "success_heldout",
+}
+"""Evaluations by their names in a report, and in a summary."""
 
 
 def report(experiment: Experiment, runs: Sequence[Run], threshold: float, command: str) -> Values:
@@ -20,7 +27,6 @@ def report(experiment: Experiment, runs: Sequence[Run], threshold: float, comman
     found = {run: read(run) for run in runs}
     results = [result for result in found.values() if result]
     return {
-        "name": experiment.name,
         "title": experiment.title,
         "about": experiment.about,
         "command": command,
@@ -34,28 +40,23 @@ def report(experiment: Experiment, runs: Sequence[Run], threshold: float, comman
 def _setting(results: Sequence[Result]) -> Values:
     """What ran where; the runs differ in what has several values."""
     configs, summaries = [result.config for result in results], [result.summary for result in results]
-    machines = [machine for result in results for machine in result.machines]
+    machines = [summary.get("machine") or {"cpu": "unknown", "cores": "unknown"} for summary in summaries]
+    other = [(each.run.title, line) for each in results for line in differences(each.config, each.run.config)]
     return {
         "environments": _distinct(config.env.name for config in configs),
         "models": _distinct(config.model.name for config in configs),
         "cpus": _distinct(machine["cpu"] for machine in machines),
         "cores": _distinct(machine["cores"] for machine in machines),
-        "jobs": _distinct(session["jobs"] for result in results for session in result.sessions),
-        "runs_without_a_note_of_the_machine": sum(not (result.machines and result.sessions) for result in results),
-        "other_settings": [
-            f"{result.run.title}: {line}"
-            for result in results
-            for line in differences(result.config, result.run.config)
-            if not line.startswith("threads:")  # reported below
-        ],
         "platforms": _distinct(summary["platform"] for summary in summaries),
         "devices": _distinct(summary["device"] for summary in summaries),
         "threads": _distinct(summary["threads"] for summary in summaries),
-        "versions": _distinct(summary["versions"] for summary in summaries),
+        "jobs": _distinct(jobs for result in results for jobs in result.jobs or ("unknown",)),
         "training_minutes": round(sum(summary["train_seconds"] for summary in summaries) / 60, 1),
         "evaluation_episodes": _distinct(summary["evaluation_episodes"] for summary in summaries),
         "interim_steps": _distinct(config.evaluation.every_steps for config in configs),
         "interim_episodes": _distinct(config.evaluation.every_episodes for config in configs),
+        "versions": _distinct(summary["versions"] for summary in summaries),
+        "other_settings": [f"{run}: {line}" for run, line in other if not line.startswith("threads:")],
     }
 
 
@@ -69,8 +70,8 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -> Values:
     by_label = {
-        label: {run.seed: result for run, result in found.items() if run.variant == variant}
-        for label, variant in group.members.items()
+        label: {run.seed: result for run, result in found.items() if run.variant.name == variant.name}
+        for label, variant in group.variants.items()
     }
     known = {label: [result for result in by_seed.values() if result] for label, by_seed in by_label.items()}
     budget = min((result.config.steps for results in known.values() for result in results), default=0)
@@ -83,7 +84,7 @@ def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -
         "members": [
             {
                 "label": label,
-                "variant": group.members[label].name,
+                "variant": group.variants[label].name,
                 "seeds": [result.run.seed for result in results],
                 "unfinished_seeds": [seed for seed, result in by_label[label].items() if not result],
                 **(_member(results, budget, threshold) if results and success else {}),
@@ -91,52 +92,43 @@ def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -
             }
             for label, results in known.items()
         ],
-        "ratios": _ratios(known, threshold) if success else [],
-        "break_even": _break_even(known, threshold) if success else [],
+        **(_pairs({label: results for label, results in known.items() if results}, threshold) if success else {}),
     }
 
 
 def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
     summaries, curves = [result.summary for result in results], [result.success() for result in results]
     areas = [statistics.area(curve["steps"], curve["values"], budget) for curve in curves]
+    costs = [_costs(curve, threshold) for curve in curves]
     return {
         "steps": results[0].config.steps,
         "updates": _distinct(summary["updates"] for summary in summaries),
-        "random": _by_type([summary["success_random"] for summary in summaries]),
-        "before": _by_type([summary["success_before"] for summary in summaries]),
-        "after": _by_type([summary["success_after"] for summary in summaries]),
+        **{
+            name: _by_type([rates for summary in summaries if (rates := summary.get(key))])
+            for name, key in _EVALUATIONS.items()
+        },
         "after_interquartile": statistics.interquartile([summary["success_after"][OVERALL] for summary in summaries]),
-        "sampled_after": _by_type([sampled for summary in summaries if (sampled := summary.get("success_sampled"))]),
-        "spl_after": _estimate([summary["spl_after"] for summary in summaries]),
-        "heldout_after": _by_type([result.heldout for result in results if result.heldout]),
-        "area": _estimate(areas),
+        "spl_after": statistics.estimate([summary["spl_after"] for summary in summaries]),
+        "area": statistics.estimate(areas),
         "area_interquartile": statistics.interquartile(areas),
-        "to_threshold": {axis: _crossing(curves, axis, threshold) for axis in MEASURED},
+        "to_threshold": {
+            axis: statistics.crossing([cost[axis] for cost in costs]) if all(axis in cost for cost in costs) else None
+            for axis in MEASURED
+        },
         "waits_per_step": _waits_per_step(results[0]),
-        "train_seconds": _estimate([summary["train_seconds"] for summary in summaries]),
-        "steps_per_second": _estimate([summary["env_steps"] / summary["train_seconds"] for summary in summaries]),
+        "train_seconds": statistics.estimate([summary["train_seconds"] for summary in summaries]),
+        "steps_per_second": statistics.estimate([each["env_steps"] / each["train_seconds"] for each in summaries]),
         "seconds_by_phase": {
-            name: sum(summary["seconds"].get(name, 0.0) for summary in summaries) / len(summaries)
+            name: fmean(summary["seconds"].get(name, 0.0) for summary in summaries)
             for name in _distinct(name for summary in summaries for name in summary["seconds"])
         },
     }
 
 
-def _estimate(values: Sequence[float | None]) -> Estimate | None:
-    known = [value for value in values if value is not None]
-    return statistics.estimate(known) if known else None
-
-
-def _crossing(curves: Sequence[Curve], axis: str, threshold: float) -> Crossing | None:
-    """Where the runs reached the threshold; None unless all have recorded this axis."""
-    known = all(axis in curve for curve in curves)
-    return statistics.crossing([_reached(curve, axis, threshold) for curve in curves]) if known else None
-
-
 def _by_type(rates: Sequence[Mapping[str, float]]) -> dict[str, Estimate | None]:
     """Success over seeds by goal type, `overall` first."""
     types = _distinct([OVERALL, *sorted({name for each in rates for name in each})])
-    return {name: _estimate([each.get(name) for each in rates]) for name in types} if rates else {}
+    return {name: statistics.estimate([each.get(name) for each in rates]) for name in types if rates}
 
 
 def _curves(result: Result, metric: str | None) -> Values:
@@ -147,44 +139,42 @@ def _curves(result: Result, metric: str | None) -> Values:
     return {name: result.success(name) for name in types}
 
 
-def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
-    """The cost of the threshold for one member over another's, over the seeds that both have."""
-    found = []
-    for pair in combinations([label for label, results in known.items() if results], 2):
-        curves = [{result.run.seed: result.success() for result in known[label]} for label in pair]
-        seeds = sorted(curves[0].keys() & curves[1].keys())
-        ratios: Values = {
-            axis: statistics.ratio(*([_reached(each[seed], axis, threshold) for seed in seeds] for each in curves))
-            for axis in MEASURED
-        }
-        found.append({"of": pair[0], "to": pair[1], "seeds": len(seeds), **ratios})
-    return found
+def _pairs(known: Mapping[str, Sequence[Result]], threshold: float) -> Values:
+    """Each two members: ratios of their costs over the seeds that both have, and from which latency on one is faster.
 
-
-def _break_even(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
-    """For each two members, the latency from which on the one that waits for fewer steps is the faster."""
-    runs = {label: [_cost(result, threshold) for result in results] for label, results in known.items() if results}
-    waits: dict[str, float] = {label: median(cost[0] for cost in costs) for label, costs in runs.items()}
-    found = []
-    for pair in combinations(runs, 2):
+    That is the one that waits for fewer steps.
+    """
+    costs = {label: {each.run.seed: _costs(each.success(), threshold) for each in known[label]} for label in known}
+    delays = {
+        label: [_delays(cost, _waits_per_step(known[label][0])) for cost in costs[label].values()] for label in known
+    }
+    waits = {label: median(each[0] for each in delays[label]) for label in known}
+    ratios, break_even = [], []
+    for pair in combinations(known, 2):
+        seeds = sorted(costs[pair[0]].keys() & costs[pair[1]].keys())
+        both = {axis: [[costs[label][seed].get(axis) for seed in seeds] for label in pair] for axis in MEASURED}
+        found: Values = {axis: statistics.ratio(*values) for axis, values in both.items()}
+        ratios.append({"of": pair[0], "to": pair[1], "seeds": len(seeds), **found})
         ones, others = sorted(pair, key=lambda label: waits[label])
         if waits[ones] < inf:
-            found.append({"of": ones, "to": others, **asdict(statistics.break_even(runs[ones], runs[others]))})
-    return found
+            latency, interval = statistics.break_even(delays[ones], delays[others])
+            break_even.append({"of": ones, "to": others, "latency": latency, "interval": interval})
+    return {"ratios": ratios, "break_even": break_even}
 
 
-def _cost(result: Result, threshold: float) -> tuple[float, float]:
+def _costs(curve: Curve, threshold: float) -> dict[str, float | None]:
+    """Where on each axis the first evaluation at or above the threshold was; None if there is none."""
+    first = next((i for i, value in enumerate(curve["values"]) if value >= threshold), None)
+    return {axis: None if first is None else curve[axis][first] for axis in MEASURED if axis in curve}
+
+
+def _delays(cost: Mapping[str, float | None], waits_per_step: float) -> tuple[float, float]:
     """Steps to wait for and seconds to the threshold; infinite if it was not reached."""
-    curve = result.success()
-    steps, seconds = (_reached(curve, axis, threshold) for axis in ("steps", "seconds"))
-    return (inf, inf) if steps is None or seconds is None else (_waits_per_step(result) * steps, seconds)
+    steps, seconds = cost["steps"], cost["seconds"]
+    return (inf, inf) if steps is None or seconds is None else (waits_per_step * steps, seconds)
 
 
 def _waits_per_step(result: Result) -> float:
     """How often the loop waits for a step, for each step: worker processes take one each at the same time."""
     env = result.config.env
     return -(-env.copies // env.workers) / env.copies if env.workers else 1.0
-
-
-def _reached(curve: Curve, axis: str, threshold: float) -> float | None:
-    return statistics.first_at(curve[axis], curve["values"], threshold) if axis in curve else None

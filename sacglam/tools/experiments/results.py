@@ -1,7 +1,7 @@
 """What runs leave in their folders: whether it is the run that is asked for, and the results of a finished one."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,14 @@ _EVALUATION = "eval_success/"
 
 
 class _Session(BaseModel):
-    """A command that worked on a run; older ones also noted `cpu` and `cores`."""
+    """A command that worked on a run."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True)
 
     jobs: int
 
 
-class _Heldout(BaseModel):
-    """`heldout.json` of older runs."""
-
-    success: dict[str, float]
-
-
-_SESSIONS, _HELDOUT = TypeAdapter(list[_Session]), TypeAdapter(_Heldout)
+_SESSIONS = TypeAdapter(list[_Session])
 
 Curve = dict[str, tuple[float, ...]]
 """The `values` measured, and where: the axes of `MEASURED` that the run has recorded."""
@@ -40,25 +34,13 @@ Curve = dict[str, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. `sessions` holds the `--jobs` of each command that worked on it."""
+    """A finished run. `jobs` holds the `--jobs` of each command that worked on it."""
 
     run: Run
     config: Config
     summary: dict[str, Any]
     lines: list[dict[str, Any]]
-    sessions: list[dict[str, Any]]
-
-    @property
-    def heldout(self) -> dict[str, float] | None:
-        """Success on held-out goals by type, if there are any; older runs have it in `heldout.json`."""
-        older = files.read_json(self.run.directory.root / "heldout.json", _HELDOUT) or {}
-        found: dict[str, float] | None = self.summary.get("success_heldout", older.get("success"))
-        return found
-
-    @property
-    def machines(self) -> list[dict[str, Any]]:
-        """`cpu` and `cores` of where it ran; older runs have them in `sessions.json`, if anywhere."""
-        return [self.summary["machine"]] if "machine" in self.summary else [s for s in self.sessions if "cpu" in s]
+    jobs: list[int]
 
     def success(self, goal_type: str = OVERALL) -> Curve:
         """Greedy success before, during and after training; the last replaces an evaluation at the same step."""
@@ -90,7 +72,7 @@ class Result:
 
 
 def progress(run: Run) -> tuple[int, float | None]:
-    """Environment steps of an unfinished run by its last line of metrics, and success at its last evaluation."""
+    """Environment steps of a run by its last line of metrics, and success at its last evaluation."""
     lines = run.directory.metrics()
     evaluated = [line[_EVALUATION + OVERALL] for line in lines if _EVALUATION + OVERALL in line]
     return (lines[-1]["env_steps"] if lines else 0), (evaluated[-1] if evaluated else None)
@@ -105,18 +87,19 @@ def read(run: Run) -> Result | None:
     if not run.finished:
         return None
     directory = run.directory
-    return Result(run, directory.config(), directory.summary() or {}, directory.metrics(), _sessions(run))
+    return Result(run, directory.config(), directory.summary() or {}, directory.metrics(), _jobs(run))
 
 
 def note_session(run: Run, jobs: int) -> None:
     """Add to the run's `sessions.json` that it was one of `jobs` runs at a time."""
-    if run.begun:
-        sessions = [*_sessions(run), {"jobs": jobs}]
+    if run.directory.claimed:
+        sessions = [{"jobs": each} for each in (*_jobs(run), jobs)]
         files.write(run.directory.root / "sessions.json", json.dumps(sessions, indent=2) + "\n")
 
 
-def _sessions(run: Run) -> list[dict[str, Any]]:
-    return files.read_json(run.directory.root / "sessions.json", _SESSIONS) or []
+def _jobs(run: Run) -> list[int]:
+    sessions = files.read_json(run.directory.root / "sessions.json", _SESSIONS) or []
+    return [session["jobs"] for session in sessions]
 
 
 def check_same(runs: Sequence[Run]) -> None:
@@ -130,8 +113,8 @@ def check_same(runs: Sequence[Run]) -> None:
         now = run.config
         own = ":" in now.algo.type or ":" in now.replay.hindsight.type  # else a folder may not name such code
         there = RunDirectory(run.directory.root, own or "environment")
-        if run.begun and (found := differences(there.config(), now)):
-            conflicts.setdefault("\n  ".join(found), []).append(str(run.directory.root))
+        if there.claimed and (found := differences(there.config(), now)):
+            conflicts.setdefault("\n  ".join(found), []).append(str(there.root))
     if conflicts:
         listed = [f"{', '.join(folders)}:\n  {lines}" for lines, folders in conflicts.items()]
         raise RunDirectoryError(
@@ -142,22 +125,22 @@ def check_same(runs: Sequence[Run]) -> None:
 
 def differences(there: Config, now: Config) -> list[str]:
     """The settings that differ, as `key: value there, value now`. What is left open now agrees with any."""
-    before, after = there.model_dump(mode="json"), now.model_dump(mode="json")
+    before, after = _flat(there.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
     if Path(now.model.name).exists():  # a run records the absolute path
-        after["model"]["name"] = str(Path(now.model.name).resolve())
-    if now.device == "auto":
-        before["device"] = "auto"
-    if now.engines.type == "auto":
-        before["engines"]["type"] = "auto"
-    if now.policy.temperature == "auto":
-        before["policy"]["temperature"] = "auto"
-    return list(_differing(before, after))
+        after["model.name"] = str(Path(now.model.name).resolve())
+    for key in ("device", "engines.type", "policy.temperature"):
+        if after[key] == "auto":
+            before[key] = "auto"
+    return [
+        f"{key}: {before.get(key)!r} there, {after.get(key)!r} now"
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]
 
 
-def _differing(there: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in dict.fromkeys([*there, *now]):
-        before, after = there.get(key), now.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differing(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}: {before!r} there, {after!r} now"
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

@@ -5,9 +5,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -27,25 +25,54 @@ _LINES_PER_RUN = 4
 _PACE_S = 1800.0  # the time left is predicted from the pace of so many seconds
 
 
-def sole_user(root: Path) -> AbstractContextManager[int]:
-    """Hold the lock of an experiment's folder; yields its file descriptor.
+def run_all(runs: Sequence[Run], jobs: int, root: Path, console: Console) -> bool:
+    """Run what is not finished, `jobs` at a time in the given order; whether none failed, which stops no other.
 
-    Runs inherit the descriptor. So a run that outlives a killed command keeps the folder locked, and no other process
-    can start to write into the same run.
+    The first SIGINT or SIGTERM is passed on to the runs, which write a checkpoint, and no other is started. A second
+    one ends them at once. Runs inherit the lock of the folder `root`. So a run that outlives a killed command keeps
+    the folder locked, and no other process can start to write into the same run.
 
     Raises:
-        RunDirectoryError: another process works there.
+        RunDirectoryError: another process works in `root`.
+        Stopped: by such a signal.
     """
     busy = f"another sacglam, or a run that it started, is at work in {root}; wait for it, or choose another --out"
-    return locked_folder(root, busy)
+    stopping, succeeded = False, True
+    with locked_folder(root, busy) as lock, StopSignal() as stop:
+        display = RunsDisplay(console, runs)
+        waiting, active = deque(run for run in runs if not run.finished), list[_Job]()
+        try:
+            display.bars.start()
+            while waiting or active:
+                if stop.requested and not stopping:
+                    stopping = True
+                    waiting.clear()
+                    display.note("stopping: the runs finish their interval and write a checkpoint")
+                    for job in active:
+                        job.process.send_signal(signal.SIGINT)
+                while waiting and len(active) < jobs:
+                    active.append(_Job(waiting.popleft(), lock, display))
+                time.sleep(_POLL_S)
+                for job in [job for job in active if job.ended()]:
+                    active.remove(job)
+                    note_session(job.run, jobs)
+                    succeeded &= job.conclude(stopping)
+        finally:
+            display.bars.stop()
+            for job in active:
+                job.process.kill()
+                job.process.wait()
+    if stopping:
+        raise Stopped
+    return succeeded
 
 
 class RunsDisplay:
-    """Shows runs in a terminal, or in a file; a context manager."""
+    """Shows runs in a terminal, a bar for each and one for all, or as lines in a file."""
 
     def __init__(self, console: Console, runs: Sequence[Run]) -> None:
         self._console = console
-        self._bars = rich_progress.Progress(
+        self.bars = rich_progress.Progress(
             rich_progress.SpinnerColumn(),
             rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(bar_width=24),
@@ -58,22 +85,14 @@ class RunsDisplay:
         )
         self._steps = {run: run.config.steps if run.finished else progress(run)[0] for run in runs}
         self._ended = sum(run.finished for run in runs)
-        self._all = self._bars.add_task("all runs", total=sum(run.config.steps for run in runs), figures="")
         self._tasks: dict[Run, rich_progress.TaskID] = {}
-
-    def __enter__(self) -> Self:
-        total = len(self._steps)
-        self.note(f"{total} runs, {self._ended} of them finished before; Ctrl-C stops, the same command resumes")
-        self._update_all()
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
+        self._all = self.bars.add_task("all runs", total=sum(run.config.steps for run in runs), figures="")
+        self.note(f"{len(runs)} runs, {self._ended} of them finished before; Ctrl-C stops, the same command resumes")
+        self._count()
 
     def started(self, run: Run) -> None:
         """Add a bar for the run."""
-        self._tasks[run] = self._bars.add_task(run.title, total=run.config.steps, figures="starting")
+        self._tasks[run] = self.bars.add_task(run.title, total=run.config.steps, figures="starting")
         if not self._console.is_terminal:
             self.note(f"{run.title}: training")
 
@@ -82,70 +101,35 @@ class RunsDisplay:
         steps, (env_steps, success) = run.config.steps, progress(run)
         before, self._steps[run] = self._steps[run], env_steps
         figures = "" if success is None else f"  success {success:.2f}"
-        self._bars.update(self._tasks[run], completed=env_steps, figures=figures)
-        self._update_all()
+        self.bars.update(self._tasks[run], completed=env_steps, figures=figures)
+        self._count()
         if not self._console.is_terminal and _LINES_PER_RUN * env_steps // steps > _LINES_PER_RUN * before // steps:
-            left = next(task.time_remaining for task in self._bars.tasks if task.id == self._tasks[run])
+            left = next(task.time_remaining for task in self.bars.tasks if task.id == self._tasks[run])
             end = "" if left is None else f"  {duration(left)} left"
             self.note(f"{run.title}: {env_steps:,} of {steps:,} steps{figures}{end}")
 
     def ended(self, run: Run, outcome: str) -> None:
         """A line in place of the run's bar."""
-        self._bars.remove_task(self._tasks.pop(run))
+        self.bars.remove_task(self._tasks.pop(run))
         self._ended += 1
         self._steps[run] = run.config.steps
-        self._update_all()
+        self._count()
         self.note(f"{run.title}: {outcome}")
 
     def note(self, text: str) -> None:
         """Print a line above the bars."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def _update_all(self) -> None:
+    def _count(self) -> None:
         figures = f"{self._ended} of {len(self._steps)} runs"
-        self._bars.update(self._all, completed=sum(self._steps.values()), figures=figures)
-
-
-def run_all(runs: Sequence[Run], jobs: int, lock: int, display: RunsDisplay) -> bool:
-    """Run what is not finished, `jobs` at a time in the given order; whether none failed, which stops no other.
-
-    The first SIGINT or SIGTERM is passed on to the runs, which write a checkpoint, and no other is started. A second
-    one ends them at once. `lock` is the descriptor that they inherit.
-
-    Raises:
-        Stopped: by such a signal.
-    """
-    waiting, active = deque(run for run in runs if not run.finished), list[_Job]()
-    stopping, succeeded = False, True
-    with StopSignal() as stop:
-        try:
-            while waiting or active:
-                if stop.requested and not stopping:
-                    stopping = True
-                    waiting.clear()
-                    display.note("stopping: the runs finish their interval and write a checkpoint")
-                    for job in active:
-                        job.process.send_signal(signal.SIGINT)
-                while waiting and len(active) < jobs:
-                    active.append(_Job(waiting.popleft(), jobs, lock, display))
-                time.sleep(_POLL_S)
-                for job in [job for job in active if job.ended()]:
-                    active.remove(job)
-                    succeeded &= job.conclude(stopping)
-        finally:
-            for job in active:
-                job.process.kill()
-                job.process.wait()
-    if stopping:
-        raise Stopped
-    return succeeded
+        self.bars.update(self._all, completed=sum(self._steps.values()), figures=figures)
 
 
 class _Job:
     """The process of a run."""
 
-    def __init__(self, run: Run, jobs: int, lock: int, display: RunsDisplay) -> None:
-        self._run, self._jobs, self._display, self._shown_at = run, jobs, display, 0.0
+    def __init__(self, run: Run, lock: int, display: RunsDisplay) -> None:
+        self.run, self._display, self._shown_at = run, display, 0.0
         with write_explained(run.log):
             run.log.parent.mkdir(parents=True, exist_ok=True)
             with files.opened(run.log, "ab") as log:
@@ -166,13 +150,12 @@ class _Job:
             return True
         if time.monotonic() - self._shown_at >= _SHOW_EVERY_S:
             self._shown_at = time.monotonic()
-            self._display.update(self._run)
+            self._display.update(self.run)
         return False
 
     def conclude(self, stopping: bool) -> bool:
         """Show the outcome; False is a failure."""
-        run = self._run
-        note_session(run, self._jobs)
+        run = self.run
         if self.process.returncode == 0 and run.finished:
             summary = run.directory.summary() or {}
             success, seconds = summary["success_after"]["overall"], summary["train_seconds"]

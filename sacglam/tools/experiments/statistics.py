@@ -1,6 +1,5 @@
 """Statistics over seeds: means with confidence intervals, areas, thresholds that some runs never reach."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
@@ -39,8 +38,8 @@ class Estimate:
 class Crossing:
     """The cost of a threshold over seeds, such as steps or seconds; None among `values` is a run that never reached it.
 
-    Such a run counts as longer than all others in `median`, which is None if the middle run never reached it. The mean
-    exists only where all runs reached the threshold.
+    Such a run is treated as infinite in `median`, which is None if it is. The mean exists only where all runs reached
+    the threshold.
     """
 
     values: tuple[float | None, ...]
@@ -49,31 +48,19 @@ class Crossing:
     estimate: Estimate | None
 
 
-@dataclass(frozen=True)
-class BreakEven:
-    """The latency of an environment step, in seconds, from which on one configuration reaches a threshold first.
-
-    0 is at any latency, None never. `interval` is the 95 % confidence interval; one seed on both sides has none.
-    """
-
-    latency: float | None
-    interval: tuple[float | None, float | None] | None
-
-
 def t_975(degrees: int) -> float:
     """Student's t at 0.975; between tabulated degrees of freedom the fewer, which is the wider interval."""
-    known = sorted(_T_975)
-    return _T_975[known[bisect_right(known, degrees) - 1]]
+    return _T_975[max(each for each in _T_975 if each <= degrees)]
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean, spread (n - 1 in the denominator) and interval of at least one value."""
-    mean, n = fmean(values), len(values)
-    if n == 1:
-        return Estimate(mean, None, None, None, 1)
-    std = stdev(values)
-    half = t_975(n - 1) * std / sqrt(n)
-    return Estimate(mean, std, mean - half, mean + half, n)
+def estimate(values: Sequence[float | None]) -> Estimate | None:
+    """Mean, spread (n - 1 in the denominator) and interval of the values that there are; None if there are none."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return Estimate(known[0], None, None, None, 1) if known else None
+    mean, std = fmean(known), stdev(known)
+    half = t_975(len(known) - 1) * std / sqrt(len(known))
+    return Estimate(mean, std, mean - half, mean + half, len(known))
 
 
 def interquartile(values: Sequence[float]) -> Estimate:
@@ -81,21 +68,22 @@ def interquartile(values: Sequence[float]) -> Estimate:
 
     As there, a quarter of the runs, rounded down, is cut off at either end: none of fewer than four.
     """
-    cut, ordered, n = len(values) // 4, np.sort(values), len(values)
+    n = len(values)
+    cut = n // 4
 
     def mean(values_RN: FloatArray) -> FloatArray:
-        found: FloatArray = np.sort(values_RN)[:, cut : n - cut].mean(axis=1)
-        return found
+        mean_R: FloatArray = np.sort(values_RN)[:, cut : n - cut].mean(axis=1)
+        return mean_R
 
-    low, high = bootstrap(mean, ordered) if n > 1 else (None, None)
-    return Estimate(float(ordered[cut : n - cut].mean()), None, low, high, n)
+    runs_N = np.sort(values)
+    low, high = bootstrap(mean, runs_N) if n > 1 else (None, None)
+    return Estimate(float(mean(runs_N[None])[0]), None, low, high, n)
 
 
 def bootstrap(statistic: Callable[..., FloatArray], *strata: FloatArray) -> tuple[float, float]:
     """95 % percentile interval of a statistic of independent `strata`, arrays of runs, each resampled on its own.
 
-    `statistic` is given an array (R, N, ...) for each of shape (N, ...), and returns R values. Draws are the same in
-    every call.
+    `statistic` gets an array (R, N, ...) for each of shape (N, ...), and returns R values. Every call draws the same.
     """
     rng = np.random.default_rng(0)
     drawn = [runs[rng.integers(len(runs), size=(_REPETITIONS, len(runs)))] for runs in strata]
@@ -103,27 +91,31 @@ def bootstrap(statistic: Callable[..., FloatArray], *strata: FloatArray) -> tupl
     return float(low), float(high)
 
 
-def break_even(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> BreakEven:
-    """From which latency on `ones` are faster than `others`: the (waits, seconds) of their runs, inf if not reached.
+def break_even(
+    ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]
+) -> tuple[float | None, tuple[float | None, float | None] | None]:
+    """From which latency of a step on, in seconds, `ones` are faster than `others`: 0 is at any latency, None never.
 
-    If a step takes l seconds longer, a run that waits for so many steps takes seconds + l waits. The sides are compared
-    by their median waits and seconds.
+    Both hold the (waits, seconds) of their runs, inf if a run did not reach the threshold. If a step takes l seconds
+    longer, a run takes seconds + l waits. The sides are compared by their medians. Also returns the 95 % confidence
+    interval; one seed on both sides has none.
     """
 
     def latency(ones_RN2: FloatArray, others_RN2: FloatArray) -> FloatArray:
-        (waits_R, seconds_R), (other_waits_R, other_seconds_R) = (
-            np.median(runs, axis=1).T for runs in (ones_RN2, others_RN2)
-        )
+        waits_R, seconds_R = np.median(ones_RN2, axis=1).T
+        other_waits_R, other_seconds_R = np.median(others_RN2, axis=1).T
         with np.errstate(divide="ignore", invalid="ignore"):  # where a median is infinite, or no wait is saved
-            found_R: FloatArray = np.maximum(0.0, (seconds_R - other_seconds_R) / (other_waits_R - waits_R))
-        found_R[np.isinf(other_waits_R) | (seconds_R <= other_seconds_R)] = 0.0
-        found_R[(waits_R > other_waits_R) | np.isinf(waits_R)] = np.inf
-        return found_R
+            latency_R: FloatArray = np.maximum(0.0, (seconds_R - other_seconds_R) / (other_waits_R - waits_R))
+        latency_R[np.isinf(other_waits_R) | (seconds_R <= other_seconds_R)] = 0.0
+        latency_R[(waits_R > other_waits_R) | np.isinf(waits_R)] = np.inf
+        return latency_R
 
     runs = np.array(ones, dtype=float), np.array(others, dtype=float)
     (point,) = latency(*(each[None] for each in runs))
-    interval = bootstrap(latency, *runs) if max(map(len, runs)) > 1 else None
-    return BreakEven(_finite(point), interval and (_finite(interval[0]), _finite(interval[1])))
+    if max(map(len, runs)) == 1:
+        return _finite(point), None
+    low, high = bootstrap(latency, *runs)
+    return _finite(point), (_finite(low), _finite(high))
 
 
 def _finite(value: float) -> float | None:
@@ -135,10 +127,9 @@ def ratio(numerators: Sequence[float | None], denominators: Sequence[float | Non
 
     The interval is Student's t on the logarithms, so that A / B and B / A say the same; `std` is left out.
     """
-    logs = [log(a / b) for a, b in zip(numerators, denominators, strict=True) if a and b]
-    if not logs:
+    found = estimate([log(a / b) for a, b in zip(numerators, denominators, strict=True) if a and b])
+    if found is None:
         return None
-    found = estimate(logs)
     low, high = (None if bound is None else exp(bound) for bound in (found.low, found.high))
     return Estimate(exp(found.mean), None, low, high, found.n)
 
@@ -147,17 +138,8 @@ def crossing(values: Sequence[float | None]) -> Crossing:
     """The cost of a threshold, which some runs may never have reached."""
     known = [value for value in values if value is not None]
     middle = median(inf if value is None else value for value in values)
-    return Crossing(
-        values=tuple(values),
-        reached=len(known),
-        median=_finite(middle),
-        estimate=estimate(known) if len(known) == len(values) else None,
-    )
-
-
-def first_at(axis: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
-    """Where on `axis` the first value at or above `threshold` was measured; None if none was."""
-    return next((x for x, value in zip(axis, values, strict=True) if value >= threshold), None)
+    mean = estimate(known) if len(known) == len(values) else None
+    return Crossing(tuple(values), len(known), _finite(middle), mean)
 
 
 def area(axis: Sequence[float], values: Sequence[float], end: float) -> float:

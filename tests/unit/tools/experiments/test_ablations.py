@@ -48,8 +48,8 @@ def test_a_variant_goes_by_what_it_changes(family: str, expected: list[str]) -> 
 
 def test_critic_has_three_panels_of_the_same_labels() -> None:
     first, second, third = ablations.load("critic").groups
-    assert list(first.members) == list(second.members) == list(third.members)
-    seen = [{(v.config().critic.backbone, v.config().critic.score_weight) for v in g.members.values()}
+    assert list(first.variants) == list(second.variants) == list(third.variants)
+    seen = [{(v.config().critic.backbone, v.config().critic.score_weight) for v in g.variants.values()}
             for g in (first, second, third)]  # fmt: skip
     assert seen == [{("frozen", 0.0)}, {("shared", 0.0)}, {("shared", 0.2)}]
 
@@ -121,7 +121,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
 def test_a_wrong_file_is_explained(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(text)
     with pytest.raises(ConfigError, match=said):
-        ablations.load(str(tmp_path / "wrong.yaml"))
+        _ = ablations.load(str(tmp_path / "wrong.yaml")).variants
 
 
 def test_a_file_that_is_not_there_is_explained() -> None:

@@ -66,12 +66,12 @@ def test_each_environment_is_a_group_of_its_own(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(text)
     named = [tmp_path / f"{name}.yaml" for name in written]
     groups = plan.comparison(named).groups
-    assert [(group.title, list(group.members)) for group in groups] == [
+    assert [(group.title, list(group.variants)) for group in groups] == [
         ("bitflip, bits 4", ["sac", "ppo"]),
         ("playground", ["full"]),
     ]
     joined = plan.comparison(named, ["env.name=bitflip", "env.options={bits: 5}"]).groups
-    assert [(group.title, list(group.members)) for group in joined] == [("Success", ["sac", "full", "ppo"])]
+    assert [(group.title, list(group.variants)) for group in joined] == [("Success", ["sac", "full", "ppo"])]
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ def run(tmp_path: Path, *overrides: str) -> plan.Run:
 
 def test_new_begun_finished(tmp_path: Path, finish: Finish) -> None:
     one = run(tmp_path)
-    assert not one.begun
+    assert not one.directory.claimed
     assert progress(one) == (0, None)
     finish(one, [0.5, 0.75])
     assert one.finished
     assert progress(one) == (200, 0.75)
     for unfinished in ('{"finished": false}', "cut sho"):
         one.directory.summary_file.write_text(unfinished)
-        assert (one.begun, one.finished) == (True, False)
+        assert (one.directory.claimed, one.finished) == (True, False)
 
 
 def test_the_same_settings_pass_whatever_auto_chose(tmp_path: Path, finish: Finish) -> None:
@@ -75,7 +75,7 @@ def test_sessions_add_up(tmp_path: Path, finish: Finish) -> None:
     note_session(one, jobs=2)
     found = read(one)
     assert found is not None
-    assert found.sessions == [{"jobs": 1}, {"jobs": 2}]
+    assert found.jobs == [1, 2]
 
 
 def test_a_run_whose_folder_names_an_algorithm_is_refused_before_that_is_imported(

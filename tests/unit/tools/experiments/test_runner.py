@@ -17,8 +17,8 @@ from rich.console import Console
 
 from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError
+from sacglam.runs.directory import locked_folder
 from sacglam.tools.experiments import plan, runner
-from sacglam.tools.experiments.runner import RunsDisplay, sole_user
 from tests.unit.tools.experiments.conftest import Finish
 
 DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -35,30 +35,24 @@ class Scripted(plan.Run):
 
 
 def scripted(folder: Path, program: str, seed: int = 0) -> Scripted:
-    variant = plan.Variant("quickstart", configuration.quickstart_path())
+    variant = plan.Variant(base=configuration.quickstart_path())
     return Scripted(variant, seed, (), folder, program)
 
 
 def test_a_process_that_outlives_its_caller_keeps_the_folder(tmp_path: Path) -> None:
-    with sole_user(tmp_path) as lock:
+    with locked_folder(tmp_path, "busy") as lock:
         left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[lock])
     try:
-        with pytest.raises(RunDirectoryError, match="is at work in"), sole_user(tmp_path):
-            pass
+        with pytest.raises(RunDirectoryError, match="is at work in"):
+            runner.run_all([], 1, tmp_path, console())
     finally:
         left.kill()
         left.wait()
-    with sole_user(tmp_path):
-        pass
+    assert runner.run_all([], 1, tmp_path, console())
 
 
 def console() -> Console:
     return Console(file=io.StringIO(), width=200)
-
-
-def run_all(runs: list[Scripted], shown: Console, root: Path) -> bool:
-    with sole_user(root) as lock, RunsDisplay(shown, runs) as display:
-        return runner.run_all(runs, 1, lock, display)
 
 
 def output(shown: Console) -> str:
@@ -72,7 +66,7 @@ def test_failures_end_with_the_log_and_the_next_run_begins(tmp_path: Path) -> No
         scripted(tmp_path, "print('exit code 0, but no summary')", seed=1),
     ]
     shown = console()
-    assert not run_all(runs, shown, tmp_path)
+    assert not runner.run_all(runs, 1, tmp_path, shown)
     said = output(shown)
     assert said.startswith("2 runs, 0 of them finished before")
     assert "quickstart seed 0: FAILED" in said
@@ -96,20 +90,20 @@ def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
     thread = threading.Thread(target=interrupt_twice)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        run_all([run], shown := console(), tmp_path)
+        runner.run_all([run], 1, tmp_path, shown := console())
     thread.join()
     assert "stopping: the runs finish their interval" in output(shown)
-    with sole_user(tmp_path):  # so nothing lives that holds it
+    with locked_folder(tmp_path, "busy"):  # so nothing lives that holds it
         pass
 
 
 def test_a_run_shows_its_steps_and_last_success(tmp_path: Path, finish: Finish) -> None:
     run = scripted(tmp_path, "")
-    with RunsDisplay(shown := console(), [run]) as display:
-        display.started(run)
-        finish(run, [0.5] * 15 + [0.75])
-        display.update(run)
-        display.update(run)  # another line comes with the next quarter
+    display = runner.RunsDisplay(shown := console(), [run])
+    display.started(run)
+    finish(run, [0.5] * 15 + [0.75])
+    display.update(run)
+    display.update(run)  # another line comes with the next quarter
     assert output(shown).splitlines()[1:] == [
         "quickstart seed 0: training",
         "quickstart seed 0: 1,600 of 1,920 steps  success 0.75",

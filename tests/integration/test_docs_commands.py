@@ -1,0 +1,217 @@
+"""Every command in the bash blocks of README, CONTRIBUTING and docs runs, at a size that takes seconds.
+
+A block is one script, and the blocks of a page share a folder, since later commands use what earlier ones have made.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_docs import ROOT
+from tests.unit.test_docs import blocks as python_blocks
+
+PAGES = {
+    str(file.relative_to(ROOT)): file
+    for file in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+SETTINGS = {"steps": 128, "evaluation.episodes": 4, "evaluation.every_episodes": 2, "tracking.aim": "false"}
+SMALL = " ".join(f"--set {name}={value}" for name, value in SETTINGS.items())
+RUN = {
+    "export ": "",
+    "lint-imports": "",
+    "mypy": "",
+    "pytest ": "-n 0",
+    "python -m benchmarks.random_model ": "",
+    "ruff ": "",
+    "sacglam ablate ": f"--seeds 1 --threads 1 {SMALL}",
+    "sacglam ablate --list": "",
+    "sacglam aim-import ": "",
+    "sacglam compare ": f"--seeds 1 --threads 1 {SMALL}",
+    "sacglam envs ": "--episodes 2",
+    "sacglam evaluate ": "--episodes 2",
+    "sacglam play ": "",
+    "sacglam pretrain ": "--steps 3",
+    "sacglam profile": f"--intervals 1 {SMALL}",
+    "sacglam train": f"{SMALL} --set threads=1",
+}
+"""How commands begin that run, and what is added to make them small; the longest beginning counts."""
+NOT_RUN = {
+    "git clone ": "needs the network",
+    "cd sacglam": "goes into what git has cloned",
+    "python -m venv ": "launch/test.sh makes a virtual environment",
+    ". .venv/bin/activate": "launch/test.sh uses the one it made",
+    "pip ": "needs the network",
+    "python3 -m venv ": "is for a machine with a GPU",
+    ".venv/bin/python -m pip ": "is for a machine with a GPU",
+    "launch/install_engines_cpu.sh ": "needs the network",
+    "launch/get_smollm2.sh": "needs the network",
+    "sacglam train configs/smollm2/": "needs the model that launch/get_smollm2.sh downloads",
+    "sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 1": "needs a GPU",
+    "launch/gpu_check.sh": "needs a GPU; tests/unit/benchmarks/test_gpu_check.py runs its parts on a CPU",
+    "mkdocs serve": "runs until it is stopped; launch/test.sh builds the site",
+    "sacglam ui": "runs until it is stopped; tests/integration/test_aim_browser.py opens it",
+    "sacglam compare configs/battery/": "takes hours: sixteen environments; tests/unit/configs checks the files",
+    "python -m benchmarks.battery": "tests/unit/benchmarks/test_battery.py runs it",
+    "python -m benchmarks.environment ": "tests/unit/benchmarks/test_documented_commands.py runs it",
+}
+"""How commands begin that cannot run here, and why."""
+REPLACED = {
+    "configs/paper/sac_her_flan_t5_base.yaml": "configs/paper/sac_her_flan_t5_base.yaml --set model.name=builtin-t5",
+    "random_model t5-base": "random_model t5-tiny",
+    "--seconds 60": "--seconds 1",
+    "PYTHONPATH=.": "PYTHONPATH=.:$PYTHONPATH",
+    " RUN": " runs/my-run",
+    " [runs/another ...]": "",
+    "sacglam train --set algo.actor_q=max": "! sacglam train --set algo.actor_q=max",  # is refused, as the page says
+}
+NEEDS = {
+    "aim-import": "aim",
+    "env babyai": "minigrid",
+    "configs/babyai": "minigrid",
+    "check babyai": "minigrid",
+    "textworld": "textworld",
+    "gymnasium": "gymnasium",
+    "--learners": "deepspeed",
+    "sac_her_flan_t5_base.yaml": "bitsandbytes",
+}
+"""The package that a command with these words needs."""
+TIMEOUT_S = 1200
+
+
+def bash_blocks(page: str) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)^```", PAGES[page].read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block in order, without comments and assignments in front of them."""
+    lines = block.replace("\\\n", " ").splitlines()
+    parts = (part.strip() for line in lines for part in re.sub(r"(^|\s)#.*", "", line).split("&&"))
+    return [re.sub(r"^(\w+=\S+ )+", "", part) for part in parts if part]
+
+
+def entry(command: str, table: Mapping[str, str]) -> str | None:
+    """The longest beginning in the table that this command has."""
+    return max((start for start in table if command.startswith(start)), key=len, default=None)
+
+
+BLOCKS = [(page, i) for page in PAGES for i in range(len(bash_blocks(page)))]
+COMMANDS = [command for page, i in BLOCKS for command in commands(bash_blocks(page)[i])]
+
+
+def test_every_command_runs_or_has_a_reason_not_to() -> None:
+    assert len(COMMANDS) > 70
+    assert [command for command in COMMANDS if not (entry(command, RUN) or entry(command, NOT_RUN))] == []
+
+
+def test_lists_name_only_what_is_documented() -> None:
+    for table in (RUN, NOT_RUN):
+        assert [start for start in table if start not in {entry(command, table) for command in COMMANDS}] == []
+    text = "\n".join(COMMANDS)
+    assert [words for words in (*REPLACED, *NEEDS) if words not in text] == []
+
+
+def test_commands_are_found_in_a_block() -> None:
+    block = "# first\npip install x && A=1 sacglam train --set a=b \\\n  --out c   # why\nexport A=1\n"
+    assert commands(block) == ["pip install x", "sacglam train --set a=b    --out c", "export A=1"]
+
+
+def script(block: str) -> Iterator[str]:
+    """The block's lines with small commands, and without those that do not run."""
+    for line in block.replace("\\\n", " ").splitlines():
+        for part in re.sub(r"(^|\s)#.*", "", line).split("&&"):
+            [command] = commands(part) or [""]
+            if command and not entry(command, NOT_RUN):
+                small = f"{part.strip()} {RUN[entry(command, RUN) or '']}"
+                for words, others in REPLACED.items():
+                    small = small.replace(words, others)
+                yield small
+
+
+@pytest.fixture(scope="module")
+def folders() -> dict[str, Path]:
+    """The working directory of each page, once a block of it has run."""
+    return {}
+
+
+def prepare(folder: Path, page: str, tiny_run: Path) -> None:
+    """A clone with the files that the docs ask for: environments, configurations, a run, a model."""
+    shutil.copytree(tiny_run, folder / "runs" / "my-run")
+    if page == "CONTRIBUTING.md":
+        for name in ("sacglam", "tests", "configs", "docs", "benchmarks", "launch"):
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+            shutil.copy(ROOT / name, folder / name)
+        change_actor_loss(folder)
+        return
+    for name in ("configs", "docs", "benchmarks", "launch"):  # the package is installed
+        (folder / name).symlink_to(ROOT / name)
+    python = [block for file in PAGES.values() for block in python_blocks(file)]
+    for name, defined in (("house", "class House:"), ("lake", "class Lake(")):
+        [block] = (block for block in python if defined in block)
+        (folder / f"{name}.py").write_text(block)
+    (folder / "mine.yaml").write_text("base: quickstart\nalgo: {gamma: 0.9}\n")
+    if "sacglam pretrain house-model" not in PAGES[page].read_text():
+        (folder / "house-model").symlink_to(ROOT / "sacglam" / "models" / "builtin")
+
+
+def change_actor_loss(folder: Path) -> None:
+    """The changes of the first hour, in a clone."""
+    test, function, setting, update = python_blocks(PAGES["CONTRIBUTING.md"])
+    [ablation] = re.findall(r"```yaml\n(.*?)```", PAGES["CONTRIBUTING.md"].read_text(), flags=re.DOTALL)
+    (folder / "actor_q.yaml").write_text(ablation)
+    with (folder / "tests/unit/algos/test_algos_math.py").open("a") as file:
+        file.write(f"\n\n{test}")
+    algos = folder / "sacglam" / "algos"
+    maths = (algos / "math.py").read_text()
+    [old] = (node for node in ast.parse(maths).body if isinstance(node, ast.FunctionDef) and node.name == "actor_loss")
+    edit(algos / "math.py", ast.get_source_segment(maths, old) or "", function.strip())
+    edit(algos / "math.py", "\nimport torch\n", "\nfrom typing import Literal\n\nimport torch\n")
+    edit(algos / "sac_settings.py", "ClassVar, Self", "ClassVar, Literal, Self")
+    edit(algos / "sac_settings.py", "    warmup_updates:", f"{setting}\n    warmup_updates:")
+    edit(algos / "sac.py", update.replace(", config.actor_q", ""), update)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("page", "number"), BLOCKS, ids=lambda part: str(part))
+def test_the_commands_of_a_block_run(
+    page: str, number: int, folders: dict[str, Path], tiny_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lines = list(script(bash_blocks(page)[number]))
+    missing = {
+        package for line in lines for words, package in NEEDS.items() if words in line and not find_spec(package)
+    }
+    runnable = [line for line in lines if not any(words in line for words in NEEDS if NEEDS[words] in missing)]
+    if page not in folders:
+        folders[page] = tmp_path_factory.mktemp("page")
+        prepare(folders[page], page, tiny_run)
+    installed = folders[page] if page == "CONTRIBUTING.md" else ROOT
+    paths = {"PYTHONPATH": str(installed), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-ex", "-c", "\n".join(runnable)],
+        cwd=folders[page],
+        env=os.environ | paths,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    if missing:
+        pytest.skip(f"the other commands ran; {', '.join(missing)} is not installed")
