@@ -15,7 +15,7 @@ from sacglam.config import Config
 from tests.unit.test_docs import settings
 
 PACKAGE = Path(__file__).parents[2] / "sacglam"
-LINES = {"": 20_082, "core": 12_872, "tools": 4_930, "cli": 930, "worlds": 1_350}
+LINES = {"": 19_923, "core": 12_825, "tools": 4_819, "cli": 929, "worlds": 1_350}
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES = {"training.py": 335, "runtime/ray.py": 320}
 """Files that may have more than 300 lines, and how many."""
