@@ -103,10 +103,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=1, help="CPU threads")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    bucket = ModelConfig().bucket
-    options.add_argument(
-        "--bucket", type=int, default=bucket, help="packed lengths are multiples of this (model.bucket)"
-    )
+    options.add_argument("--bucket", type=int, help="packed lengths are multiples of this (default: the device's)")
     options.add_argument(
         "--reference",
         choices=("plain", "lean"),
@@ -161,7 +158,8 @@ def build_lm(
     settings = LoraSettings(rank=LORA_RANK, alpha=2.0 * LORA_RANK, layers=adapted)
     lora = lora_config(ModelConfig(lora=settings), model.config)
     if variant in ("packed", "apart"):
-        lm = PackedLM(model, lora, adapters, bucket=options.bucket)
+        lm = PackedLM(model, lora, adapters)
+        lm.bucket = options.bucket or lm.bucket
         lm.architecture = Apart(model) if variant == "apart" else lm.architecture
         return lm
     if model.config.is_encoder_decoder:

@@ -66,7 +66,6 @@ _TINY_RUN = (
     "evaluation.episodes=20",
     "tracking.aim=false",
     "engines.parity_every=1",  # every adapter's policy in the engine is held against the learner's
-    "model.lora.merged=false",
 )
 
 

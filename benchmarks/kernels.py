@@ -34,7 +34,7 @@ from benchmarks import common, update
 from sacglam.algos.ppo import Ppo, PpoConfig, Sample
 from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig, ModelConfig
+from sacglam.config import CriticConfig
 from sacglam.learner.backend import TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--actions", type=int, default=7, help="as Playground's states have")
     parser.add_argument("--prompt-tokens", type=int, default=45)
     parser.add_argument("--action-tokens", type=int, default=4)
-    parser.add_argument("--bucket", type=int, default=ModelConfig().bucket, help="packed lengths are multiples of this")
+    parser.add_argument("--bucket", type=int, default=8, help="packed lengths are multiples of this")
     options = parser.parse_args(namespace=argparse.Namespace(device="meta", alike=0))
     costs = [f"{1e6 * launch_s:g} us" for launch_s in LAUNCH_S.values()]
     units = ["kernels", "GB", "TFLOP", "ms busy", *(f"ms, {cost}" for cost in costs)]

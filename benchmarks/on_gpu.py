@@ -40,7 +40,7 @@ from sacglam.tools.dry_run.forecast import forecast, placed
 
 STAGES = (0, 1, 3)
 TIMEOUT_S = 120.0
-SETTINGS = ("steps=640", "threads=1", "algo.warmup_updates=0", "model.lora.merged=false", "replay.min_size=64")
+SETTINGS = ("steps=640", "threads=1", "algo.warmup_updates=0", "replay.min_size=64")
 TRAININGS = {"sac": None, "ppo": common.ROOT / "configs" / "simple" / "ppo.yaml"}  # None: the quickstart
 SHORT = ("steps=320", "env.copies=8", "algo.update_interval=32", "algo.batch_size=32", "critic.hidden=[64]")
 
@@ -57,7 +57,7 @@ def train(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _training(algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
-    words = ["threads=1", "model.lora.merged=false", f"model.dtype={options.dtype}", *SHORT]
+    words = ["threads=1", f"model.dtype={options.dtype}", *SHORT]
     words += ["algo.warmup_updates=4", "replay.min_size=64"] if algorithm == "sac" else ["algo.epochs=2"]
     settings = config.load(TRAININGS[algorithm], [*words, f"device={options.device}"])
     on_cpu, states = config.override(settings, ["device=cpu"]), first_states(settings)
@@ -214,7 +214,7 @@ def main() -> None:
     options.add_argument("--action-tokens", type=int, default=4)
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--bucket", type=int, default=config.ModelConfig().bucket)
+    options.add_argument("--bucket", type=int)
     options.add_argument("--rank", type=int, help=argparse.SUPPRESS)  # in a rank's own process
     options.add_argument("--folder", help=argparse.SUPPRESS)
     given = options.parse_args(namespace=argparse.Namespace(layers=None, micro_batch=None, reference="plain", alike=0))

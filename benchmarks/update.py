@@ -51,9 +51,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
 
 def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tuple[Learner, list[Window]]:
     """A learner of `lm`, and the steps of an update."""
-    heads, target_heads = (
-        QHeads(lm.hidden_size, CriticConfig(max_actions=actions)).to(options.device) for _ in range(2)
-    )
+    heads, target_heads = (QHeads(lm.hidden_size, CriticConfig()).to(options.device) for _ in range(2))
     words = common.word_tokenizer(common.model_config(options).vocab_size)
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
     tokenizer, policy = QueryTokenizer(words, max_tokens=2048), PolicyHead()

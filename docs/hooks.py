@@ -85,7 +85,7 @@ def sections(annotation: Any) -> list[type[Section]]:
 
 
 def type_name(annotation: Any) -> str:
-    """A field's type for readers: `int`, `sdpa` or `eager`, list of `str`, or null."""
+    """A field's type for readers: `int`, `float32` or `bfloat16`, list of `str`, or null."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_name(parts[0])

@@ -19,7 +19,7 @@ from sacglam.learner.backend import Backend, TorchBackend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead
-from sacglam.models.loading import load_model, lora_config
+from sacglam.models.loading import load_model, lora_config, merges
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
@@ -196,13 +196,9 @@ def build_model(config: Config) -> AgentModel:
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     architecture, critic = loaded.architecture, config.critic
-    lm = PackedLM(
-        loaded.model,
-        lora_config(config.model, loaded.config),
-        config.algo.adapters(critic),
-        bucket=config.model.bucket,
-        merged=config.model.lora.merged,
-    )
+    sharded = config.learners.count > 0 and config.learners.zero_stage == 3
+    merged = not sharded and merges(config.model, loaded.config)
+    lm = PackedLM(loaded.model, lora_config(config.model, loaded.config), config.algo.adapters(critic), merged)
     if config.model.compile:
         lm.compile_layers()
     if config.model.cache_mib:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from sacglam.errors import ConfigError
@@ -20,9 +21,13 @@ _SETTINGS = {
 
 _CONSTANTS = {
     "checkpoint.keep": 2,
+    "critic.max_actions": 64,
     "engines.cpu_cache_gib": 1.0,
     "engines.max_restarts": 10,
     "engines.parity_tolerance": None,
+    "model.attention": "sdpa",
+    "model.bucket": None,
+    "model.lora.merged": None,
     "tracking.samples_episodes": 4,
 }
 """Former settings and what they are now; None: derived."""
@@ -38,16 +43,16 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_constants(values: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(values)
+    kept = deepcopy(dict(values))
     for key, now in _CONSTANTS.items():
-        section, name = key.split(".")
-        inner = found.get(section)
-        if isinstance(inner, dict) and name in inner:
-            found[section] = {other: value for other, value in inner.items() if other != name}
-            if inner[name] != now:
-                said = "derived" if now is None else f"always {now}"
-                warnings.warn(f"{key} is no longer a setting: it is {said} (got {inner[name]!r})", stacklevel=3)
-    return found
+        *sections, name = key.split(".")
+        inner: Any = kept
+        for section in sections:
+            inner = inner.get(section) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and name in inner and (value := inner.pop(name)) != now:
+            said = "derived" if now is None else f"always {now}"
+            warnings.warn(f"{key} is no longer a setting: it is {said} (got {value!r})", stacklevel=3)
+    return kept
 
 
 def _relabelling(values: dict[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,6 @@ class Config(Section):
                 f"learners.count ({self.learners.count}) exceeds algo.batch_size ({self.algo.batch_size}): "
                 "a rank would have nothing to learn from"
             )
-        if self.learners.zero_stage == 3 and self.learners.count and self.model.lora.merged:
-            raise ValueError("learners.zero_stage 3 and model.lora.merged exclude each other; set merged to false")
         if self.learners.zero_stage == 3 and self.learners.count and self.model.cache_mib:
             raise ValueError(
                 "learners.zero_stage 3 and model.cache_mib exclude each other: a rank that has kept its states would "

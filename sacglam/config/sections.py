@@ -45,9 +45,7 @@ class LoraSettings(Section):
     targets: str | list[str] = "all-linear"
     """Layers that get an adapter: names, or `all-linear` for all but the output layer."""
     layers: Size | None = None
-    """Adapt only the last so many layers of a decoder-only model, where the backward pass then ends; None: all."""
-    merged: bool = False
-    """Compute (W + s B A) x, not W x + s B (A x): for models hardly wider than the rank, such as the built-in one."""
+    """Number of final layers to adapt in a decoder-only model; the backward pass ends at the first. None: all."""
 
     @model_validator(mode="after")
     def _choosable(self) -> Self:
@@ -69,12 +67,8 @@ class ModelConfig(Section):
     """Type of the base weights; log-softmax, heads and adapters are always float32."""
     quantize: Literal["none", "nf4"] = "none"
     """`nf4`: 4-bit base weights with double quantisation, computing in `dtype`. Needs bitsandbytes."""
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    """Attention kernel; both take the packed mask. A model that has no `sdpa` in transformers gets `eager`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    bucket: Size = 8
-    """Packed lengths are rounded up to a multiple of this; 8 suits a GPU's matrix units, 1 a CPU."""
     compile: bool = False
     """Compile each transformer layer when it first runs (`torch.compile`, for any shape). Needs a C++ compiler."""
     cache_mib: NonNegative = 0
@@ -86,15 +80,6 @@ class ModelConfig(Section):
             raise ValueError(
                 f"model.cache_mib ({self.cache_mib}) keeps what layers below the adapted ones compute, and all are "
                 "adapted; set model.lora.layers, or model.cache_mib to 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _quantizable(self) -> Self:
-        if self.quantize != "none" and self.lora.merged:
-            raise ValueError(
-                f"model.quantize {self.quantize} and model.lora.merged exclude each other: W + s B A would restore "
-                "the full W in every pass; set model.lora.merged to false"
             )
         return self
 
@@ -144,7 +129,7 @@ class CriticConfig(Section):
     """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
 
     input: Literal["observation_action", "observation"] = "observation_action"
-    """What the head reads: an action's last token (one Q value), or the prompt's last position (one per action)."""
+    """What the head reads: an action's last token (one Q value), or the prompt's last position (64, one per action)."""
     backbone: Literal["shared", "frozen", "separate"] = "shared"
     """Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or an adapter of their own."""
     num_critics: Annotated[int, Field(gt=0, le=100)] = 2
@@ -153,8 +138,6 @@ class CriticConfig(Section):
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat = 0.0
     """Initial value, over the temperature, of a learned w in Q = MLP + w (log p(a) - its mean); 0: no such term."""
-    max_actions: Size = 64
-    """Outputs of the head with `input: observation`; a state with more actions is an error."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
 

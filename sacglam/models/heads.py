@@ -12,6 +12,9 @@ from sacglam.config import CriticConfig, PolicyConfig
 from sacglam.errors import ModelError
 from sacglam.models.packed_lm import LMOutput
 
+MAX_ACTIONS = 64
+"""Outputs of a critic that reads the observation alone."""
+
 
 @dataclass(frozen=True)
 class PolicyHead:
@@ -66,7 +69,7 @@ class QHeads(nn.Module):
     """`num_critics` independent Q functions, each with one value for every action of a state."""
 
     def __init__(self, hidden_size: int, config: CriticConfig) -> None:
-        """`observation_action`: one output on each action's last token. `observation`: `max_actions` outputs on the
+        """`observation_action`: one output on each action's last token. `observation`: MAX_ACTIONS outputs on the
         prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
         each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
         initial value, so that the head need not find at the last token what the model knew at earlier ones."""
@@ -74,8 +77,7 @@ class QHeads(nn.Module):
         weights_C = torch.full((config.num_critics,), config.score_weight)
         self.score_weights = nn.Parameter(weights_C) if config.score_weight else None
         self._on_actions = config.input == "observation_action"
-        self._max_actions = config.max_actions
-        outputs = 1 if self._on_actions else config.max_actions
+        outputs = 1 if self._on_actions else MAX_ACTIONS
         self.critics = nn.ModuleList(mlp(hidden_size, config.hidden, outputs) for _ in range(config.num_critics))
 
     def forward(self, output: LMOutput, taken_B: Tensor | None = None) -> Tensor:
@@ -97,10 +99,10 @@ class QHeads(nn.Module):
                 q_CBA = q_CBA.scatter(-1, taken_B1.expand_as(q_CB1), q_CB1)
         else:
             actions = mask_BA.shape[1]
-            if actions > self._max_actions:
+            if actions > MAX_ACTIONS:
                 raise ModelError(
-                    f"critic.input 'observation' has {self._max_actions} outputs, got a state with {actions} actions; "
-                    "raise critic.max_actions, or use critic.input=observation_action, which has no such limit"
+                    f"critic.input 'observation' has {MAX_ACTIONS} outputs, got a state with {actions} actions; use "
+                    "critic.input=observation_action, which has no such limit"
                 )
             hidden_BH = output.prompt_hidden_BH.float()
             q_CBA = torch.stack([critic(hidden_BH)[:, :actions] for critic in self.critics])

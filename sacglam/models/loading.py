@@ -27,6 +27,7 @@ BUILTIN = Path(__file__).parent / "builtin"
 BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
 _SAFE = {"trust_remote_code": False, "use_safetensors": True}
 """Nothing that is loaded may run code: neither a model's own modules nor pickled weights."""
+_WIDEST_MERGED = 16  # times the rank
 _MOST_LAYERS = 4096  # with more, those without weights would be built for hours before they are found missing
 ANY_LENGTH = 1 << 20
 """Tokens of a model without a limit; memory sets one earlier."""
@@ -76,20 +77,16 @@ def _read(settings: ModelConfig, text: ModelText, device: torch.device) -> PreTr
     """A model's weights."""
     dtype: torch.dtype = getattr(torch, settings.dtype)
     quantised = settings.quantize == "nf4"
-    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": settings.attention, **_SAFE}
+    options: dict[str, Any] = {"dtype": dtype, **_SAFE}  # attention is sdpa, or eager where a model has no other
+    if device.type == "cpu" and dtype == torch.bfloat16:
+        options["attn_implementation"] = "eager"  # the other's backward pass is slow there
     if device.type == "cuda" and not quantised:
         options["device_map"] = {"": device}  # tensor by tensor, since several ranks would fill the host's memory
     _check_parts(text.source)
     read = partial(read_whole, partial(text.architecture.auto.from_pretrained, text.source), **options)
     if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
         logging.disable_progress_bar()
-    try:
-        return read_in_4_bits(read, dtype, device) if quantised else read()
-    except (ValueError, ImportError) as error:
-        if settings.attention == "sdpa" and "scaled_dot_product_attention" in str(error):
-            print(f"transformers has no sdpa attention for {text.config.model_type}: using eager", file=sys.stderr)
-            return _read(settings.model_copy(update={"attention": "eager"}), text, device)
-        raise
+    return read_in_4_bits(read, dtype, device) if quantised else read()
 
 
 def _check_parts(source: str) -> None:
@@ -174,6 +171,15 @@ def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:
     chosen = list(range(layers - lora.layers, layers))
     # By name, since peft chooses among no other targets.
     return shape(target_modules=list(adapted_layers(config, every)), layers_to_transform=chosen)
+
+
+def merges(settings: ModelConfig, config: PreTrainedConfig) -> bool:
+    """Whether `MergedLinear` is faster: in a model hardly wider than the adapter's rank.
+
+    Not with bfloat16, in which the sum W + s B A would lose small updates, nor with 4 bits, which it would restore.
+    """
+    exact = settings.dtype == "float32" and settings.quantize == "none"
+    return exact and config.get_text_config().hidden_size <= _WIDEST_MERGED * settings.lora.rank
 
 
 def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...]:

@@ -135,7 +135,9 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str],
     except ValueError as error:
         raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
     assert isinstance(peft_model, PeftModel)
-    _check_layers(model, names[0], merged)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    if others := [name for name, layer in layers.items() if names[0] not in layer.lora_A]:
+        raise ModelError(f"adapters need linear layers, but model.lora.targets names {others}; remove them")
     for name in names[1:]:
         peft_model.add_adapter(name, lora)
     first = adapter_parameters(peft_model, names[0])
@@ -150,16 +152,3 @@ def adapter_parameters(peft_model: PeftModel, adapter: str) -> dict[str, nn.Para
     """The weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
     marker = f".{adapter}."
     return {n.replace(marker, "."): p for n, p in peft_model.named_parameters() if "lora_" in n and marker in n}
-
-
-def _check_layers(model: PreTrainedModel, adapter: str, merged: bool) -> None:
-    """Refuse an adapter on an embedding, and one that cannot be merged."""
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    if others := [name for name, layer in layers.items() if adapter not in layer.lora_A]:
-        raise ModelError(f"adapters need linear layers, but model.lora.targets names {others}; remove them")
-    unmergeable = [name for name, layer in layers.items() if not isinstance(layer, MergedLinear)]
-    if merged and unmergeable:
-        raise ModelError(
-            f"model.lora.merged needs linear layers, but {unmergeable} hold several matrices each; set "
-            "model.lora.merged to false"
-        )

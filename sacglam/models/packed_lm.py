@@ -63,20 +63,12 @@ class PackedLM:
         model: PreTrainedModel,
         lora: LoraConfig,
         adapters: Iterable[str] = (ACTOR,),
-        *,
-        bucket: int = 1,
         merged: bool = False,
     ) -> None:
         """Freeze `model` and add one LoRA adapter for each name in `adapters`; initially all equal the base model.
 
-        `bucket` rounds packed lengths up to its multiples, so that kernels see few shapes. `merged` chooses
-        `MergedLinear`.
+        `merged` chooses `MergedLinear`.
         """
-        if merged and model.dtype == torch.bfloat16:
-            raise ModelError(
-                "model.lora.merged and model.dtype bfloat16 exclude each other: W + s B A would be rounded to three "
-                "digits of W, and small updates lost; set model.lora.merged to false, or model.dtype to float32"
-            )
         self.architecture = architecture_of(model.config)(model)
         self.frozen: FrozenLayers | None = None
         self._model = model
@@ -93,7 +85,8 @@ class PackedLM:
         self._log_probs = SelectedLogProbs(self._output, scale)
         self.hidden_size = int(self._output.weight.shape[1])
         """H, the width of the hidden states."""
-        self._bucket = bucket
+        self.bucket = 8 if model.device.type == "cuda" else 1
+        """Packed lengths are rounded up to a multiple of this: 8 suits a GPU's matrix units."""
         # A checkpointed layer's second run could not know which positions its first one left out.
         self._last_mlp = None if model.is_gradient_checkpointing else last_mlp_of(model)
         if model.is_gradient_checkpointing:
@@ -115,7 +108,7 @@ class PackedLM:
     def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
         """Queries as tensors on the model's device, in its architecture's layout."""
         states, row_B = distinct(queries)  # an action that changes nothing leads to the same state, with one goal
-        packed = self.architecture.pack(states, self._bucket)
+        packed = self.architecture.pack(states, self.bucket)
         _check_memory(packed, self._model.dtype, self.device)
         packed = packed.read_for(row_B).to(self.device)
         return self.frozen.added_to(packed, states) if self.frozen else packed

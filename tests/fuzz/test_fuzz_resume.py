@@ -41,12 +41,10 @@ COMMON: dict[str, list[Any]] = {
     "log_every_steps": [1, 16, 100],
     "model.name": ["builtin", "builtin-t5"],
     "model.dtype": ["bfloat16"],
-    "model.attention": ["eager"],
-    "model.bucket": [8, 32],
     "model.gradient_checkpointing": ["true"],
     "model.quantize": ["none", "none", "nf4"],  # slow
     "model.cache_mib": [0, 1],
-    "model.lora.merged": ["true"],
+    "model.lora.rank": [4],
     "model.lora.layers": [1],
     "model.lora.targets": ["[q_proj, v_proj]"],
     "prompt.history": [1, 3],

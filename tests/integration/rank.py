@@ -44,7 +44,7 @@ SETTINGS = [
     "algo.actor_lr=1e-4",
     "algo.critic_lr=3e-4",
     "steps=40",
-    "model.lora.merged=false",
+    "model.lora.rank=4",
     "model.lora.targets=[q_proj, down_proj]",  # ZeRO-3 takes milliseconds for every module, so there are few
 ]
 VARIANTS = {

@@ -112,7 +112,7 @@ checked.HAS_TRITON = True  # as with torch for CUDA
 found = []
 for parallel in (1, 2):
     words = ["device=cuda", "engines.count=1", f"engines.tensor_parallel={parallel}", "model.dtype=bfloat16"]
-    config = load(None, [*words, "model.lora.merged=false", f"model.name={os.environ['MODEL']}"])
+    config = load(None, [*words, f"model.name={os.environ['MODEL']}"])
     made = EngineArgs(**_arguments(config, load_text(config.model), on_cpu=False)).create_engine_config()
     llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=made))
     found.append({
@@ -206,7 +206,7 @@ def placed(eight_gpus: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setattr(build, "machine", lambda: Machine(gpus, 8))
         engines, learners, parallel = options or (None,) * 3
         words = overrides(gpus, engines, learners, parallel, None, None, vllm)
-        build.build(config.load(None, [*words, "model.dtype=bfloat16", "model.lora.merged=false"]))
+        build.build(config.load(None, [*words, "model.dtype=bfloat16"]))
         return [tell(worker) for worker in made[-1]._workers]
 
     monkeypatch.setattr(build, "RayRuntime", runtime)

@@ -13,7 +13,7 @@ from sacglam.training import train
 from tests.conftest import TINY
 
 VARIANTS = {
-    "observation input": ["critic.input=observation", "critic.max_actions=8"],
+    "observation input": ["critic.input=observation"],
     "frozen backbone": ["critic.backbone=frozen"],
     "separate backbone": ["critic.backbone=separate"],
     "separate backbone, observation input": ["critic.backbone=separate", "critic.input=observation"],
@@ -25,14 +25,13 @@ VARIANTS = {
     "no hindsight": ["replay.hindsight=none"],
     "one step": ["algo.n_step=1"],
     "micro batches": ["algo.micro_batch_size=5"],
-    "plain adapters": ["model.lora.merged=false"],
-    "checkpointed layers": ["model.lora.merged=false", "model.gradient_checkpointing=true"],
-    "base in 4 bits": ["model.lora.merged=false", "model.quantize=nf4"],
+    "plain adapters": ["model.lora.rank=4"],
+    "checkpointed layers": ["model.lora.rank=4", "model.gradient_checkpointing=true"],
+    "base in 4 bits": ["model.quantize=nf4"],
     "the last steps and the actions in the prompt": [
         "prompt.template='{goal}: {history}{observation} {actions} Action:'",
         "prompt.history=2",
     ],
-    "eager attention": ["model.attention=eager"],
     "scored end of sequence, normalised": ["policy.score_eos=true", "policy.length_normalised=true"],
 }
 

@@ -15,12 +15,12 @@ from sacglam.config import Config
 from tests.unit.test_docs import settings
 
 PACKAGE = Path(__file__).parents[2] / "sacglam"
-LINES = {"": 19_923, "core": 12_825, "tools": 4_819, "cli": 929, "worlds": 1_350}
+LINES = {"": 19_895, "core": 12_797, "tools": 4_819, "cli": 929, "worlds": 1_350}
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES = {"training.py": 335, "runtime/ray.py": 320}
 """Files that may have more than 300 lines, and how many."""
 LONG_FUNCTIONS = {"pretrain": 75, "train": 64}  # the help of their options
-SETTINGS = 93
+SETTINGS = 89
 
 
 def lines() -> dict[str, int]:

@@ -185,7 +185,6 @@ def test_a_buffer_too_small_ever_to_learn_from_is_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({"model": {"lora": {"merged": True}}}, "exclude each other: .*; set model.lora.merged to false"),
         ({"engines": {"type": "vllm"}}, "vLLM 0.32 has no bitsandbytes; set engines.type to packed"),
         ({"engines": {"count": 1, "tensor_parallel": 2}}, "engines.tensor_parallel to 1"),
     ],
@@ -575,3 +574,5 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
         assert load(_write(tmp_path, "checkpoint: {keep: 5, every_steps: 9}")).checkpoint.every_steps == 9
     with pytest.warns(UserWarning, match=r"engines\.parity_tolerance is no longer a setting: it is derived"):
         load(None, ["engines.parity_tolerance=0.1"])
+    with pytest.warns(UserWarning, match=r"model\.lora\.merged is no longer a setting: it is derived \(got True\)"):
+        assert load(_write(tmp_path, "model: {lora: {merged: true, rank: 4}}")).model.lora.rank == 4

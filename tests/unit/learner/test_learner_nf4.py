@@ -32,7 +32,6 @@ SETTINGS = [
     "algo.update_interval=1",
     "algo.warmup_updates=0",
     "algo.actor_lr=1e-2",
-    "model.lora.merged=false",
     "model.quantize=nf4",
     "policy.length_normalised=true",  # or random weights would always take the shortest action
 ]

@@ -124,7 +124,8 @@ def tiny_lm(
     merged: bool = False,
 ) -> PackedLM:
     """A tiny model behind the packed forward, its adapters shaken."""
-    lm = adapted(name, tiny_model(name, attention), adapters, bucket=bucket, merged=merged)
+    lm = adapted(name, tiny_model(name, attention), adapters, merged=merged)
+    lm.bucket = bucket
     shake(lm, adapters)
     return lm
 
@@ -265,7 +266,7 @@ def tiny_actor_critic(
 ) -> tuple[ActorCritic, QHeads, QHeads]:
     """Actor and critic on `lm`, and the online and target heads; the target heads differ from the online ones."""
     torch.manual_seed(2)
-    heads, target_heads = (QHeads(lm.hidden_size, critic_config([16], 2, critic_input, 6, 0.3)) for _ in range(2))
+    heads, target_heads = (QHeads(lm.hidden_size, critic_config([16], 2, critic_input, 0.3)) for _ in range(2))
     model = ActorCritic(lm, cast(QueryTokenizer, None), PolicyHead(), heads, target_heads, backbone, target_backbone)
     with torch.no_grad():
         for parameter in target_heads.parameters():
@@ -277,11 +278,9 @@ def adapters_of(backbone: Backbone, target_backbone: TargetBackbone = "adapter")
     return adapters_needed(backbone, target_backbone)
 
 
-def critic_config(
-    hidden: list[int], critics: int, critic_input: str, max_actions: int, score_weight: float = 0.0
-) -> CriticConfig:
+def critic_config(hidden: list[int], critics: int, critic_input: str, score_weight: float = 0.0) -> CriticConfig:
     """The heads of `critics` Q functions."""
-    values = {"hidden": hidden, "num_critics": critics, "input": critic_input, "max_actions": max_actions}
+    values = {"hidden": hidden, "num_critics": critics, "input": critic_input}
     return CriticConfig.model_validate({**values, "score_weight": score_weight})
 
 

@@ -33,7 +33,6 @@ from tests.unit.models.reference import (
     alone,
     assert_same_gradients,
     gradients,
-    lora,
     ragged,
     sac_batch,
     sac_loss,
@@ -157,11 +156,6 @@ def test_checkpointing_switches_no_dropout_on(lm_name: str) -> None:
         assert torch.equal(lm.forward(packed).log_probs_BA, lm.forward(packed).log_probs_BA)
 
 
-def test_merging_into_bfloat16_weights_is_refused_since_it_loses_small_updates() -> None:
-    with pytest.raises(ModelError, match=r"model\.lora\.merged and model\.dtype bfloat16 exclude each other"):
-        PackedLM(tiny_model("llama", dtype=torch.bfloat16), lora(), merged=True)
-
-
 def test_an_adapter_on_the_output_layer_is_refused() -> None:
     config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM")
     with pytest.raises(ModelError, match="names the output layer"):
@@ -180,12 +174,17 @@ def test_an_adapter_on_the_embedding_is_refused(merged: bool) -> None:
         PackedLM(tiny_model("mistral"), config, merged=merged)
 
 
-def test_merged_needs_one_matrix_a_layer() -> None:
+def test_layers_of_several_matrices_are_not_merged() -> None:
     shape = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     mixture = MixtralConfig(vocab_size=32, num_key_value_heads=1, **shape)
     config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
-    with pytest.raises(ModelError, match=r"merged needs linear layers.*experts.*several matrices"):
-        PackedLM(AutoModelForCausalLM.from_config(mixture), config, merged=True)
+    lms = []
+    for merged in (False, True):
+        torch.manual_seed(0)
+        lms.append(PackedLM(AutoModelForCausalLM.from_config(mixture), config, merged=merged))
+        shake(lms[-1], [ACTOR])
+    plain, merged = (lm.forward(lm.pack([TokenisedQuery(np.arange(5), (np.arange(3),))])) for lm in lms)
+    torch.testing.assert_close(merged.log_probs_BA, plain.log_probs_BA, atol=1e-5, rtol=0)
 
 
 def test_a_part_for_images_gets_no_adapter() -> None:

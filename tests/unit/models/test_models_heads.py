@@ -37,7 +37,7 @@ def _set(heads: QHeads, layers: list[list[list[list[float]]]]) -> None:
 
 
 def test_a_q_value_for_each_actions_last_token() -> None:
-    heads = QHeads(2, critic_config([2], 2, "observation_action", 1))  # max_actions has no meaning here
+    heads = QHeads(2, critic_config([2], 2, "observation_action"))
     _set(heads, [[[[1.0, 0.0], [0.0, 1.0]], [[1.0, 10.0]]], [[[-1.0, 0.0], [0.0, -1.0]], [[1.0, 1.0]]]])
     # Critic 0: relu(x + 0.5) . (1, 10) + 0.5; critic 1: relu(0.5 - x) . (1, 1) + 0.5.
     assert heads(_output()).tolist() == [
@@ -49,7 +49,7 @@ def test_a_q_value_for_each_actions_last_token() -> None:
 @pytest.mark.parametrize("kind", ["observation_action", "observation"])
 def test_the_critics_loss_has_the_same_gradients_from_the_taken_actions_alone(kind: str) -> None:
     torch.manual_seed(0)  # other initial weights may leave a critic without a hidden unit above zero
-    heads = QHeads(2, critic_config([4], 2, kind, 3, 0.25))
+    heads = QHeads(2, critic_config([4], 2, kind, 0.25))
     taken_B = torch.tensor([2, 0])
     outcomes = []
     for only_B in (None, taken_B):
@@ -63,15 +63,16 @@ def test_the_critics_loss_has_the_same_gradients_from_the_taken_actions_alone(ki
     assert sum(tensor.abs().sum() > 0 for tensor in outcomes[1]) == len(outcomes[1])
 
 
-def test_a_q_value_for_each_action_index_on_the_prompt() -> None:
-    heads = QHeads(2, critic_config([1], 1, "observation", 4))
+def test_a_q_value_for_each_action_index_on_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.models.heads.MAX_ACTIONS", 4)
+    heads = QHeads(2, critic_config([1], 1, "observation"))
     _set(heads, [[[[1.0, 2.0]], [[1.0], [2.0], [3.0], [4.0]]]])
     # The hidden unit: relu(1 + 2 + 0.5) = 3.5, and relu(-2 + 2 + 0.5) = 0.5. Action k: (k + 1) h + 0.5.
     assert heads(_output()).tolist() == [[[4.0, 7.5, 11.0], [1.0, 0.0, 0.0]]]
 
 
 def test_with_prompt_input_the_actions_texts_do_not_matter() -> None:
-    heads = QHeads(2, critic_config([8], 2, "observation", 3))
+    heads = QHeads(2, critic_config([8], 2, "observation"))
     output = _output()
     other = replace(output, action_hidden_BAH=output.action_hidden_BAH + 1)
     assert torch.equal(heads(output), heads(other))
@@ -81,7 +82,7 @@ def test_with_prompt_input_the_actions_texts_do_not_matter() -> None:
 
 def test_an_actions_log_probability_adds_to_its_value() -> None:
     # The means over the first state's three actions and the second's one are -3 and -3; w is 0.5 and -2.
-    plain, scored = (QHeads(2, critic_config([2], 2, "observation_action", 1, weight)) for weight in (0.0, 0.25))
+    plain, scored = (QHeads(2, critic_config([2], 2, "observation_action", weight)) for weight in (0.0, 0.25))
     assert plain.score_weights is None
     assert scored.score_weights is not None
     assert scored.score_weights.tolist() == [0.25, 0.25]
@@ -93,10 +94,13 @@ def test_an_actions_log_probability_adds_to_its_value() -> None:
 
 
 def test_too_many_actions_for_the_outputs() -> None:
-    heads = QHeads(2, critic_config([2], 1, "observation", 2))
-    with pytest.raises(ModelError, match=r"has 2 outputs, got a state with 3 actions; raise critic\.max_actions"):
-        heads(_output())
-    assert QHeads(2, critic_config([2], 1, "observation", 3))(_output()).shape == (1, 2, 3)
+    heads, output = QHeads(2, critic_config([2], 1, "observation")), _output()
+    assert heads(output).shape == (1, 2, 3)
+    many = replace(output, actions_BA=torch.ones(2, 65, dtype=torch.bool))
+    with pytest.raises(
+        ModelError, match=r"has 64 outputs, got a state with 65 actions; use critic\.input=observation_a"
+    ):
+        heads(many)
 
 
 def test_heads_are_float32_whatever_the_model_is() -> None:
@@ -107,7 +111,7 @@ def test_heads_are_float32_whatever_the_model_is() -> None:
         prompt_hidden_BH=output.prompt_hidden_BH.bfloat16(),
     )
     for kind in ("observation_action", "observation"):
-        heads = QHeads(2, critic_config([4], 2, kind, 3))
+        heads = QHeads(2, critic_config([4], 2, kind))
         # These hidden states are exact in bfloat16.
         assert heads(low).dtype == torch.float32
         assert torch.equal(heads(low), heads(output))
@@ -115,7 +119,7 @@ def test_heads_are_float32_whatever_the_model_is() -> None:
 
 def test_the_critics_are_independent() -> None:
     torch.manual_seed(0)
-    q_CBA = QHeads(2, critic_config([4], 2, "observation_action", 3))(_output())
+    q_CBA = QHeads(2, critic_config([4], 2, "observation_action"))(_output())
     assert not torch.allclose(q_CBA[0], q_CBA[1])
 
 

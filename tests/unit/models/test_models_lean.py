@@ -51,14 +51,16 @@ def lean_lm(
     adapted: int = 2,
     adapters: tuple[str, ...] = (ACTOR,),
     checkpointing: bool = False,
-    **options: Any,
+    merged: bool = False,
+    bucket: int = 1,
 ) -> PackedLM:
     """A tiny model of four layers with adapters on the last of them."""
     base = deep_model(name)
     if checkpointing:
         _checkpoint_layers(base)
     chosen = ModelConfig(name=name, lora=LoraSettings(rank=4, alpha=8.0, layers=adapted))
-    lm = PackedLM(base, lora_config(chosen, base.config), adapters, **options)
+    lm = PackedLM(base, lora_config(chosen, base.config), adapters, merged)
+    lm.bucket = bucket
     shake(lm, adapters)
     return lm
 
@@ -225,7 +227,7 @@ def test_keeping_what_no_layer_computes() -> None:
         lean_lm(adapted=LAYERS).keep_frozen(1)
     with pytest.raises(ConfigError, match=r"model\.cache_mib \(64\).*set model\.lora\.layers"):
         parse({"model": {"cache_mib": 64}})
-    lean = {"model": {"cache_mib": 64, "lora": {"layers": 1, "merged": False}}}
+    lean = {"model": {"cache_mib": 64, "lora": {"layers": 1}}}
     assert parse(lean).model.cache_mib == 64
     with pytest.raises(ConfigError, match=r"zero_stage 3 and model\.cache_mib exclude"):
         parse({**lean, "engines": {"count": 1}, "learners": {"count": 1, "zero_stage": 3}})

@@ -51,7 +51,9 @@ from sacglam.models.loading import (
     BUILTIN,
     _max_tokens,
     load_model,
+    load_shape,
     lora_config,
+    merges,
 )
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing_check import check_packing
@@ -105,11 +107,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_local_folder(folder: Path, attention: str) -> None:
-    loaded = load_model(ModelConfig(name=str(folder), attention=attention), CPU)  # type: ignore[arg-type]
+def test_a_local_folder(folder: Path) -> None:
+    loaded = load_model(ModelConfig(name=str(folder)), CPU)
     assert loaded.max_tokens == 128
-    assert loaded.model.config._attn_implementation == attention
+    assert loaded.model.config._attn_implementation == "sdpa"
     assert not loaded.model.training
     assert not any(p.requires_grad for p in loaded.model.parameters())
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
@@ -119,6 +120,7 @@ def test_a_local_folder(folder: Path, attention: str) -> None:
 def test_bfloat16(folder: Path) -> None:
     loaded = load_model(ModelConfig(name=str(folder), dtype="bfloat16"), CPU)
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+    assert loaded.model.config._attn_implementation == "eager"
 
 
 def test_the_built_in_model() -> None:
@@ -145,6 +147,22 @@ def test_the_adapter_settings_arrive(folder: Path) -> None:
     assert {min(p.shape) for p in parameters.values()} == {3}
     assert lora_config(settings, loaded.config).lora_alpha == 7.5
     assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),  # 96 wide
+        ({"lora": {"rank": 6}}, True),
+        ({"lora": {"rank": 5}}, False),
+        ({"dtype": "bfloat16"}, False),
+        ({"quantize": "nf4"}, False),
+    ],
+)
+def test_adapters_are_merged_in_a_model_hardly_wider_than_their_rank(settings: Any, expected: bool) -> None:
+    for name in ("builtin", "builtin-t5"):
+        chosen = ModelConfig.model_validate({"name": name, **settings})
+        assert merges(chosen, load_shape(chosen)) == expected
 
 
 def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +217,13 @@ def test_the_trial_would_refuse_absolute_positions(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_t5_of_a_local_folder(name: str, attention: str, dtype: str, tmp_path: Path) -> None:
+def test_a_t5_of_a_local_folder(name: str, dtype: str, tmp_path: Path) -> None:
     base = tiny_model(name)
     base.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(BUILTIN)
     tokenizer.save_pretrained(tmp_path)
-    settings = ModelConfig(name=str(tmp_path), attention=attention, dtype=dtype)  # type: ignore[arg-type]
+    settings = ModelConfig(name=str(tmp_path), dtype=dtype)  # type: ignore[arg-type]
     loaded = load_model(settings, CPU)
     assert loaded.architecture is EncoderDecoder
     assert loaded.max_tokens == ANY_LENGTH
@@ -310,23 +327,22 @@ def test_a_model_that_takes_no_positions_is_refused_in_one_line(config: PreTrain
 
 @pytest.fixture
 def without_sdpa(folder: Path, tmp_path: Path) -> Callable[[PreTrainedConfig], ModelConfig]:
-    """Saves a model whose attention is to be sdpa, and is not."""
+    """Saves a model that has no sdpa attention."""
 
     def save(config: PreTrainedConfig) -> ModelConfig:
         _random(config).save_pretrained(tmp_path)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / name, tmp_path)
-        return ModelConfig(name=str(tmp_path), attention="sdpa")
+        return ModelConfig(name=str(tmp_path))
 
     return save
 
 
 def test_a_model_without_sdpa_is_loaded_with_eager_attention(
-    without_sdpa: Callable[[PreTrainedConfig], ModelConfig], capsys: pytest.CaptureFixture[str]
+    without_sdpa: Callable[[PreTrainedConfig], ModelConfig],
 ) -> None:
     loaded = load_model(without_sdpa(GPTJConfig(**GPT, rotary_dim=8)), CPU)
     assert loaded.model.config._attn_implementation == "eager"
-    assert capsys.readouterr().err == "transformers has no sdpa attention for gptj: using eager\n"
 
 
 def test_a_model_without_sdpa_is_refused_for_what_eager_shows(

@@ -192,7 +192,8 @@ def test_the_built_in_models_keep_what_is_right_in_4_bits(
 def test_packed_equals_separate_and_gradients_reach_adapters_alone(name: str, checkpointing: bool, load: Load) -> None:
     base = load(name, gradient_checkpointing=checkpointing)
     reference_base, before = dense(name, base), weights(base)
-    lm = adapted(name, base, bucket=16)
+    lm = adapted(name, base)
+    lm.bucket = 16
     shake(lm, [ACTOR])
     assert_same_scores_and_gradients(lm, Reference(name, lm, base=reference_base), ragged())
     trained = {id(parameter) for parameter in lm.adapter_parameters(ACTOR).values()}

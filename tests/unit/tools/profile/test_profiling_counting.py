@@ -72,7 +72,9 @@ def llama(attention: str = "sdpa", *, merged: bool = False, bucket: int = 1) -> 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LLAMA, attn_implementation=attention).requires_grad_(False).eval()
     lora = LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-    return PackedLM(model, lora, bucket=bucket, merged=merged)
+    lm = PackedLM(model, lora, merged=merged)
+    lm.bucket = bucket
+    return lm
 
 
 def t5() -> PackedLM:
