@@ -1,12 +1,14 @@
 """What a configuration leaves open is settled here, once, before anything starts; afterwards it does not change."""
 
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_model, first_states, scorer_of
+from sacglam.build import build_env, build_model, first_states, scorer_of
 from sacglam.config import Config
+from sacglam.envs import check_env
 from sacglam.errors import ModelError
 from sacglam.models.loading import load_shape
 from sacglam.policy import opening_temperature
@@ -14,10 +16,11 @@ from sacglam.runtime.devices import in_one_process, on_this_machine, resolve_dev
 
 OPEN_SHARE = 0.5
 """Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
+_EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # what the budget leaves to each copy; steps after which a trial ends
 
 
 def resolve(config: Config) -> Config:
-    """The configuration of a run: device, threads, the folder of a local model, kind of engine, temperature.
+    """The configuration of a run: device, threads, the folder of a local model, copies, kind of engine, temperature.
 
     Settles nothing that is settled already, so a resumed run keeps what it had.
 
@@ -25,7 +28,30 @@ def resolve(config: Config) -> Config:
         ConfigError: this machine has no such device.
         ModelError: the model cannot be found, or engines are to be vLLM's and that cannot serve it.
     """
-    return with_temperature(with_engines(on_this_machine(config)))
+    return with_temperature(with_engines(with_copies(on_this_machine(config))))
+
+
+def derived(config: Config, resolved: Config) -> dict[str, Any]:
+    """What `resolve` settled that changes what is learnt: values by setting."""
+    pairs = {
+        "env.copies": (config.env.copies, resolved.env.copies),
+        "policy.temperature": (config.policy.temperature, resolved.policy.temperature),
+    }
+    return {key: now for key, (asked, now) in pairs.items() if now != asked}
+
+
+def with_copies(config: Config) -> Config:
+    """`config` with a number for `env.copies` 0: a power of two, with which each copy can play at least six episodes.
+
+    With 32 copies of an environment whose episodes have 200 steps, none but the lucky end in the first 6,400 steps.
+    """
+    if config.env.copies:
+        return config
+    longest = check_env(lambda: build_env(config), episodes=4, repeats=False, steps=_LONGEST_EPISODE).longest
+    most = max(1.0, config.steps / (_EPISODES_OF_A_COPY * longest))
+    copies = next(size for size in (32, 16, 8, 4, 2, 1) if size <= most and not config.algo.update_interval % size)
+    env = config.env.model_copy(update={"copies": copies, "workers": min(config.env.workers, copies)})
+    return config.model_copy(update={"env": env})
 
 
 def with_engines(config: Config) -> Config:

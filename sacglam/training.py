@@ -23,7 +23,7 @@ from sacglam.evaluate import EVALUATIONS_AFTER, evaluate
 from sacglam.loop import Loop
 from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
 from sacglam.prompt import Prompt
-from sacglam.resolve import resolve
+from sacglam.resolve import derived, resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import RunDirectory, write_files
@@ -55,6 +55,8 @@ def train(
     for note in check_env(lambda: build_env(config), repeats=config.env.repeats).notes:
         shown.note(note)
     resolved = resolve(config)
+    for key, value in derived(config, resolved).items():
+        shown.note(f"derived: {key} = {value}")
     with closing(build(resolved, shown.note)) as parts:
         return Run(directory, resolved, shown, parts, tracker).run(new=True)
 

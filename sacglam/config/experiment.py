@@ -52,12 +52,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.algo.update_interval % self.env.copies:
+        if self.env.copies and self.algo.update_interval % self.env.copies:
             raise ValueError(
                 f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
                 f"({self.env.copies}), because the copies step together"
             )
-        if self.env.workers > self.env.copies:
+        if self.env.copies and self.env.workers > self.env.copies:
             raise ValueError(
                 f"env.workers ({self.env.workers}) exceeds env.copies ({self.env.copies}): some would have no copy to "
                 f"play; set env.workers to at most {self.env.copies}"

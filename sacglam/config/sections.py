@@ -26,8 +26,9 @@ class EnvConfig(Section):
     `gymnasium:ID`."""
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
-    copies: Size = 32
-    """Environments in lockstep; one scoring pass serves them all."""
+    copies: Annotated[int, Field(ge=0, le=16_384)] = 32
+    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer where the budget would give each
+    less than six of the longest episodes, since nothing is learnt before the first of them end."""
     workers: NonNegative = 0
     """Processes that play the copies, for environments whose step takes a millisecond or more; at most one per
     copy. 0: the driver's own process."""

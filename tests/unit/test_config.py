@@ -106,7 +106,7 @@ def test_every_fault_gets_a_line() -> None:
     [
         ("steps", 0),
         ("seed", -1),
-        ("env.copies", 0),
+        ("env.copies", -1),
         ("algo.gamma", 0),
         ("algo.gamma", 1.01),
         ("algo.n_step", 0),

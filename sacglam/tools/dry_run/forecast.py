@@ -14,7 +14,7 @@ from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER
 from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
-from sacglam.resolve import with_engines, with_temperature
+from sacglam.resolve import with_copies, with_engines, with_temperature
 from sacglam.runs.display import Display
 from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
 from sacglam.runtime.placement import Plan, plan
@@ -42,7 +42,7 @@ class Forecast:
 
 def placed(config: Config) -> tuple[Config, Plan]:
     """Resolve the device and engines of `config`, and decide which process would run where."""
-    settled = config.model_copy(update={"device": resolve_device(config)})
+    settled = with_copies(config.model_copy(update={"device": resolve_device(config)}))
     with suppress(ModelError):  # which `forecast` reports
         settled = with_engines(settled)
     return settled, plan(settled, machine())

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from sacglam import config
+from sacglam.resolve import derived, with_copies
+
+LONG = ["env.name=bitflip", "env.options={bits: 8, max_steps: 100}"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "copies"),
+    [
+        (["steps=19200"], 32),  # 19,200 / (6 x 100) = 32
+        (["steps=19199"], 16),
+        (["steps=2400"], 4),
+        (["steps=10"], 1),
+        (["steps=19200", "algo.update_interval=24"], 8),  # the largest that divides it
+    ],
+)
+def test_each_copy_can_play_six_episodes(overrides: list[str], copies: int) -> None:
+    # Of 65,536 strings, 100 random flips hardly ever reach the goal: an episode takes its 100 steps.
+    asked = config.load(None, [*LONG, "env.options.bits=16", "env.copies=0", *overrides])
+    settled = with_copies(asked)
+    assert settled.env.copies == copies
+    assert derived(asked, settled) == {"env.copies": copies}
+
+
+def test_no_more_workers_than_copies() -> None:
+    asked = config.load(None, [*LONG, "env.options.bits=16", "env.copies=0", "env.workers=4", "steps=1200"])
+    assert with_copies(asked).env.workers == 2
+
+
+def test_copies_that_are_asked_for_stay() -> None:
+    asked = config.load(None, [*LONG, "steps=64", "env.copies=16"])
+    assert with_copies(asked) is asked
+    assert derived(asked, asked) == {}
