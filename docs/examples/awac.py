@@ -29,8 +29,7 @@ class AwacConfig(SacConfig):
     type: str = "docs.examples.awac:AwacConfig"
     temperature: PositiveFloat = 0.1
     """Advantage at which an action's weight is e times that of an average one; large: behavioural cloning."""
-    soft_target: bool = False
-    """Values without the policy's entropy, and kept within [0, 1]."""
+    soft_target: ClassVar[bool] = False
 
     def build(self, model: Any, total_updates: int, rng: np.random.Generator, clock: PhaseClock) -> "Awac":
         """The learning rule on an `ActorCritic`."""

@@ -71,8 +71,7 @@ class Ppo(Algorithm):
         log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
         estimates = list(self._estimates(windows, value_N))
         advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
-        if self.config.normalise_advantages:
-            advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
+        advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
         numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
         taken = (visits[i] for i in kept_N.tolist())
         return [Sample(query, action, *known) for (query, action), known in zip(taken, numbers, strict=True)]

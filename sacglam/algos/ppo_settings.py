@@ -40,8 +40,6 @@ class PpoConfig(AlgoConfig):
     """Weight of the policy's entropy in the loss."""
     value_coef: PositiveFloat = 0.5
     """Weight of the value loss."""
-    normalise_advantages: bool = True
-    """Scale an interval's advantages to mean 0 and standard deviation 1."""
     max_grad_norm: PositiveFloat | None = 0.5
     """Clip the norm of the whole gradient; None: no clipping."""
 

@@ -66,9 +66,8 @@ class SacConfig(AlgoConfig):
     n_step: Positive = 3
     """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
     td_lambda: Fraction | None = None
-    """Learn every step of a window, towards its lambda-return; None: its first, towards its n-step return (Eq. 3)."""
-    soft_target: bool = True
-    """Values in the critic's target include the policy's entropy (Eq. 3). False: without it, and kept within [0, 1]."""
+    """Learn every step of a window, towards its lambda-return without the policy's entropy; None: its first, towards
+    its n-step return with it (Eq. 3)."""
     self_imitation: NonNegativeFloat = 0.0
     """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
     relative_imitation: bool = False
@@ -112,6 +111,11 @@ class SacConfig(AlgoConfig):
     @override
     def learnt_steps(self, window: Window) -> int:
         return min(len(window), self.window)
+
+    @property
+    def soft_target(self) -> bool:
+        """Whether values in the critic's target include the policy's entropy (Eq. 3); else they are within [0, 1]."""
+        return self.td_lambda is None
 
     @property
     @override

@@ -29,6 +29,8 @@ _CONSTANTS = {
     "model.bucket": None,
     "model.lora.merged": None,
     "tracking.samples_episodes": 4,
+    "algo.normalise_advantages": True,
+    "algo.soft_target": None,
 }
 """Former settings and what they are now; None: derived."""
 

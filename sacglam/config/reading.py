@@ -19,7 +19,6 @@ from sacglam.errors import ConfigError
 
 _LATER_KEYS = {
     "algo.td_lambda",
-    "algo.soft_target",
     "algo.self_imitation",
     "algo.relative_imitation",
     "algo.exploration",

@@ -78,7 +78,6 @@ SAC: dict[str, list[Any]] = {
     "critic.target_backbone": ["online"],
     "algo.n_step": [1, 6],
     "algo.td_lambda": [0, 0.9, 1],
-    "algo.soft_target": ["false"],
     "algo.self_imitation": [2],
     "algo.relative_imitation": ["false", "true"],
     "algo.exploration": [0.3, 1],
@@ -110,7 +109,6 @@ PPO: dict[str, list[Any]] = {
     "algo.clip": [0.01],
     "algo.entropy_coef": [0],
     "algo.value_coef": [2],
-    "algo.normalise_advantages": ["false"],
 }
 TINY_PPO = "{type: ppo, update_interval: 8, batch_size: 4, epochs: 2}"
 

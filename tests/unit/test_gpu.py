@@ -43,7 +43,7 @@ MOST_WAITS = 3  # an update; of PPO's interval one more, for its advantages
 VARIANTS: dict[str, list[str]] = {
     "sac": SAC,
     "sac t5": [*SAC, "model.name=builtin-t5"],
-    "sac windows": [*SAC, "algo.td_lambda=0.9", "algo.self_imitation=1", "algo.soft_target=false"],
+    "sac windows": [*SAC, "algo.td_lambda=0.9", "algo.self_imitation=1"],
     "sac windows, online target": [*SAC, "critic.target_backbone=online", "algo.td_lambda=0.9"],
     "sac lean": [*SAC, "model.lora.layers=1", "model.cache_mib=1"],
     "ppo": PPO,

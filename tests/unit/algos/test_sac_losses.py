@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 import torch
@@ -58,10 +58,21 @@ ALL_STEPS = replace(
 )
 
 
+class Soft(SacConfig):
+    """With the entropy in the target of windows, too: its values need not be within [0, 1], as in these tables."""
+
+    soft_target: ClassVar[bool] = True
+
+
 def _losses(
-    model: Tables, batch: SacBatch = FIRST_STEPS, *, train_actor: bool = True, **settings: float | bool
+    model: Tables,
+    batch: SacBatch = FIRST_STEPS,
+    *,
+    kind: type[SacConfig] = Soft,
+    train_actor: bool = True,
+    **settings: float | bool,
 ) -> tuple[Tensor, dict[str, float]]:
-    played, config = cast(ActorCritic, model), SacConfig(gamma=0.5, **settings)
+    played, config = cast(ActorCritic, model), kind(gamma=0.5, **settings)
     loss, metrics = sac_losses(played, batch, last_values(played, batch, ALPHA, config), ALPHA, train_actor, config)
     return loss, {name: value.item() for name, value in metrics.items()}
 
@@ -151,13 +162,13 @@ def test_every_step_of_a_window_learns_towards_its_lambda_return(td_lambda: floa
 
 def test_a_hard_target_has_no_entropy_and_keeps_to_what_a_return_can_be() -> None:
     # Without entropy V(1) = 3 and V(0) = 2, both beyond 1: rows 0.5, 1 and 0.5 + 0.25.
-    _, metrics = _losses(Tables(), soft_target=False)
+    _, metrics = _losses(Tables(), kind=SacConfig, td_lambda=1.0)
     assert metrics["target"] == pytest.approx((0.5 + 1 + 0.75) / 3)
     model = Tables()
     model.target_q = model.target_q * -0.1  # min Q = (-0.8, -0.4) and (-0.5, -0.9): V is negative
-    assert _losses(model, soft_target=False)[1]["target"] == pytest.approx((0 + 1 + 0.5) / 3)
+    assert _losses(model, kind=SacConfig, td_lambda=1.0)[1]["target"] == pytest.approx((0 + 1 + 0.5) / 3)
     model.target_q = model.target_q * -1.0  # min Q = (0, 0.4): V(1) = 0.3; min Q = (0.3, 0.1): V(0) = 0.2
-    assert _losses(model, soft_target=False)[1]["target"] == pytest.approx((0.15 + 1 + 0.55) / 3)
+    assert _losses(model, kind=SacConfig, td_lambda=1.0)[1]["target"] == pytest.approx((0.15 + 1 + 0.55) / 3)
 
 
 def test_imitation_follows_what_returned_more_than_its_state_is_worth() -> None:

@@ -65,8 +65,8 @@ def test_the_bases_are_the_simple_game_as_in_the_paper_evaluated_on_the_way() ->
         yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
         for name in ("simple/sac_her", "ablations/base", "simple/ppo", "ablations/ppo")
     )
-    del simple["critic"]["target_backbone"], simple["replay"], plain_ppo["algo"]["lr_decay"]
-    for beyond_the_paper in ("td_lambda", "soft_target", "self_imitation", "exploration"):
+    del simple["critic"]["target_backbone"], simple["replay"], simple["env"]["copies"], plain_ppo["algo"]["lr_decay"]
+    for beyond_the_paper in ("td_lambda", "self_imitation", "exploration"):
         del simple["algo"][beyond_the_paper]
     algo = simple["algo"] | TWICE_THE_UPDATES | {"n_step": 5, "alpha": ALPHA}
     assert base == simple | {"steps": 3200, "algo": algo} | EVALUATED
