@@ -21,6 +21,10 @@ class EnvironmentContractError(SacglamError):
     """An environment broke its contract, e.g. an empty or duplicate action list."""
 
 
+class DemonstrationError(SacglamError):
+    """A file of demonstrations cannot be read, or holds what is no episode of the environment."""
+
+
 class ModelError(SacglamError):
     """A model cannot be found, loaded or packed, or a text does not fit it."""
 

@@ -72,10 +72,7 @@ def evaluate(
 
 def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
     """See `Evaluation.repeated`."""
-    actions = [
-        [episode.observation(t).actions[decision.action] for t, decision in enumerate(episode.decisions)]
-        for episode in episodes
-    ]
+    actions = [[episode.action(t) for t in range(len(episode.steps))] for episode in episodes]
     pairs = [pair for each in actions for pair in pairwise(each)]
     again = Counter(action for before, action in pairs if action == before)
     return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")

@@ -1,7 +1,5 @@
 """Steps environments in lockstep: one scoring pass serves them all, and episodes are returned as they end."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -68,14 +66,6 @@ class _Open:
     @property
     def over(self) -> bool:
         return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
-
-    def transcript(self) -> str:
-        """A checksum of everything the environment returned."""
-        said: list[Any] = [self.first.text, self.first.actions]
-        for s in self.steps:
-            said += [s.observation.text, s.observation.actions, s.achieved]
-            said += [float(s.reward), bool(s.terminated), bool(s.truncated)]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def close(self) -> Episode:
         return Episode(self.start.goal, self.first, tuple(self.decisions), tuple(self.steps), self.start.seed)
@@ -180,7 +170,7 @@ class Rollout:
                 "goal": o.start.goal,
                 "seed": o.start.seed,
                 "decisions": [[d.action, d.log_prob, d.version] for d in o.decisions],
-                "transcript": o.transcript(),
+                "transcript": o.close().transcript(),
             }
             for o in (self._open or [] if self.repeats else [])
         ]
@@ -210,7 +200,7 @@ class Rollout:
             if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
         opened.cut = len(opened.steps)
-        if opened.transcript() != saved["transcript"]:
+        if opened.close().transcript() != saved["transcript"]:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "
                 "the environment does not repeat itself for the same goal, seed and actions, or its code has changed. "

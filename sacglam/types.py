@@ -1,5 +1,7 @@
 """The values that pass between the parts of sacglam: frozen, of plain Python and numpy, free of torch."""
 
+import hashlib
+import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,10 +65,21 @@ class Episode:
         """The observation in which `decisions[t]` was taken; `t == len(steps)` is the last one seen."""
         return self.start if t == 0 else self.steps[t - 1].observation
 
+    def action(self, t: int) -> str:
+        """The text of the action that `decisions[t]` took."""
+        return self.observation(t).actions[self.decisions[t].action]
+
     def past(self, t: int, steps: int) -> Past:
         """The last `steps` steps before `decisions[t]`."""
-        seen = [(self.observation(i), self.decisions[i]) for i in range(max(0, t - steps), t)]
-        return tuple((observation.text, observation.actions[decision.action]) for observation, decision in seen)
+        return tuple((self.observation(i).text, self.action(i)) for i in range(max(0, t - steps), t))
+
+    def transcript(self) -> str:
+        """A checksum of everything the environment returned."""
+        said: list[Any] = [self.start.text, self.start.actions]
+        for s in self.steps:
+            said += [s.observation.text, s.observation.actions, s.achieved]
+            said += [float(s.reward), bool(s.terminated), bool(s.truncated)]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     @property
     def success(self) -> bool:

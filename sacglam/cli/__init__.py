@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from sacglam.cli import agents, experiments, tools, train
+from sacglam.cli import agents, demonstrations, experiments, tools, train
 from sacglam.cli.display import errors, print_plain
 from sacglam.errors import SacglamError, TrackingError, memory_explained
 
@@ -22,6 +22,7 @@ for command in (
     train.train,
     agents.evaluate,
     agents.play,
+    demonstrations.collect,
     experiments.compare,
     experiments.ablate,
     train.profile,

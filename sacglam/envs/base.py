@@ -31,3 +31,10 @@ class TextEnv(Protocol):
 
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal; None without a planner."""
+
+
+class ExpertEnv(TextEnv, Protocol):
+    """An environment that also knows what to do, for demonstrations (`sacglam collect`)."""
+
+    def expert(self) -> int | None:
+        """The index of an action that is good in the present state; None if none is known."""

@@ -18,6 +18,7 @@ T = TypeVar("T")
 MAX_STEPS = 10_000
 """An episode that has neither terminated nor been truncated after this many steps counts as endless."""
 _ALL_TYPES = "overall"  # in success by goal type
+_ANYTIME = ("goals", "goal_type", "reset", "tasks", "notes")  # what is not about a state
 _MAX_TEXT = 1000  # characters shown of an observation
 
 
@@ -35,7 +36,7 @@ class CheckedEnv(TextEnv):
             EnvironmentContractError: `env` lacks a method of `TextEnv`.
         """
         self._env, self.name = env, name
-        self._goal, self._seed, self._steps = "", 0, 0
+        self._goal, self._seed, self._taken = "", 0, list[int]()
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
         self._goals: dict[Split, Sequence[str]] = {}
         self._achieved: set[str] = set()
@@ -61,7 +62,7 @@ class CheckedEnv(TextEnv):
     @override
     def reset(self, goal: str, seed: int) -> Observation:
         self._goal, self._seed = goal, seed
-        self._achieved, self._steps, self._choices = set(), 0, None
+        self._achieved, self._taken, self._choices = set(), [], None
         observation = self._call(lambda found: _observation(found, "reset"), "reset", goal, seed)
         self._choices = len(observation.actions)
         return observation
@@ -73,7 +74,7 @@ class CheckedEnv(TextEnv):
         if not 0 <= action < self._choices:
             raise self._broken("step", (action,), f"an action from 0 to {self._choices - 1}, got {action}")
         step = self._call(self._step, "step", action)
-        self._steps += 1
+        self._taken.append(action)
         self._choices = 0 if step.terminated or step.truncated else len(step.observation.actions)
         return step
 
@@ -96,7 +97,7 @@ class CheckedEnv(TextEnv):
             )
         if success and not terminated:
             raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
-        if self._steps + 1 >= MAX_STEPS and not (terminated or truncated):
+        if len(self._taken) + 1 >= MAX_STEPS and not (terminated or truncated):
             raise Unmet(f"an end within {MAX_STEPS:,} steps; truncate episodes that take too long")
         return Step(observation, float(reward), achieved, terminated, truncated)
 
@@ -105,6 +106,18 @@ class CheckedEnv(TextEnv):
         if self._choices is None:
             raise self._broken("optimal_length", (), "a call to reset before this: no episode was started")
         return None if self._lacks("optimal_length") else self._call(length, "optimal_length")
+
+    def expert(self) -> int | None:
+        """A good action here, from the environment's `expert` (`ExpertEnv`); None if it has none, or knows none."""
+        action = None if self._lacks("expert") else self._call(length, "expert")
+        if action is not None and action >= (self._choices or 0):
+            raise self._broken("expert", (), f"an action below {self._choices or 0}, or None; got {action}")
+        return action
+
+    @property
+    def present(self) -> tuple[str, int, Sequence[int]]:
+        """Goal, seed and actions of the present episode so far, by which another copy gets here."""
+        return self._goal, self._seed, self._taken
 
     def tasks(self) -> Sequence[str]:
         """The training goals to evaluate on: all of them unless the environment defines `tasks`."""
@@ -136,8 +149,8 @@ class CheckedEnv(TextEnv):
         """Describe the call: environment, method and point in the episode."""
         call = f"environment {self.name!r}, {method}({', '.join(map(shown, given))})"
         if method == "step":
-            call += f" after {self._steps} steps"
-        return f"{call}, goal {shown(self._goal)}, seed {self._seed}" if method in ("step", "optimal_length") else call
+            call += f" after {len(self._taken)} steps"
+        return f"{call}, goal {shown(self._goal)}, seed {self._seed}" if method not in _ANYTIME else call
 
     def _broken(self, method: str, given: Sequence[Any], expected: str) -> EnvironmentContractError:
         return EnvironmentContractError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.base import ExpertEnv, Split
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
@@ -22,7 +22,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """GLAM's, in the order of the library's numbers."""
 
 
-class BabyAI(TextEnv):
+class BabyAI(ExpertEnv):
     """BabyAI-Text (Carta et al., 2023) on minigrid; docs/guides/babyai.md lists what differs from GLAM's.
 
     Args:
@@ -102,6 +102,10 @@ class BabyAI(TextEnv):
         None if the bot does not get there.
         """
         return 0 if self._goal.text in self._achieved else self._level.bot_steps()
+
+    @override
+    def expert(self) -> int | None:
+        return self._level.advice()
 
     def _describe(self, events: Iterable[Event]) -> tuple[str, ...]:
         """The training goals first achieved by what just happened, and the episode's own even if it is held out."""

@@ -32,17 +32,20 @@ class Level(RoomGridLevel):  # type: ignore[misc]
     def __init__(self, doors: bool, room_size: int, num_distractors: int, max_steps: int | None) -> None:
         self._num_distractors = num_distractors
         self._goal: Goal
+        self._bot: BabyAIBot | None = None
+        self._taken: Actions | None = None
         super().__init__(room_size=room_size, num_rows=1, num_cols=1 + doors, max_steps=max_steps)
 
     def start(self, goal: Goal, seed: int) -> str:
         """Draw the scene of `goal`, and return what the agent sees."""
         self._goal = goal
+        self._bot = self._taken = None
         text: str = self.reset(seed=seed)[0]
         return text
 
     def act(self, action: int) -> tuple[str, list[Event], bool]:
         """Take an action. Return what the agent sees, what happened, and whether the time is up."""
-        held = self.carrying
+        held, self._taken = self.carrying, Actions(action)
         text, _, _, truncated, _ = self.step(Actions(action))
         front = self.grid.get(*self.front_pos)
         events = []
@@ -57,6 +60,15 @@ class Level(RoomGridLevel):  # type: ignore[misc]
         if front is not None:
             events.append(Event("go_to", (_thing(front),)))
         return text, events, truncated
+
+    def advice(self) -> int | None:
+        """What the library's bot does here, if asked at every step, since it remembers; None if it is at a loss."""
+        self._bot = self._bot or BabyAIBot(self)
+        try:
+            action = self._bot.replan(self._taken)
+        except Exception:  # as in `bot_steps`
+            return None
+        return None if action == Actions.done else int(action)
 
     def bot_steps(self) -> int | None:
         """Steps in which the library's bot, which sees no more than the agent, solves the mission from here.

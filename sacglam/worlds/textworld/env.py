@@ -11,7 +11,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.base import ExpertEnv, Split
 from sacglam.envs.checks import MAX_STEPS
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
 
-class TextWorld(TextEnv):
+class TextWorld(ExpertEnv):
     """TextWorld (Côté et al., 2018): goals are facts to bring about in one of several generated games.
 
     Args:
@@ -102,6 +102,11 @@ class TextWorld(TextEnv):
     @override
     def optimal_length(self) -> int | None:
         return None  # a search would take longer than the episode
+
+    @override
+    def expert(self) -> int | None:
+        command = self._engine.advice(self._goal)
+        return None if command is None else self._scene.commands.index(command)
 
     @cached_property
     def _engine(self) -> Engine:

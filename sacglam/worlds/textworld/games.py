@@ -1,7 +1,7 @@
 """TextWorld's games and its engine: the only file that imports it."""
 
 from collections.abc import Set
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -72,10 +72,42 @@ class Game:
 
         They are what actions lead to if nothing is ever undone: no way to a goal uses up what it needs later.
         """
-        facts = self.start.facts
-        while new := {fact for action in self._actions(facts).values() for fact in action.added} - facts:
+        return tuple(sorted(self.achieved(self._everything[0] - self.start.facts)))
+
+    @cached_property
+    def _everything(self) -> tuple[frozenset[Proposition], list[Action]]:
+        """The facts and actions that the start leads to if nothing is ever undone."""
+        facts, actions = self.start.facts, self._applicable(self.start.facts)
+        while new := {fact for action in actions for fact in action.added} - facts:
             facts |= new
-        return tuple(sorted(self.achieved(facts - self.start.facts)))
+            actions = self._applicable(facts)
+        return facts, actions
+
+    def advice(self, state: State, goal: str) -> str | None:
+        """The first command of a shortest way to `goal`; None if there is none.
+
+        A breadth-first search, over the actions that lead to the goal or to what these need.
+        """
+        possible, actions = self._everything
+        wanted = {fact for fact in possible if self._goal(fact) == goal}
+        useful, needed = dict[Action, None](), set(wanted)
+        while more := [each for each in actions if each not in useful and not needed.isdisjoint(each.added)]:
+            useful |= dict.fromkeys(more)
+            needed.update(*(each.preconditions for each in more))
+        commands = self.actions(state.around(state.room, "I").facts)
+        ways = [(state.after(action), command) for command, action in commands.items() if action in useful]
+        known = {state.facts}
+        while ways:
+            following = []
+            for here, command in ways:
+                if not wanted.isdisjoint(here.facts):
+                    return command
+                if here.facts not in known:
+                    known.add(here.facts)
+                    able = (action for action in useful if here.facts.issuperset(action.preconditions))
+                    following += [(here.after(action), command) for action in able]
+            ways = following
+        return None
 
     def achieved(self, facts: Set[Proposition]) -> frozenset[str]:
         """The goals that these facts are."""
@@ -83,12 +115,14 @@ class Game:
 
     def _actions(self, facts: frozenset[Proposition]) -> dict[str, Action]:
         """The commands that do something, sorted, with what each does."""
-        kb = self._game.kb
-        state = logic.State(kb.logic, facts)
-        actions = list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
+        actions = self._applicable(facts)
         commands = dict(zip(self._inform.gen_commands_from_actions(actions), actions, strict=True))
         # What `look` and `inventory` answer is in the text.
         return {command: commands[command] for command in sorted(commands) if command.split()[0] not in _LOOKING}
+
+    def _applicable(self, facts: frozenset[Proposition]) -> list[Action]:
+        kb, state = self._game.kb, logic.State(self._game.kb.logic, facts)
+        return list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
 
     def compiled(self) -> Path:
         """The game's file, compiled on first use and kept under `HF_HOME` for all processes.
@@ -148,6 +182,10 @@ class Engine:
         self._state = self._state.after(self._scene_actions()[command])
         self._unsent.append(command)
         return self._scene()
+
+    def advice(self, goal: str) -> str | None:
+        """See `Game.advice`."""
+        return self._game.advice(self._state, goal)
 
     def _scene_actions(self) -> dict[str, Action]:
         return self._game.actions(self._state.around(self._state.room, "I").facts)

@@ -26,6 +26,7 @@ from minigrid.core.constants import COLOR_NAMES
 from minigrid.core.world_object import Ball, Box, Door, Key
 from minigrid.envs.babyai.core import verifier
 
+from sacglam.worlds.babyai.env import ACTIONS
 from sacglam.worlds.babyai.goals import TASKS, family
 from sacglam.worlds.babyai.level import Level
 
@@ -163,6 +164,20 @@ def test_a_scene_makes_its_goal_possible_and_the_bot_achieves_it(tasks: str) -> 
         for type_, colour in re.findall(r"(\w+) (key|ball|box|door)", goal):
             assert colour != "the" or doors
             assert type_ == "the" or objects[colour, type_]
+
+
+@pytest.mark.parametrize("tasks", TASKS)
+def test_the_expert_achieves_the_goal_and_recovers_from_mistakes(tasks: str) -> None:
+    env, rng = BabyAI(tasks=[tasks], room_size=6, num_distractors=3), Random(1)
+    for number, goal in enumerate(rng.sample(list(env.goals("train")), 4)):
+        env.reset(goal, number)
+        for t in range(60):
+            action = env.expert()
+            assert action is not None
+            turned = number % 2 and t in (2, 5)  # as noise would, and the bot is told
+            if (step := env.step(ACTIONS.index("turn left") if turned else action)).terminated:
+                break
+        assert step.reward == 1
 
 
 def shortest(level: Level, x: int, y: int) -> int:

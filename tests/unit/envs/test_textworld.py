@@ -84,6 +84,28 @@ def test_the_goals_of_a_game_by_hand() -> None:
     assert set(heldout) <= puts
 
 
+def test_the_expert_takes_a_shortest_way() -> None:
+    def left(state: games.State, goal: str) -> int:
+        """Fewest commands to `goal`, by trying all."""
+        reached, steps = {state}, 0
+        while not any(goal in game.achieved(each.facts) for each in reached):
+            commands = ((each, game.actions(each.around(each.room, "I").facts)) for each in reached)
+            reached = {each.after(action) for each, actions in commands for action in actions.values()}
+            steps += 1
+        return steps
+
+    env = TextWorld(**STUDIO)
+    (game,) = {game for places in env._places.values() for game in places}
+    for goal, steps in {"put teacup on mantelpiece": 1, "put key in safe": 4, "take cane": 3, "open box": 1}.items():
+        env.reset(goal, 0)
+        assert left(env._engine._state, goal) == steps
+        for number in range(1, steps + 1):
+            action = env.expert()
+            assert action is not None
+            step = env.step(action)
+            assert step.terminated == (number == steps)
+
+
 def test_an_episode_takes_place_where_its_goal_is_possible(check_contract: Callable[..., None]) -> None:
     env = TextWorld(games=2, first_seed=1, objects=8, max_steps=12)
     rng = Random(0)

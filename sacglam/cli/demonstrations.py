@@ -1,0 +1,84 @@
+"""The command that writes demonstrations."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sacglam import config as configuration
+from sacglam.cli.agents import DeviceOption, SeedOption
+from sacglam.cli.display import RichDisplay, TrustOption, console, errors, print_plain
+from sacglam.cli.train import SetOption
+from sacglam.runs import directory
+
+if TYPE_CHECKING:
+    from sacglam.scoring.base import Scorer
+
+
+def collect(
+    out: Annotated[Path, typer.Argument(help="New file for the demonstrations, JSON lines.", metavar="OUT")],
+    source: Annotated[
+        Path | None, typer.Argument(help="Run or YAML configuration whose environment to play.", metavar="[RUN|CONFIG]")
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Environment instead: one of `sacglam envs`, or package.module:factory.")
+    ] = None,
+    set_: SetOption = None,
+    policy: Annotated[
+        Literal["planner", "random", "agent"],
+        typer.Option(help="The environment's expert or planner, random actions, or the agent of RUN."),
+    ] = "planner",
+    noise: Annotated[float, typer.Option(help="Share of actions drawn at random.", min=0.0, max=1.0)] = 0.0,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 200,
+    success_only: Annotated[bool, typer.Option("--success-only", help="Keep only those that reach the goal.")] = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    trust: TrustOption = False,
+) -> None:
+    """Collect demonstrations: episodes from which a run can learn before and while it acts itself.
+
+    \b
+    Examples:
+      sacglam collect demos.jsonl --env playground_simple
+      sacglam collect demos.jsonl configs/full/sac_her.yaml --noise 0.3 --episodes 1000
+      sacglam collect demos.jsonl runs/my-run --policy agent --success-only
+    Then:
+      sacglam train --set replay.demonstrations=demos.jsonl
+    """
+    if (source is None) == (env is None):
+        raise typer.BadParameter("expected either RUN or CONFIG, or --env NAME")
+    run = source if source and source.is_dir() else None
+    if policy == "agent" and not run:
+        raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
+
+    from sacglam.collect import collect as play
+    from sacglam.envs import make
+    from sacglam.prompt import Prompt
+    from sacglam.replay.demonstrations import write
+
+    config = directory.RunDirectory.open(run, trust).config() if run else configuration.load(source)
+    config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
+    played = play(
+        lambda: make(config.env.name, **config.env.options),
+        _scorer(policy, run, device, trust),
+        episodes,
+        seed=seed,
+        noise=noise,
+        success_only=success_only,
+        prompt=Prompt(config.prompt),
+        repeats=config.env.repeats,
+    )
+    with RichDisplay(errors) as display:
+        display.stage("collecting episodes", episodes)
+        successes = write(out, played, config.env.repeats, display.advance)
+    print_plain(console, f"{episodes:,} episodes, {successes:,} of them successful, are in {out}")
+
+
+def _scorer(policy: str, run: Path | None, device: str, trust: bool) -> "Scorer | None":
+    from sacglam.scoring.base import UniformScorer
+
+    if run and policy == "agent":
+        from sacglam.agent import load_agent
+
+        return load_agent(run, device, trust).scorer
+    return UniformScorer() if policy == "random" else None

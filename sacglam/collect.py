@@ -1,0 +1,102 @@
+"""Plays episodes to keep as demonstrations: by an environment's expert or planner, or any policy."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from sacglam.clock import PhaseClock
+from sacglam.envs import CheckedEnv
+from sacglam.errors import ConfigError
+from sacglam.policy import SamplingPolicy
+from sacglam.prompt import Prompt, query
+from sacglam.rollout import RandomStarts, Rollout
+from sacglam.scoring.base import Scorer
+from sacglam.types import Episode, LogPolicy, Query
+
+_COPIES = 64
+_PATIENCE = 100  # episodes played for each success asked for, before giving up
+
+
+class Planner:
+    """The policy that is certain of what `env` knows to be good in its present state; uniform where it knows nothing.
+
+    That is its expert's action; without one, the first after which fewer steps are left, as a second copy tries.
+    """
+
+    version = 0
+
+    def __init__(self, env: CheckedEnv, trial: CheckedEnv | None) -> None:
+        """`trial` None: the environment does not repeat, and only an expert can help."""
+        self._env, self._trial = env, trial
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        """Of the present state alone."""
+        actions = len(queries[0].actions)
+        best = self._best(actions)
+        policy = np.full(actions, -np.log(actions) if best is None else -np.inf, dtype=np.float32)
+        if best is not None:
+            policy[best] = 0.0
+        return [policy]
+
+    def _best(self, actions: int) -> int | None:
+        advised = self._env.expert()
+        if advised is not None or self._trial is None:
+            return advised
+        left = self._env.optimal_length()
+        return next((a for a in range(actions) if self._left_after(self._trial, a) < left), None) if left else None
+
+    def _left_after(self, trial: CheckedEnv, action: int) -> float:
+        goal, seed, taken = self._env.present
+        trial.reset(goal, seed)
+        *_, step = map(trial.step, (*taken, action))
+        if step.terminated or step.truncated:
+            return 0.0 if step.reward else np.inf
+        left = trial.optimal_length()
+        return np.inf if left is None else left
+
+
+def collect(
+    make_env: Callable[[], CheckedEnv],
+    scorer: Scorer | None,
+    episodes: int,
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+    success_only: bool = False,
+    prompt: Prompt = query,
+    repeats: bool = True,
+) -> Iterator[Episode]:
+    """Play so many episodes, or successful ones, towards training goals drawn uniformly.
+
+    The policy is that of `scorer` (None: the `Planner`), sampled, with a share `noise` of its actions drawn uniformly.
+
+    Raises:
+        ConfigError: there is no planner, or not one in a hundred episodes succeeds.
+    """
+    policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+    envs = [make_env() for _ in range(min(_COPIES, episodes) if scorer else 1)]
+    starts, policy = RandomStarts(envs[0].goals("train"), starts_rng), SamplingPolicy(policy_rng)
+    if scorer is None:
+        scorer = Planner(envs[0], make_env() if repeats else None)
+        envs[0].reset(envs[0].goals("train")[0], 0)
+        if envs[0].expert() is None and not (repeats and envs[0].optimal_length()):
+            raise ConfigError(
+                f"environment {envs[0].name!r} has neither an expert nor a planner: expected a method `expert` or, if "
+                "it repeats, `optimal_length` (docs/start/demonstrations.md); or take --policy random or agent"
+            )
+    kept = played = 0
+    while kept < episodes:
+        # As many as are missing, each played to its end: else short episodes would be more likely than long ones.
+        some = iter(list(islice(starts, episodes - kept)))
+        rollout = Rollout(envs, scorer, policy, some, PhaseClock(), prompt, windows=False, exploration=noise)
+        for episode in (each for ended in rollout.drain() for each in ended):
+            played += 1
+            if episode.success or not success_only:
+                kept += 1
+                yield episode
+        if kept < episodes <= played // _PATIENCE:
+            raise ConfigError(
+                f"expected {episodes:,} successful episodes, got {kept:,} of {played:,}; leave out --success-only, or "
+                "take another --policy"
+            )

@@ -1,0 +1,177 @@
+"""Demonstrations: a file of episodes as JSON lines, written and read one at a time.
+
+Where an environment repeats, an episode is a function of goal, seed and actions, and a line has these alone. Otherwise
+it holds all that the environment returned. Either way it is played again, and checked on the way.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sacglam import files
+from sacglam.envs import CheckedEnv, Split, TextEnv
+from sacglam.envs.plain import shown
+from sacglam.errors import DemonstrationError, SacglamError
+from sacglam.types import Decision, Episode, Observation, Step
+
+_LONGEST = 64 * files.MIB  # of a line
+_FORM = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class _Seen(BaseModel):
+    model_config = _FORM
+
+    text: str
+    candidates: tuple[str, ...]
+
+
+class _Taken(_Seen):
+    """A state, the action taken there, and what that came to."""
+
+    action: str
+    reward: float
+    achieved: tuple[str, ...]
+    terminated: bool
+    truncated: bool
+
+
+class _Line(BaseModel):
+    """An episode: its `actions`, and a checksum of what they came to if that is to be compared; or its `steps`."""
+
+    model_config = _FORM
+
+    goal: str
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    actions: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
+    transcript: str | None = None
+    steps: Annotated[tuple[_Taken, ...] | None, Field(min_length=1)] = None
+    last: _Seen | None = None
+
+
+class _Recorded:
+    """The environment that returns what was recorded, whatever the action."""
+
+    def __init__(self, steps: Sequence[_Taken], last: _Seen) -> None:
+        seen = [Observation(each.text, each.candidates) for each in (*steps, last)]
+        self._first = seen[0]
+        self._steps = (
+            Step(after, step.reward, step.achieved, step.terminated, step.truncated)
+            for step, after in zip(steps, seen[1:], strict=True)
+        )
+
+    def goals(self, split: Split) -> Sequence[str]:
+        return ()
+
+    def goal_type(self, goal: str) -> str:
+        return goal
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        return self._first
+
+    def step(self, action: int) -> Step:
+        return next(self._steps)
+
+
+def read(file: Path, env: TextEnv, repeats: bool = True) -> Iterator[Episode]:
+    """The episodes of `file`, in order; `repeats` says whether `env` can play one again from its actions alone.
+
+    Decisions have log-probability 0 and version 0: nobody knows how likely the action was. Holds one line at a time.
+
+    Raises:
+        DemonstrationError: the file cannot be read, or a line is not an episode of `env`: names the line.
+    """
+    goals, number = dict.fromkeys(env.goals("train")), 0
+    try:
+        with files.opened(file) as source:
+            while line := source.readline(_LONGEST + 1):
+                number += 1
+                if len(line) > _LONGEST:
+                    raise DemonstrationError(f"expected a line of at most {_LONGEST:,} bytes, got a longer one")
+                if line := line.strip():
+                    yield _episode(_parsed(line), env, goals, repeats)
+    except OSError as error:
+        raise DemonstrationError(f"cannot read the demonstrations {file}: {error.strerror}") from error
+    except SacglamError as error:
+        raise DemonstrationError(f"{file}, line {number}: {error}") from error
+    if not number:
+        raise DemonstrationError(f"{file} is empty; expected one episode a line, as sacglam collect writes them")
+
+
+def _parsed(line: bytes) -> _Line:
+    try:
+        return _Line.model_validate_json(line)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise DemonstrationError(f"{where and f'{where}: '}{fault['msg']} (got {shown(fault['input'])})") from error
+
+
+def _episode(line: _Line, env: TextEnv, goals: Mapping[str, None], repeats: bool) -> Episode:
+    if line.goal not in goals:
+        near = (get_close_matches(line.goal, goals, n=1) or [*goals])[0]
+        raise DemonstrationError(f"expected a training goal of the environment, such as {near!r}; got {line.goal!r}")
+    if line.steps and line.last:
+        for goal in {goal for step in line.steps for goal in step.achieved}:
+            env.goal_type(goal)  # which knows no others
+        recorded = CheckedEnv(_Recorded(line.steps, line.last), "as recorded")
+        return _played(recorded, line, [step.action for step in line.steps])
+    if not line.actions or not repeats:
+        either = "`actions`, or " if repeats else "with env.repeats false "
+        raise DemonstrationError(f"expected {either}`steps` and `last`; got {', '.join(line.model_fields_set)}")
+    episode = _played(env, line, line.actions)
+    if line.transcript not in (None, episode.transcript()):
+        raise DemonstrationError(
+            "expected the texts, candidate actions and rewards that were recorded, got others: the environment's code "
+            "or options differ from those of the demonstration, or it does not repeat itself. Record it again; or "
+            "remove `transcript` from the line to take what the environment returns now"
+        )
+    return episode
+
+
+def _played(env: TextEnv, line: _Line, actions: Sequence[str]) -> Episode:
+    """The episode of these actions in `env`."""
+    first = seen = env.reset(line.goal, line.seed)
+    decisions, steps = list[Decision](), list[Step]()
+    for number, action in enumerate(actions, start=1):
+        if steps and (steps[-1].terminated or steps[-1].truncated):
+            raise DemonstrationError(f"expected {len(steps)} actions, with which the episode ends, got {len(actions)}")
+        if action not in seen.actions:
+            raise DemonstrationError(f"action {number}: expected one of {shown(seen.actions)}, got {shown(action)}")
+        decisions.append(Decision(seen.actions.index(action), 0.0, 0))
+        steps.append(env.step(decisions[-1].action))
+        seen = steps[-1].observation
+    return Episode(line.goal, first, tuple(decisions), tuple(steps), line.seed)
+
+
+def write(file: Path, episodes: Iterable[Episode], repeats: bool, progress: Callable[[int], None]) -> int:
+    """Write `episodes` to a new file, with all their steps unless the environment `repeats`; how many succeeded.
+
+    `progress` receives the number written.
+
+    Raises:
+        DemonstrationError: the file is there already.
+        OSError: it cannot be written; it is not there then.
+    """
+    if file.exists():
+        raise DemonstrationError(f"{file} is there already; choose another file, or remove it")
+    successes = 0
+    with files.replacing(file) as target:
+        for done, episode in enumerate(episodes, start=1):
+            target.write(json.dumps(_line(episode, repeats)).encode() + b"\n")
+            successes += episode.success
+            progress(done)
+    return successes
+
+
+def _line(episode: Episode, repeats: bool) -> dict[str, Any]:
+    line, length = {"goal": episode.goal, "seed": episode.seed}, len(episode.steps)
+    if repeats:
+        return {**line, "actions": [*map(episode.action, range(length))], "transcript": episode.transcript()}
+    seen = [{"text": each.text, "candidates": each.actions} for each in map(episode.observation, range(length + 1))]
+    ends = ("reward", "achieved", "terminated", "truncated")
+    taken = [{"action": episode.action(t), **{n: getattr(episode.steps[t], n) for n in ends}} for t in range(length)]
+    return {**line, "steps": [before | after for before, after in zip(seen, taken, strict=False)], "last": seen[-1]}
