@@ -3,14 +3,14 @@
 import gc
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import islice
 
 from typing_extensions import override
 
-from sacglam.build import Collector, build_learner, collector
+from sacglam.build import build_learner, collector
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.memory import free_bytes, peak_bytes
@@ -29,14 +29,14 @@ _SHARE_OF_FREE = 0.7
 
 
 class RecordingScorer(UniformScorer):
-    """The random policy, recording the states of each scoring pass."""
+    """The random policy, keeping the states it is asked about."""
 
     def __init__(self) -> None:
-        self.passes: list[Sequence[Query]] = []
+        self.states: list[Query] = []
 
     @override
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        self.passes.append(queries)
+        self.states += queries
         return super().log_policy(queries)
 
 
@@ -54,21 +54,16 @@ class RandomRollout:
 
 def play(config: Config) -> RandomRollout:
     """Play until as many episodes as copies have ended, then play again to measure memory."""
-    clock = PhaseClock()
-    scorer = RecordingScorer()
-    parts = _collector(config, clock, scorer)
+    clock, scorer = PhaseClock(), RecordingScorer()
     episodes: list[Episode] = []
-    batches: Sequence[Any] = []
     intervals = 0
-    while not batches or len(episodes) < config.env.copies:
-        collected = parts.rollout.collect(config.algo.update_interval)
-        episodes += collected.episodes
-        with clock.phase("replay"):
-            parts.experience.add(collected)
-            batches = parts.experience.batches()
+    for ended, batches in _intervals(config, scorer, clock):
         intervals += 1
+        episodes += ended
+        if batches and len(episodes) >= config.env.copies:
+            break
     return RandomRollout(
-        states=[state for states in scorer.passes for state in states],
+        states=scorer.states,
         batch=batches[0],
         environment_s=clock.seconds["environment"] / (intervals * config.algo.update_interval),
         replay_s=clock.seconds["replay"] / intervals,
@@ -80,27 +75,33 @@ def play(config: Config) -> RandomRollout:
 def new_share(config: Config) -> float:
     """Share of the states a run scores and learns from that it has not seen before, under the random policy.
 
-    For `model.cache_mib`, whose limit it ignores; of the first intervals, later ones find more.
+    For `model.cache_mib`, whose limit it ignores. It looks at the first intervals; the share falls later.
     """
     scorer, prompt, algo = RecordingScorer(), Prompt(config.prompt), config.algo
-    parts = _collector(config, PhaseClock(), scorer)
     learnt: list[Query] = []
-    for _ in range(min(_TRIED_INTERVALS, -(-config.steps // algo.update_interval))):
-        parts.experience.add(parts.rollout.collect(algo.update_interval))
-        learnt += [prompt.at(w, t) for batch in parts.experience.batches() for w in batch for t in range(len(w))]
-    scored = [state for states in scorer.passes for state in states]
-    return len({*scored, *learnt}) / (len(scored) + algo.passes * len(learnt))
+    intervals = min(_TRIED_INTERVALS, -(-config.steps // algo.update_interval))
+    for _, batches in islice(_intervals(config, scorer, PhaseClock()), intervals):
+        learnt += [prompt.at(w, t) for batch in batches for w in batch for t in range(len(w))]
+    return len({*scorer.states, *learnt}) / (len(scorer.states) + algo.passes * len(learnt))
 
 
-def _collector(config: Config, clock: PhaseClock, scorer: UniformScorer) -> Collector:
-    """The run's configuration, but with the random policy and updates from the first transition."""
+def _intervals(
+    config: Config, scorer: UniformScorer, clock: PhaseClock
+) -> Iterator[tuple[Sequence[Episode], Sequence[Sequence[Window]]]]:
+    """The episodes that end in each interval of a run, and its batches, which begin with the first transition."""
     replay = config.replay.model_copy(update={"min_size": 1})
-    return collector(config.model_copy(update={"replay": replay}), scorer, clock)
+    parts = collector(config.model_copy(update={"replay": replay}), scorer, clock)
+    while True:
+        collected = parts.rollout.collect(config.algo.update_interval)
+        with clock.phase("replay"):
+            parts.experience.add(collected)
+            batches = parts.experience.batches()
+        yield collected.episodes, batches
 
 
 def _replay_bytes(config: Config, intervals: int) -> int:
     """Bytes of Python memory that `intervals` add to the experience, scaled up to its capacity if it has one."""
-    parts = _collector(config, PhaseClock(), UniformScorer())
+    parts = collector(config, UniformScorer(), PhaseClock())
     experience = parts.experience
     parts.rollout.collect(config.env.copies)  # opens episodes, and fills caches
     tracemalloc.start()
@@ -121,20 +122,13 @@ def first_steps(config: Config, windows: Sequence[Window], steps: int) -> Sequen
     found: list[Window] = []
     for w in windows:
         learnt = config.algo.learnt_steps(w)
-        if steps > 0:
-            found.append(w if learnt <= steps else _cut(w, steps))
-            steps -= learnt
+        if learnt >= steps:
+            observations, actions, rewards = w.observations[: steps + 1], w.actions[:steps], w.rewards[:steps]
+            cut = replace(w, observations=observations, actions=actions, rewards=rewards, terminated=False)
+            return [*found, w if learnt == steps else cut]
+        found.append(w)
+        steps -= learnt
     return found
-
-
-def _cut(w: Window, steps: int) -> Window:
-    return replace(
-        w,
-        observations=w.observations[: steps + 1],
-        actions=w.actions[:steps],
-        rewards=w.rewards[:steps],
-        terminated=False,
-    )
 
 
 @dataclass(frozen=True)
@@ -165,13 +159,13 @@ class Calibration:
 
 
 def measure(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
-    """`calibrate`; with `model.cache_mib` for as many new states as a run meets, since here the same are repeated."""
-    found = calibrate(config, model, played, display)
+    """`calibrate`; with `model.cache_mib`, for the share of new states in a run, since here the same are repeated."""
+    kept = calibrate(config, model, played, display)
     if not config.model.cache_mib:
-        return found
+        return kept
     model.lm.frozen = None
     new, share = calibrate(config, model, played, display), new_share(config)
-    return Calibration(new.scoring.mixed(share, found.scoring), new.update.mixed(share, found.update))
+    return Calibration(new.scoring.mixed(share, kept.scoring), new.update.mixed(share, kept.update))
 
 
 def calibrate(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
@@ -214,7 +208,9 @@ def grow(
         now = time.perf_counter()
         display.advance(size)
         growth = min(most, 2 * size) / size
-        fits = now - start + (now - began) * growth <= limit_s and not _too_large(peak, growth, device)
+        free = free_bytes(device)
+        too_large = peak is not None and free is not None and growth * peak > _SHARE_OF_FREE * free
+        fits = now - start + (now - began) * growth <= limit_s and not too_large
         if size == most or not fits:
             break
         size = min(most, 2 * size)
@@ -225,9 +221,3 @@ def grow(
             times += 1
     spent = {name: after - before.get(name, 0.0) for name, after in clock.seconds.items()}
     return Sample(size, {name: seconds / times for name, seconds in spent.items() if seconds > 0}, peak)
-
-
-def _too_large(peak: int | None, growth: float, device: str) -> bool:
-    """Whether `growth` times the last peak would use nearly all free memory."""
-    free = free_bytes(device)
-    return peak is not None and free is not None and growth * peak > _SHARE_OF_FREE * free

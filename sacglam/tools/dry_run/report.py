@@ -1,11 +1,9 @@
 """Prints a dry run in the terminal."""
 
-from collections.abc import Mapping
-
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from sacglam.build import build_env
 from sacglam.clock import duration
@@ -13,7 +11,7 @@ from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of
 from sacglam.tools.dry_run.sizes import rows_in_one_pass, rows_that_fit
-from sacglam.tools.profile.phases import look, ordered
+from sacglam.tools.profile.phases import phase_table
 
 
 def show(console: Console, found: Forecast) -> None:
@@ -21,10 +19,12 @@ def show(console: Console, found: Forecast) -> None:
     console.print(_loaded(found))
     if found.processes:
         console.print(_memory(found))
-        if advice := _micro_batch(found):
-            console.print(advice, soft_wrap=True, highlight=False)
+        if found.calibration and found.config.device != "cpu":
+            console.print(_micro_batch(found), soft_wrap=True, highlight=False)
     if found.calibration:
-        console.print(_time(found.seconds))
+        total = sum(found.seconds.values())
+        columns = [("time", found.seconds, duration), ("share", found.seconds, lambda s: f"{s / total:.1%}")]
+        console.print(phase_table("Time for the whole run", columns))
         console.print(_method(found, found.calibration), soft_wrap=True, highlight=False)
     for fault in found.missing:
         console.print("[bold red]missing here:[/bold red]", end=" ")
@@ -39,8 +39,7 @@ def _loaded(found: Forecast) -> Table:
     env = build_env(config)
     goals = env.goals("train")
     kinds = ", ".join(sorted({env.goal_type(goal) for goal in goals}))
-    size = config.algo.rows
-    updates = f"{updates_of(config):,} updates of {size} rows ({min(size, algo.micro_batch_size or size)} in one pass)"
+    updates = f"{updates_of(config):,} updates of {algo.rows} rows ({rows_in_one_pass(config, 1)} in one pass)"
     in_bits = "" if model.quantize == "none" else f", layers in {model.quantize}"
     rows = {
         "environments": f"{config.env.copies} x {config.env.name}: {len(goals):,} goals ({kinds})",
@@ -56,14 +55,15 @@ def _loaded(found: Forecast) -> Table:
         }
         if sizes.target.parameters:
             rows["parameters: target"] = f"{sizes.target.parameters:,}, averages of the above"
-    table = _table("What is loaded", "", "")
+    table = Table(title="What is loaded", title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
     for name, text in rows.items():
         table.add_row(name, escape(text))
     return table
 
 
 def _memory(found: Forecast) -> Table:
-    table = _table("Memory by part", "process", "part", "MiB")
+    mib = Column("MiB", justify="right", no_wrap=True)
+    table = Table("process", "part", mib, title="Memory by part", title_justify="left", box=box.SIMPLE_HEAD)
     for process in found.processes:
         name = process.name if process.count == 1 else f"{process.name} (each of {process.count})"
         for part, size in process.parts.items():
@@ -77,24 +77,15 @@ def _memory(found: Forecast) -> Table:
     return table
 
 
-def _micro_batch(found: Forecast) -> str | None:
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"
+
+
+def _micro_batch(found: Forecast) -> str:
     """The largest micro-batch that fits; small ones leave the GPU idle between kernel launches."""
-    config = found.config
-    if not found.calibration or config.device == "cpu":
-        return None
-    rows, total = rows_in_one_pass(config, max(1, found.where.learners)), total_bytes(config.device)
+    rows, total = rows_in_one_pass(found.config, max(1, found.where.learners)), total_bytes(found.config.device)
     fits = next(filter(None, (rows_that_fit(process, rows, total) for process in found.processes)), 0)
     return f"About {fits:,} rows fit on the GPU in one pass; {rows} are used (algo.micro_batch_size)."
-
-
-def _time(seconds: Mapping[str, float]) -> Table:
-    total = sum(seconds.values())
-    table = _table("Time for the whole run", "phase", "time", "share")
-    for name in ordered(seconds):
-        table.add_row(look(name).title, duration(seconds[name]), f"{seconds[name] / total:.1%}")
-    table.add_section()
-    table.add_row("[bold]all", f"[bold]{duration(total)}", "")
-    return table
 
 
 def _method(found: Forecast, measured: Calibration) -> str:
@@ -114,15 +105,3 @@ def _method(found: Forecast, measured: Calibration) -> str:
             f"{', nor the overlap' if config.runtime.lag else ''}."
         )
     return text
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns))
-    for name in columns:
-        right = name in ("MiB", "time", "share")
-        table.add_column(name, justify="right" if right else "left", no_wrap=right)
-    return table

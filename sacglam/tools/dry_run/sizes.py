@@ -1,7 +1,7 @@
 """The size of a run: parameters and bytes of the loaded model, and memory by process."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,21 +41,22 @@ class Sizes:
 
 def sizes_of(model: AgentModel) -> Sizes:
     """Measure the model's tensors; a quantised layer counts its logical, unpacked parameters."""
-    learned = model.state()
     kinds: dict[str, list[Tensor]] = defaultdict(list)
-    for name, tensor in learned.items():
+    loras = 0
+    for name, tensor in model.state().items():
         part, adapter = name.split(".")[:2]
         target = part == "target_heads" or adapter.endswith("_target")
         kinds["target" if target else part].append(tensor)
-    adapters, heads, target_sizes = (
-        Size(sum(t.numel() for t in kinds[kind]), sum(t.nbytes for t in kinds[kind]))
-        for kind in ("lora", "heads", "target")
-    )
+        loras += tensor.numel() if part == "lora" else 0
     base = next(module for module in model.lm.module.modules() if isinstance(module, PreTrainedModel))
-    loras = sum(tensor.numel() for name, tensor in learned.items() if name.startswith("lora."))
     # Scales of quantised layers are in the state but are not parameters; tied tensors appear twice.
     tensors = {tensor.data_ptr(): tensor.nbytes for name, tensor in base.state_dict().items() if "lora_" not in name}
-    return Sizes(Size(base.num_parameters() - loras, sum(tensors.values())), adapters, heads, target_sizes)
+    frozen = Size(base.num_parameters() - loras, sum(tensors.values()))
+    return Sizes(frozen, *(_size(kinds[kind]) for kind in ("lora", "heads", "target")))
+
+
+def _size(tensors: Sequence[Tensor]) -> Size:
+    return Size(sum(tensor.numel() for tensor in tensors), sum(tensor.nbytes for tensor in tensors))
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ def memory(
     learner = _learner(config, max(1, where.learners), sizes, calibration)
     engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration))] if where.engines else []
     if not engines:
-        states = -(-config.env.copies // max(1, where.learners))
-        peak = calibration.scoring.peak_of(states) if calibration else None
+        states, peak = _scoring(config, where.learners, calibration)
         learner[f"scoring {states} states (not while learning)"] = peak
     if where.learners:
         return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
@@ -112,6 +112,25 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
     }
 
 
+def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None) -> dict[str, int | None]:
+    """Memory of one engine."""
+    weights, share = sizes.base.bytes // where.tensor_parallel, config.engines.gpu_memory
+    if config.engines.type == "packed":
+        states, peak = _scoring(config, where.engines, calibration)
+        forward = {f"packed forward of {states} states": peak}
+        return {"base weights": weights, "LoRA adapter": sizes.adapters.bytes, **_kept(config), **forward}
+    if where.device == "cpu":
+        return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
+    cache = round(share * total_bytes("cuda")) - weights if calibration else None  # no GPU here
+    return {"base weights": weights, f"KV cache: the rest of {share:.0%} of its GPU": cache}
+
+
+def _scoring(config: Config, scorers: int, calibration: Calibration | None) -> tuple[int, int | None]:
+    """The states that each scorer takes at once, and the memory this needs."""
+    states = -(-config.env.copies // max(1, scorers))
+    return states, calibration.scoring.peak_of(states) if calibration else None
+
+
 def _kept(config: Config) -> dict[str, int]:
     return {"hidden states of frozen layers": config.model.cache_mib << 20} if config.model.cache_mib else {}
 
@@ -121,7 +140,7 @@ def _activations(rows: int) -> str:
 
 
 def rows_that_fit(learner: Process, rows: int, device_bytes: int) -> int | None:
-    """Rows of a micro-batch that leave a fifth of the device free; None where activations are not known.
+    """Rows of a micro-batch that leave a fifth of the device free; None if activations are not known.
 
     In proportion to what `learner` holds with `rows` of them.
     """
@@ -135,20 +154,3 @@ def rows_in_one_pass(config: Config, ranks: int) -> int:
     """Batch rows that one rank passes through the model at once."""
     own = -(-config.algo.rows // ranks)
     return min(own, config.algo.micro_batch_size or own)
-
-
-def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None) -> dict[str, int | None]:
-    settings, weights = config.engines, sizes.base.bytes // where.tensor_parallel
-    if settings.type == "packed":
-        states = -(-config.env.copies // where.engines)
-        peak = calibration.scoring.peak_of(states) if calibration else None
-        return {
-            "base weights": weights,
-            "LoRA adapter": sizes.adapters.bytes,
-            **_kept(config),
-            f"packed forward of {states} states": peak,
-        }
-    if where.device == "cpu":
-        return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
-    cache = round(settings.gpu_memory * total_bytes("cuda")) - weights if calibration else None  # no GPU here
-    return {"base weights": weights, f"KV cache: the rest of {settings.gpu_memory:.0%} of its GPU": cache}
