@@ -89,10 +89,10 @@ def doctor(
     with errors.status("checking this machine") as status:
         diagnosis = diagnose(collect(quick, lambda name: status.update(f"importing {name}")))
     if as_json:
-        print(json.dumps(diagnosis.to_json()))
+        print(json.dumps(asdict(diagnosis)))
     else:
         print_report(console, diagnosis)
-    raise typer.Exit(0 if diagnosis.trains else 1)
+    raise typer.Exit(0 if any(verdict.works for verdict in diagnosis.verdicts if verdict.way == "one") else 1)
 
 
 def aim_import(

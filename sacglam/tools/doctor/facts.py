@@ -1,11 +1,11 @@
 """Facts about a machine, and the findings of checks. Plain values, so that tests can describe any machine."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -13,11 +13,11 @@ from packaging.utils import canonicalize_name
 Level = Literal["ok", "note", "warning", "fault"]
 Way = Literal["one", "cpu", "gpu"]
 """How to train: in one process, with engines and learners on CPU, with them on GPUs."""
-ALL: frozenset[Way] = frozenset({"one", "cpu", "gpu"})
-ENGINES: frozenset[Way] = frozenset({"cpu", "gpu"})
-NONE: frozenset[Way] = frozenset()
-CPU: frozenset[Way] = frozenset({"cpu"})
-GPU: frozenset[Way] = frozenset({"gpu"})
+ALL: tuple[Way, ...] = ("cpu", "gpu", "one")
+ENGINES: tuple[Way, ...] = ("cpu", "gpu")
+CPU: tuple[Way, ...] = ("cpu",)
+GPU: tuple[Way, ...] = ("gpu",)
+NONE: tuple[Way, ...] = ()
 PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
 
@@ -50,42 +50,28 @@ class Driver:
     fault: str | None = None
 
 
-@dataclass(frozen=True)
-class Pins:
-    """The versions this package was tested with: a specifier for Python and for each package by name."""
+def pinned_versions() -> dict[str, str]:
+    """The versions sacglam was tested with: a specifier for Python, and for each package that runs or engines need.
 
-    python: str
-    core: Mapping[str, str]
-    engines: Mapping[str, str]
-
-    def pin(self, name: str) -> str:
-        """The specifier of a package; empty if there is none. vLLM's build for CPUs has vLLM's version."""
-        return {**self.core, **self.engines}.get(name.removesuffix("-cpu"), "")
-
-    @classmethod
-    def stated(cls) -> Self:
-        """From pyproject.toml in a checkout; otherwise from the installed metadata, which may be older."""
-        if PYPROJECT.is_file():
-            project = tomllib.loads(PYPROJECT.read_text())["project"]
-            python, core = project["requires-python"], project["dependencies"]
-            engines = project["optional-dependencies"]["distributed"]
-        else:
-            python, stated = metadata.metadata("sacglam")["Requires-Python"], metadata.requires("sacglam") or []
-            core = [text for text in stated if "extra ==" not in text]
-            engines = [text for text in stated if "extra ==" in text and "distributed" in text]
-        return cls(python, _specifiers(core), _specifiers(engines))
-
-
-def _specifiers(texts: Iterable[str]) -> dict[str, str]:
-    parsed = map(Requirement, texts)
-    return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in parsed}
+    From pyproject.toml in a checkout; otherwise from the installed metadata, which may be older.
+    """
+    if PYPROJECT.is_file():
+        project = tomllib.loads(PYPROJECT.read_text())["project"]
+        python, extras = project["requires-python"], project["optional-dependencies"]
+        needed = [*project["dependencies"], *extras["distributed"]]
+    else:
+        python, stated = metadata.metadata("sacglam")["Requires-Python"], metadata.requires("sacglam") or []
+        needed = [text for text in stated if "extra ==" not in text or "distributed" in text]
+    packages: dict[str, str] = {canonicalize_name(each.name): str(each.specifier) for each in map(Requirement, needed)}
+    return {"python": python, **packages}
 
 
 @dataclass(frozen=True)
 class Facts:
     """One machine and one Python environment on it."""
 
-    tested: Pins
+    tested: Mapping[str, str]
+    """See `pinned_versions`."""
     python: tuple[int, int, int]
     executable: str
     system: str
@@ -104,9 +90,9 @@ class Facts:
     """Row lengths that bitsandbytes dequantises wrongly on this CPU."""
     driver: Driver = Driver()
     compiler: str | None = None
-    """The C compiler that Triton would call; None if there is none."""
-    headers: bool = False
-    """Whether this Python's C headers are installed."""
+    """The C compiler that Triton would call."""
+    headers: str | None = None
+    """This Python's C headers; None if they are not installed."""
     cpu: str = "unknown"
     avx2: bool = True
     cores: int = 1
@@ -146,4 +132,4 @@ class Finding:
     level: Level
     came: str
     fix: str | None = None
-    blocks: frozenset[Way] = NONE
+    blocks: tuple[Way, ...] = NONE

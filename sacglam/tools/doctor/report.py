@@ -1,8 +1,6 @@
 """The diagnosis: all findings and a verdict on each kind of training, as text and as JSON."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +19,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a kind of training works here; if not, the first reason and its fix."""
+    """Whether a kind of training works here; if not, the first reason why and its fix."""
 
     way: Way
     title: str
@@ -32,20 +30,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, and whether each kind of training works."""
+    """All findings, and a verdict on each kind of training."""
 
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
-
-    @property
-    def trains(self) -> bool:
-        """Whether training in one process works."""
-        return next(verdict.works for verdict in self.verdicts if verdict.way == "one")
-
-    def to_json(self) -> dict[str, Any]:
-        """Findings and verdicts as plain values."""
-        findings = [{**asdict(finding), "blocks": sorted(finding.blocks)} for finding in self.findings]
-        return {"findings": findings, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -57,14 +45,12 @@ def diagnose(facts: Facts) -> Diagnosis:
         "cpu": "engines + learners on CPU",
         "gpu": f"engines + learners on {gpus} GPUs",
     }
-    return Diagnosis(findings, tuple(_verdict(way, title, findings) for way, title in titles.items()))
-
-
-def _verdict(way: Way, title: str, findings: Sequence[Finding]) -> Verdict:
-    first = next((finding for finding in findings if way in finding.blocks), None)
-    if first is None:
-        return Verdict(way, title, True)
-    return Verdict(way, title, False, f"{first.name}: {first.came}", first.fix)
+    verdicts = []
+    for way, title in titles.items():
+        first = next((finding for finding in findings if way in finding.blocks), None)
+        blocked = (False, f"{first.name}: {first.came}", first.fix) if first else (True,)
+        verdicts.append(Verdict(way, title, *blocked))
+    return Diagnosis(findings, tuple(verdicts))
 
 
 def print_report(console: Console, diagnosis: Diagnosis) -> None:

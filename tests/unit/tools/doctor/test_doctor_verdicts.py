@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from sacglam.tools.doctor.facts import Driver, Facts, Finding, Gpu, Pins, TorchBuild
+from sacglam.tools.doctor.facts import Driver, Facts, Finding, Gpu, TorchBuild
 from sacglam.tools.doctor.report import Verdict, diagnose, print_report
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80.0, "9.0")
 V100 = Gpu("Tesla V100-SXM2-32GB", 32.0, "7.0")
-TESTED = Pins(
-    ">=3.11,<3.13",
-    {"torch": "==2.13.0", "transformers": "==5.19.0", "peft": "==0.21.2", "numpy": "==2.3.5"},
-    {"vllm": "==0.32.0", "deepspeed": "==0.19.8", "ray": "==2.60.0"},
-)
+TESTED = {
+    "python": ">=3.11,<3.13",
+    **{"torch": "==2.13.0", "transformers": "==5.19.0", "peft": "==0.21.2", "numpy": "==2.3.5"},
+    **{"vllm": "==0.32.0", "deepspeed": "==0.19.8", "ray": "==2.60.0"},
+}
 BASE = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "peft": "0.21.2", "numpy": "2.3.5"}
 ENGINES = {"deepspeed": "0.19.8", "ray": "2.60.0"}
 LAPTOP = Facts(
@@ -42,7 +42,7 @@ GPU_SERVER = replace(
     torch=TorchBuild("13.0", (H100,) * 4),
     driver=Driver("580.95", "13.0", (H100,) * 4),
     compiler="/usr/bin/gcc",
-    headers=True,
+    headers="/usr/include/Python.h",
 )
 
 
@@ -204,11 +204,11 @@ def test_triton_needs_a_c_compiler_and_pythons_headers() -> None:
     bare = replace(GPU_SERVER, compiler=None)
     assert works(bare) == (True, False, False)
     assert (verdicts(bare)["gpu"].fix or "").startswith("apt-get install -y gcc")
-    headless = replace(GPU_SERVER, headers=False, python=(3, 12, 4))
+    headless = replace(GPU_SERVER, headers=None, python=(3, 12, 4))
     assert works(headless) == (True, False, False)
     assert (verdicts(headless)["gpu"].reason or "").startswith("Python.h: missing")
     assert (verdicts(headless)["gpu"].fix or "").startswith("apt-get install -y python3.12-dev")
-    assert works(replace(CPU_ENGINES, compiler=None, headers=False)) == (True, True, False)
+    assert works(replace(CPU_ENGINES, compiler=None, headers=None)) == (True, True, False)
     assert all(finding.name not in ("C compiler", "Python.h") for finding in diagnose(CPU_ENGINES).findings)
 
 
