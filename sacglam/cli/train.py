@@ -218,17 +218,17 @@ def pretrain(
     from sacglam.tools.pretraining import corpus, recipes, train
 
     cpu.prepare(threads)
-    world = make(source.env.name, **source.env.options) if source else None
-    recipe = (recipes.WORLD if world else recipes.BUILTIN)[architecture]
+    environment = make(source.env.name, **source.env.options) if source else None
+    recipe = (recipes.CUSTOM if environment else recipes.BUILTIN)[architecture]
     settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
     with write_explained(folder):
         folder.mkdir(parents=True)
     with RichDisplay(console) as display:
-        if world and source:
+        if environment and source:
             display.stage("random play", corpus.PLAYED_STEPS)
             rng = Random(seed)
-            played, held_out = corpus.random_play(world, rng, display.advance)
-            draw = corpus.world_documents(world, played, source.prompt, rng)
+            played, held_out = corpus.random_play(environment, rng, display.advance)
+            draw = corpus.env_documents(environment, played, source.prompt, rng)
             questions = corpus.questions(held_out, Random(seed))
         else:
             draw, questions = corpus.builtin_documents(Random(seed), architecture), None

@@ -1,13 +1,12 @@
-"""What the models read: what any language model knows about a world's words, but never what to do.
+"""What the models read: what any language model knows about an environment's words, but never what to do.
 
-The corpus of any world has two kinds of document:
+The corpus of any environment has two kinds of document:
 
 * *transcripts* of random play: the form of the prompts, the actions of each state and their effects. The goal in a
-  transcript is drawn apart from the episode, so that nothing after it depends on it: a model trained on them
-  starts as a policy that ignores the goal.
+  transcript is drawn independently of the episode, so a model trained on them starts as a policy that ignores the goal.
 * *matching*: which parts of a state contain a word.
 
-The built-in model's corpus, of Playground and bit flipping, has two kinds that know more than how words are spelt:
+The built-in model's corpus, of Playground and bit flipping, has two more, which say more than how words are spelt:
 
 * *words*: whether a name fits an object (a red door is furniture and a red thing).
 * *reading*: which objects of a scene a name fits.
@@ -30,7 +29,7 @@ from sacglam.prompt import Prompt, query
 from sacglam.types import Observation
 
 Document = tuple[str, str]
-"""A beginning, which ends as a prompt does, and the continuation that an encoder-decoder learns from it."""
+"""A beginning, which ends as a prompt does, and its continuation, which is all that an encoder-decoder learns."""
 Documents = Callable[[], Document]
 """Draws the next document."""
 Play = list[tuple[Observation, int]]
@@ -38,20 +37,20 @@ Play = list[tuple[Observation, int]]
 
 NAMES: tuple[Name, ...] = names(CATEGORIES)
 PLAYED_STEPS, LONGEST_EPISODE = 10_000, 50
-"""Steps of random play that a world's corpus is drawn from, and those played of an episode."""
+"""Steps of random play that an environment's corpus is drawn from, and the most of one episode."""
 HELD_OUT = 0.1
-"""Share of the episodes that are kept for `questions`."""
+"""Share of the episodes that is held out for `questions`."""
 SHOWN_STEPS = 3
 QUESTION = "Which:"
 QUESTIONS = {"llama": {QUESTION: 1.0}, "t5": {QUESTION: 0.5, "Goal: Grasp": 0.25, "Goal: Grow": 0.25}}
-"""How *reading* asks, with shares. A decoder finds the objects of a name under a goal, too, if it finds them here; an
-encoder, whose reading of a scene depends on all of the prompt, does not unless it has seen such a prompt."""
+"""How *reading* asks, with shares. A decoder that finds a name's objects here also finds them under a goal; an encoder,
+whose reading of a scene depends on the whole prompt, has to see such prompts."""
 MATCHED_ACTIONS, SINGLE = 8, 0.8
 SEPARATORS = re.compile(r"[\n,.;:]+ *")
 
 
 def builtin_documents(rng: Random, architecture: str = "llama") -> Documents:
-    """The corpus of the model of this architecture that comes with sacglam, played as it is drawn."""
+    """The corpus of the built-in model of this architecture; episodes are played as documents are drawn."""
     questions = QUESTIONS[architecture]
     draws = [
         partial(transcript, make("playground_simple"), rng),
@@ -67,14 +66,14 @@ def builtin_documents(rng: Random, architecture: str = "llama") -> Documents:
 def random_play(
     env: TextEnv, rng: Random, advance: Callable[[int], None] = lambda steps: None
 ) -> tuple[list[Play], list[Play]]:
-    """Episodes for the corpus of a world, and others held out.
+    """Episodes for an environment's corpus, and others held out.
 
     `advance` is called with the number of steps played so far, of `PLAYED_STEPS`.
     """
     episodes: list[Play] = []
     played = 0
     while played < PLAYED_STEPS:
-        episodes.append(play(env, draw_goal(env, rng), rng.randrange(2**31), LONGEST_EPISODE, rng)[0])
+        episodes.append(play(env, rng.choice(env.goals("train")), rng.randrange(2**31), LONGEST_EPISODE, rng)[0])
         played += len(episodes[-1])
         advance(played)
     held_out = math.ceil(HELD_OUT * len(episodes))
@@ -82,9 +81,9 @@ def random_play(
 
 
 def questions(episodes: Sequence[Play], rng: Random, count: int = 100, draws: int = 10_000) -> list[Document]:
-    """At most `count` *matching* documents about whole states with one right answer, which is an action.
+    """Up to `count` *matching* documents about whole states with one right answer, which is an action.
 
-    There are fewer if so many draws do not give more.
+    Fewer if `draws` attempts do not yield as many.
     """
     states = [observation for episode in episodes for observation, _ in episode]
     found: list[Document] = []
@@ -98,8 +97,8 @@ def questions(episodes: Sequence[Play], rng: Random, count: int = 100, draws: in
     return found
 
 
-def world_documents(env: TextEnv, episodes: Sequence[Play], settings: PromptConfig, rng: Random) -> Documents:
-    """The corpus of any world, from random play in it."""
+def env_documents(env: TextEnv, episodes: Sequence[Play], settings: PromptConfig, rng: Random) -> Documents:
+    """The corpus of any environment, from random play in it."""
     steps = max(settings.history + 1, SHOWN_STEPS)
     prompt = Prompt(settings.model_copy(update={"history": steps - 1}))
     places = [(episode, t) for episode in episodes for t in range(len(episode))]
@@ -108,24 +107,18 @@ def world_documents(env: TextEnv, episodes: Sequence[Play], settings: PromptConf
         episode, t = rng.choice(places)
         if rng.random() < 0.5:
             return matching(episode[t][0], rng)
-        return write(prompt, draw_goal(env, rng), episode[t : t + rng.randint(1, steps)])
+        return write(prompt, rng.choice(env.goals("train")), episode[t : t + rng.randint(1, steps)])
 
     return document
 
 
 def transcript(env: TextEnv, rng: Random) -> Document:
     """A few steps of an episode of the uniformly random policy under its own goal, from a random step."""
-    goal, seed, first = draw_goal(env, rng), rng.randrange(2**31), rng.randrange(6)
+    goal, seed, first = rng.choice(env.goals("train")), rng.randrange(2**31), rng.randrange(6)
     played, last = play(env, goal, seed, first + SHOWN_STEPS, rng)
     if len(played) <= first:
         return query(goal, last).prompt, ""
     return write(Prompt(PromptConfig(history=SHOWN_STEPS)), goal, played[first:])
-
-
-def draw_goal(env: TextEnv, rng: Random) -> str:
-    """A training goal."""
-    goals = env.goals("train")
-    return goals[rng.randrange(len(goals))]
 
 
 def play(env: TextEnv, goal: str, seed: int, longest: int, rng: Random) -> tuple[Play, Observation]:
@@ -143,9 +136,9 @@ def play(env: TextEnv, goal: str, seed: int, longest: int, rng: Random) -> tuple
 
 
 def write(prompt: Prompt, goal: str, played: Play) -> Document:
-    """Steps as the prompt of the last one, with the others before it, and its action.
+    """Steps as the prompt of the last one, with the others as its history, and its action.
 
-    It begins with the first step's prompt, where templates put earlier steps before later ones.
+    The beginning is the first step's prompt if the template puts earlier steps before later ones.
     """
     past = [(observation.text, observation.actions[action]) for observation, action in played[:-1]]
     (opening, _), (last, action) = played[0], played[-1]
@@ -156,15 +149,15 @@ def write(prompt: Prompt, goal: str, played: Play) -> Document:
 
 
 def matching(observation: Observation, rng: Random) -> Document:
-    """A question about a few actions of a state and, in half of the cases, about its text."""
+    """A question about a few actions of a state and, half of the time, its text."""
     actions = rng.sample(observation.actions, rng.randint(1, min(MATCHED_ACTIONS, len(observation.actions))))
     return _question(observation.text if rng.random() < 0.5 else "", actions, rng)
 
 
 def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
-    """The question which parts have a word, what they are parts of, and the answer.
+    """The question which parts contain a word, the whole text, and the answer.
 
-    Most words asked for are in one part only: the answer is then one text that can be known, not a list in any order.
+    Most words are in one part only, so that the answer is a single text and not a list in any order.
     """
     parts = [part for part in SEPARATORS.split(text) if part.strip()] + list(actions)
     having = {word: [part for part in parts if word in part.split()] for part in parts for word in part.split()}
@@ -176,7 +169,7 @@ def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
 
 
 def words(rng: Random) -> Document:
-    """Whether names fit objects."""
+    """Statements on whether names fit objects."""
     lines = []
     for _ in range(8):
         thing = draw(rng)
@@ -187,7 +180,7 @@ def words(rng: Random) -> Document:
 
 
 def reading(rng: Random, question: str = QUESTION) -> Document:
-    """The question which objects fit a name, a scene, and the answer."""
+    """The question which objects a name fits, a scene, and the answer."""
     things = [draw(rng) for _ in range(rng.choice((3, 3, 3, 6)))]
     grown = [rng.random() < 0.5 for _ in things]
     name = _fitting(rng.choice(things), rng)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -32,18 +31,18 @@ from sacglam.tools.pretraining.corpus import (
     Document,
     Documents,
     builtin_documents,
+    env_documents,
     matching,
     questions,
     random_play,
     reading,
     transcript,
     words,
-    world_documents,
     write,
 )
 from sacglam.tools.pretraining.recipes import BUILTIN as RECIPES
-from sacglam.tools.pretraining.recipes import IGNORED, WORLD, PretrainSettings, Recipe, fitted
-from sacglam.tools.pretraining.train import matched, pretrain, rate, train_tokenizer
+from sacglam.tools.pretraining.recipes import CUSTOM, IGNORED, PretrainSettings, Recipe, WholeLlama
+from sacglam.tools.pretraining.train import fitted, matched, pretrain, rate, train_tokenizer
 from sacglam.types import Observation, Query, Step
 
 
@@ -128,9 +127,9 @@ def test_the_same_recipe_gives_the_same_files(architecture: str, tmp_path: Path)
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
-@pytest.mark.parametrize("architecture", WORLD)
+@pytest.mark.parametrize("architecture", CUSTOM)
 def test_the_same_random_play_gives_the_same_files(architecture: str, tmp_path: Path) -> None:
-    recipe = WORLD[architecture]
+    recipe = CUSTOM[architecture]
     short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
     for name in ("one", "two"):
         asked = questions(random_play(Corridor(), Random(0))[1], Random(0))
@@ -173,10 +172,10 @@ class Corridor(TextEnv):
 
 def corridor_documents() -> Documents:
     rng = Random(0)
-    return world_documents(Corridor(), random_play(Corridor(), rng)[0], PromptConfig(), rng)
+    return env_documents(Corridor(), random_play(Corridor(), rng)[0], PromptConfig(), rng)
 
 
-def test_nothing_in_a_worlds_transcripts_depends_on_the_goal_that_they_show() -> None:
+def test_nothing_in_a_transcript_depends_on_its_goal() -> None:
     draw = corridor_documents()
     lines = [text.splitlines() for text in ("".join(draw()) for _ in range(8000)) if text.startswith("Goal:")]
     assert len(lines) > 3000
@@ -220,9 +219,9 @@ def test_questions_have_one_answer_and_come_from_episodes_held_out() -> None:
     assert {answer for _, answer in questions(same, Random(0))} == {" a b"}
 
 
-def test_the_rate_of_a_worlds_model_rises_stays_and_falls() -> None:
-    rates = [rate(3e-3, step, 4000) for step in (0, 49, 99, 2000, 3500, 3750, 3999)]
-    assert rates == pytest.approx([3e-5, 1.5e-3, 3e-3, 3e-3, 3e-3, 1.5e-3, 6e-6])
+def test_the_learning_rate_rises_stays_and_falls() -> None:
+    rates = [rate(step, 4000) for step in (0, 49, 99, 2000, 3500, 3750, 3999)]
+    assert rates == pytest.approx([0.01, 0.5, 1, 1, 1, 0.5, 0.002])
 
 
 class Said(Display):
@@ -239,20 +238,22 @@ class Said(Display):
         self.notes.append(text)
 
 
-def knows_after(measurements: float, architecture: str, steps: int) -> Recipe:
-    """A recipe that answers half of the questions at first, and all of them from this measurement on."""
-    recipe = WORLD[architecture]
-    settings = replace(recipe.settings, steps=steps, layers=1, hidden=32)
-    calls = 0
+def knows_after(measurements: float) -> type[WholeLlama]:
+    """A model that answers half of the questions at first, and all of them from this measurement on."""
 
-    def predict(model: Any, tokenizer: Any, settings: Any, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
-        nonlocal calls
-        calls += 1
-        target_BT = torch.tensor([[IGNORED, 5], [3, IGNORED]])
-        first_BT = torch.tensor([[7, 5], [3 if calls > measurements else 4, 7]])
-        return functional.one_hot(first_BT, 8).float(), target_BT
+    class Knowing(WholeLlama):
+        measured = 0
 
-    return replace(recipe, settings=settings, predict=predict)
+        def loss(self, draw: Documents) -> Tensor:
+            return next(self.model.parameters()).sum()
+
+        def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
+            self.measured += 1
+            target_BT = torch.tensor([[IGNORED, 5], [3, IGNORED]])
+            first_BT = torch.tensor([[7, 5], [3 if self.measured > measurements else 4, 7]])
+            return functional.one_hot(first_BT, 8).float(), target_BT
+
+    return Knowing
 
 
 @pytest.mark.parametrize(
@@ -263,36 +264,36 @@ def knows_after(measurements: float, architecture: str, steps: int) -> Recipe:
         (0, 3, 3, [3], [], 1.0),
     ],
 )
-def test_a_worlds_model_is_trained_until_it_matches_words(
+def test_a_model_is_trained_until_it_matches_words(
     known_after: float, most: int, steps: int, stages: list[int], notes: list[str], matching: float, tmp_path: Path
 ) -> None:
     said, asked = Said(), [("a", " b"), ("c", " d")]
-    fast = replace(knows_after(known_after, "llama", most), loss=lambda model, *_: next(model.parameters()).sum())
-    made = pretrain(tmp_path, fast, corridor_documents(), said, asked)
+    small = replace(CUSTOM["llama"].settings, steps=most, layers=1, hidden=32)
+    made = pretrain(tmp_path, Recipe(knows_after(known_after), small), corridor_documents(), said, asked)
     assert (made.steps, made.matching) == (steps, matching)
     assert (said.totals, said.notes) == (stages, notes)
     record = json.loads((tmp_path / "pretraining.json").read_text())
     assert (record["steps"], record["matching"]) == (steps, matching)
 
 
-@pytest.mark.parametrize("architecture", WORLD)
+@pytest.mark.parametrize("architecture", CUSTOM)
 def test_matching_is_measured_token_by_token(architecture: str) -> None:
-    recipe = WORLD[architecture]
+    recipe = CUSTOM[architecture]
     draw = corridor_documents()
     sample = [draw() for _ in range(200)]
     tokenizer = train_tokenizer(["".join(document) for document in sample], recipe.settings)
     settings = fitted(recipe.settings, tokenizer, ["".join(document) for document in sample])
-    model = recipe.build(tokenizer, settings)
+    learner = recipe.kind(tokenizer, settings)
     asked = questions(random_play(Corridor(), Random(0))[1], Random(0))
-    assert matched(recipe, model, tokenizer, settings, asked) < 0.5
-    logits_BTV, target_BT = recipe.predict(model, tokenizer, settings, asked[:5])
+    assert matched(learner, asked) < 0.5
+    logits_BTV, target_BT = learner.predict(asked[:5])
     assert logits_BTV.shape[:2] == target_BT.shape
     for (_, answer), target_T in zip(asked, target_BT, strict=False):
         assert tokenizer.decode(target_T[target_T != IGNORED]) == answer + "<|end|>"
 
 
-def test_a_worlds_words_are_tokens_and_its_states_fit_the_context() -> None:
-    draw, settings = corridor_documents(), WORLD["llama"].settings
+def test_words_of_an_environment_are_tokens_and_its_states_fit_the_context() -> None:
+    draw, settings = corridor_documents(), CUSTOM["llama"].settings
     sample = ["".join(draw()) for _ in range(500)]
     tokenizer = train_tokenizer(sample, settings)
     assert len(tokenizer.tokenize("Goal: Open green\nYou see: red door, grey wall")) == 9
@@ -302,7 +303,7 @@ def test_a_worlds_words_are_tokens_and_its_states_fit_the_context() -> None:
     assert 0.8 < context * batch_size / (settings.context * settings.batch_size) <= 1
 
 
-@pytest.mark.parametrize("architecture", WORLD)
+@pytest.mark.parametrize("architecture", CUSTOM)
 def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture: str, tmp_path: Path) -> None:
     command = ["pretrain", str(tmp_path / "model"), "--env", "bitflip", "--set", "env.options.bits=3", "--steps", "2"]
     command += ["--architecture", architecture, "--threads", "1"]
