@@ -33,6 +33,7 @@ class AlgoConfig(Named):
     shipped: ClassVar[Mapping[str, str]] = {
         "sac": "sacglam.algos.sac_settings:SacConfig",
         "ppo": "sacglam.algos.ppo_settings:PpoConfig",
+        "awac": "sacglam.algos.awac_settings:AwacConfig",
     }
     on_policy: ClassVar[bool] = False
     """Whether it learns from its current policy's steps alone: no replay, no random actions, no lag."""

@@ -31,7 +31,7 @@ class Config(Section):
     algo: Annotated[SerializeAsAny[AlgoConfig], BeforeValidator(AlgoConfig.read)] = Field(
         default_factory=lambda: AlgoConfig.read({}, None)
     )
-    """The algorithm: `type: sac` (the default), `ppo` or your own as `module:Class`, and its settings."""
+    """The algorithm: `type: sac` (the default), `ppo`, `awac` or your own as `module:Class`, and its settings."""
     replay: sections.ReplayConfig = Field(default_factory=sections.ReplayConfig)
     evaluation: sections.EvalConfig = sections.EvalConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()

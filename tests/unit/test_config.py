@@ -388,7 +388,7 @@ def test_the_type_selects_the_algorithm() -> None:
     ppo = parse({"algo": {"type": "ppo", "gamma": 0.5}}).algo
     assert isinstance(ppo, PpoConfig)
     assert ppo.gamma == 0.5
-    assert _fault({"algo": {"type": "dqn"}}) == "algo.type: expected one of sac, ppo, or module:Class (got 'dqn')"
+    assert _fault({"algo": {"type": "dqn"}}) == "algo.type: expected one of sac, ppo, awac, or module:Class (got 'dqn')"
     assert _fault({"algo": 3}).startswith("algo: ")
 
 

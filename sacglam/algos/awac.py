@@ -1,0 +1,54 @@
+"""AWAC: advantage-weighted regression on SAC's critic (Nair et al., 2020), online or from demonstrations alone."""
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from sacglam.algos import math as equations
+from sacglam.algos.awac_settings import AwacConfig
+from sacglam.algos.sac import Sac, SacBatch, critic_losses, last_values
+from sacglam.clock import PhaseClock
+from sacglam.models.actor_critic import ActorCritic, Lerp
+
+_MOST = 20.0  # weight of one step, or a single one would outweigh its batch
+
+
+class Awac(Sac):
+    """SAC with another actor loss, and without an entropy coefficient."""
+
+    def __init__(self, model: ActorCritic, config: AwacConfig, total_updates: int, clock: PhaseClock) -> None:
+        super().__init__(model, config, total_updates, clock)
+        self._temperature = config.temperature
+
+    @override
+    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
+        with self._clock.phase("target"):
+            last_value_W = last_values(self._model, batch, 0.0, self._config)
+        with self._clock.phase("forward"):
+            values, loss, metrics = critic_losses(self._model, batch, last_value_W, 0.0, self._config)
+            if not self._warming_up(update):
+                q_CBA = values.q_CBA.detach()
+                if batch.known_BA is not None:
+                    q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)
+                actor = awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._temperature)
+                loss = loss + actor
+                metrics["actor_loss"] = actor.detach()
+        return loss, metrics
+
+    @override
+    def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
+        with self._clock.phase("target"):
+            self._model.update_target(self._config.tau, lerp)
+        return {}
+
+
+def awac_loss(log_pi_BA: Tensor, q_CBA: Tensor, action_B: Tensor, temperature: float) -> Tensor:
+    """-mean_B exp(A / temperature) log pi(a|s), a scalar, with A = min_c Q_c(s, a) - V(s) (Nair et al., Eq. 13).
+
+    A weight is at most 20, and has no gradient.
+    """
+    with torch.no_grad():
+        value_B = equations.soft_value(log_pi_BA, q_CBA, 0.0)
+        advantage_B = equations.taken(q_CBA, action_B).min(dim=0).values - value_B
+        weight_B = (advantage_B / temperature).exp().clamp(max=_MOST)
+    return -(weight_B * log_pi_BA.gather(-1, action_B[:, None]).squeeze(-1)).mean()
