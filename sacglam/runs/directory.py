@@ -80,13 +80,9 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{root} already holds a run. Resume it with --resume {root}, or choose another --out"
             )
-        killed = {
-            _LOCK,
-            run.config_file.name,
-            f"{run.config_file.name}.writing",
-        }  # what a killed `claim` may leave
+        left_by_a_kill = {_LOCK, run.config_file.name, f"{run.config_file.name}.writing"}
         hint = ". To resume the run that was here, restore its config.yaml" if run.checkpoints.exists() else ""
-        check_empty(root, killed, hint)
+        check_empty(root, left_by_a_kill, hint)
         return run
 
     @classmethod
@@ -118,11 +114,17 @@ class RunDirectory:
                 files.opened(self.config_file, "xb").close()  # exclusive where a file system has no locks
             except FileExistsError:
                 self.vacant(self.root)
-        self.settle(config)
+        self.write_config(config)
 
-    def settle(self, config: Config) -> None:
-        """Write the run's configuration, or rewrite it with what was decided since `claim`."""
-        _write(self.config_file, config.to_yaml())
+    def write_config(self, config: Config) -> None:
+        """Write `config.yaml` atomically."""
+        with write_explained(self.config_file):
+            files.write(self.config_file, config.to_yaml())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json` atomically."""
+        with write_explained(self.summary_file):
+            files.write(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -142,7 +144,7 @@ class RunDirectory:
             ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
         """
         try:
-            config = configuration.parse_complete(self._config_text().decode(), self._trusted is True)
+            config = configuration.parse_complete(self._config_bytes().decode(), self._trusted is True)
         except UntrustedError as error:
             raise UntrustedError(f"{self.config_file}: {error}") from None
         except (ConfigError, OSError, UnicodeDecodeError) as error:
@@ -155,12 +157,12 @@ class RunDirectory:
             )
         return config
 
-    def _config_text(self) -> bytes:
-        return files.read(self.config_file, configuration.LARGEST)
-
     def config_hash(self) -> str:
         """The SHA-256 of `config.yaml`, recorded in the summary."""
-        return hashlib.sha256(self._config_text()).hexdigest()
+        return hashlib.sha256(self._config_bytes()).hexdigest()
+
+    def _config_bytes(self) -> bytes:
+        return files.read(self.config_file, configuration.LARGEST)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` that can be read."""
@@ -170,15 +172,6 @@ class RunDirectory:
         """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""
         summary: dict[str, Any] | None = files.read_json(self.summary_file, SUMMARY)
         return summary
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json` atomically."""
-        _write(self.summary_file, json.dumps(summary, indent=2) + "\n")
-
-
-def _write(file: Path, content: str) -> None:
-    with write_explained(file):
-        files.write(file, content)
 
 
 def untrusted_code(config: Config) -> list[str]:

@@ -46,24 +46,23 @@ class LineLog:
 
     def lines(self) -> list[dict[str, Any]]:
         """All readable lines; a crash may have truncated the last one, and a fault damaged any."""
-        return self._read()[0]
+        return [line for line in self._read() if line is not None]
 
     def rewind(self, env_steps: int) -> int:
         """Drop the lines after `env_steps`, which a resumed run logs again.
 
         Also drops damaged lines and returns their number, not counting a truncated last line.
         """
-        lines, damaged = self._read()
-        kept = "".join(json.dumps(line) + "\n" for line in lines if line["env_steps"] <= env_steps)
+        lines = self._read()
+        kept = "".join(json.dumps(line) + "\n" for line in lines if line and line["env_steps"] <= env_steps)
         with write_explained(self._file):
             files.write(self._file, kept)
-        return damaged
+        return lines[:-1].count(None)
 
-    def _read(self) -> tuple[list[dict[str, Any]], int]:
-        """The readable lines, and the number of damaged ones, not counting a truncated last line."""
+    def _read(self) -> list[dict[str, Any] | None]:
+        """Every line, None if it is damaged, the last one also if it is empty."""
         with open_log(self._file) as log:
-            lines = [parse_line(text, self._form) for text in log.read().split(b"\n")]
-        return [line for line in lines if line is not None], lines[:-1].count(None)
+            return [parse_line(text, self._form) for text in log.read().split(b"\n")]
 
 
 def open_log(file: Path) -> IO[bytes]:

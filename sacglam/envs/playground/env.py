@@ -1,6 +1,7 @@
 """Playground-Text as a `TextEnv`."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from random import Random
 from typing import Literal
 
@@ -9,10 +10,9 @@ from typing_extensions import override
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground import goals, scene
 from sacglam.envs.playground.goals import Goal
-from sacglam.envs.playground.partner import SocialPartner
 from sacglam.envs.playground.text import Narrator
-from sacglam.envs.playground.vocabulary import KINDS
-from sacglam.envs.playground.world import State, legal_actions, shortest, transition
+from sacglam.envs.playground.vocabulary import KINDS, Thing
+from sacglam.envs.playground.world import State, Verb, legal_actions, shortest, transition
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
@@ -78,8 +78,10 @@ class Playground(TextEnv):
         # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
         self._things = scene.sample(self._goal, self._num_objects, Random(f"{seed} {goal}"))
         self._kinds = tuple([KINDS[thing.type] for thing in self._things])
-        self._narrator, self._partner = Narrator(self._things), SocialPartner(self._goal, self._sequential)
+        self._narrator = Narrator(self._things)
         self._state, self._steps = State(), 0
+        self._grown: dict[Thing, None] = {}  # in order
+        self._achieved: set[str] = set()
         return self._narrator.observe(self._state)
 
     @override
@@ -88,10 +90,34 @@ class Playground(TextEnv):
         chosen = legal_actions(len(self._kinds), self._state)[action]
         self._state, event = transition(self._kinds, self._state, chosen)
         self._steps += 1
-        achieved = () if event is None else self._partner.describe(event.verb, self._things[event.slot])
+        achieved = () if event is None else self._describe(event.verb, self._things[event.slot])
         terminated = self._goal.text in achieved
         truncated = not terminated and self._steps >= self._max_steps
         return Step(self._narrator.observe(self._state), float(terminated), achieved, terminated, truncated)
+
+    def _describe(self, verb: Verb, thing: Thing) -> tuple[str, ...]:
+        """The social partner: the training goals first achieved by `verb` happening to `thing`, in a fixed order.
+
+        The episode's own goal is described even if it is held out. Others never are, or hindsight would train on them.
+        """
+        candidates = [*goals.texts(verb, thing, None)]
+        if self._sequential:
+            for grown in self._grown:
+                candidates += goals.texts(verb, thing, grown)
+        if self._goal.heldout and self._parts_left() == 1 and self._goal.parts[-1].fits(verb, thing):
+            candidates.append(self._goal.text)
+        new = tuple(text for text in dict.fromkeys(candidates) if text not in self._achieved)
+        self._achieved.update(new)
+        if verb is Verb.GROW:
+            self._grown[thing] = None
+        return new
+
+    def _parts_left(self) -> int:
+        """How many parts of the episode's goal are left to achieve."""
+        if self._goal.text in self._achieved:
+            return 0
+        first, *rest = self._goal.parts
+        return 1 if any(first.fits(Verb.GROW, grown) for grown in self._grown) else 1 + len(rest)
 
     @override
     def optimal_length(self) -> int | None:
@@ -100,10 +126,13 @@ class Playground(TextEnv):
         It ignores the step limit, and is never None: each scene makes its goal possible, and no state is a dead end.
         """
         stages = scene.stages(self._goal, self._things)
-        return shortest(self._kinds, self._state, stages[len(stages) - self._partner.remaining() :])
+        return shortest(self._kinds, self._state, stages[len(stages) - self._parts_left() :])
 
     def _parse(self, text: str) -> Goal:
-        goal = goals.parse(text)
-        if len(goal.parts) > 1 and not self._sequential:
-            raise ConfigError(f"{text!r} is a sequential goal, and this playground was made with sequential=False")
-        return goal
+        family = goals.family(self._sequential)
+        if text not in family:
+            near = get_close_matches(text, family, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one like {next(iter(family))!r}"
+            kind = "" if self._sequential else " with sequential=False"
+            raise ConfigError(f"{text!r} is not a Playground goal{kind}; {hint}")
+        return family[text]

@@ -1,14 +1,12 @@
 """The goals of Playground-Text: 182 single training goals, 8,470 with the sequential ones, and the held-out goals."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 
 from sacglam.envs.playground.vocabulary import CATEGORIES, LIVING, PLANTS, Name, Thing, names
 from sacglam.envs.playground.world import Verb
-from sacglam.errors import ConfigError
 
-_THEN = " then "
 _HELD_OUT_PHRASES = ("red tree", "green dog", "blue door", "flower")
 _HELD_OUT_LAST_WORDS = {
     Verb.GRASP: frozenset({"animal", "fly"}),
@@ -70,55 +68,23 @@ def pairs(first: Single, second: Single) -> bool:
 @cache
 def sequence(first: str, second: str) -> str:
     """The text of the sequential goal, e.g. `Grow any cat then grasp red dog`. Cached: hindsight repeats them."""
-    return f"{first}{_THEN}{second[0].lower()}{second[1:]}"
+    return f"{first} then {second[0].lower()}{second[1:]}"
+
+
+@cache
+def family(sequential: bool) -> Mapping[str, Goal]:
+    """All goals by their texts, single ones first, in a fixed order: 246, or 23,426 if `sequential`."""
+    goals = [Goal(single.text, (single,)) for single in singles()]
+    if sequential:
+        both = ((first, second) for first in singles() for second in singles() if pairs(first, second))
+        goals += [Goal(sequence(first.text, second.text), (first, second)) for first, second in both]
+    return {goal.text: goal for goal in goals}
 
 
 @cache
 def goals(sequential: bool, heldout: bool) -> tuple[str, ...]:
-    """The training or held-out goals, single ones first, in a fixed order.
-
-    A pair is held out if one of its parts is. There are 182 for training, or 8,470 if `sequential`; 64 are held out,
-    or 14,956.
-    """
-    alone = [single.text for single in singles() if single.heldout == heldout]
-    if not sequential:
-        return tuple(alone)
-    together = [
-        sequence(first.text, second.text)
-        for first in singles()
-        for second in singles()
-        if pairs(first, second) and (first.heldout or second.heldout) == heldout
-    ]
-    return (*alone, *together)
-
-
-@cache
-def _single_by_text() -> dict[str, Single]:
-    return {single.text: single for single in singles()}
-
-
-@cache
-def parse(text: str) -> Goal:
-    """The goal with this text.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    known = _single_by_text()
-    first, then, second = text.partition(_THEN)
-    parts = (first, second[:1].upper() + second[1:]) if then else (first,)
-    for part in parts:
-        if part not in known:
-            near = get_close_matches(part, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; a part reads 'Grasp NAME' or 'Grow NAME'"
-            raise ConfigError(f"{text!r} is not a Playground goal: {part!r} is not a part of one{hint}")
-    goal = Goal(text, tuple(known[part] for part in parts))
-    if then and (not pairs(*goal.parts) or sequence(*(part.text for part in goal.parts)) != text):
-        raise ConfigError(
-            f"{text!r} is not a Playground goal: expected 'Grow NAME then grasp NAME' or 'Grow NAME then grow NAME', "
-            "the two names different, the second part in lower case"
-        )
-    return goal
+    """The goals to train on, 182 or 8,470 if `sequential`, or those held out, 64 or 14,956."""
+    return tuple(goal.text for goal in family(sequential).values() if goal.heldout == heldout)
 
 
 @cache

@@ -10,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.envs.playground import scene
-from sacglam.envs.playground.goals import goals, parse
+from sacglam.envs.playground.goals import family, goals
 from sacglam.envs.playground.text import Narrator
 from sacglam.envs.playground.vocabulary import ANYTHING, KINDS, LIVING, Thing
 from sacglam.envs.playground.world import NOTHING, Kind, State, Verb, shortest, works
 
+ALL = family(True)
 GOALS = st.sampled_from(goals(True, False)) | st.sampled_from(goals(True, True))
 
 
 @given(GOALS, st.integers(3, 8), st.integers(0, 2**32))
 @settings(deadline=None, max_examples=300)
 def test_a_scene_makes_its_goal_possible(text: str, num_objects: int, seed: int) -> None:
-    goal = parse(text)
+    goal = ALL[text]
     things = scene.sample(goal, num_objects, Random(seed))
     assert len(things) == len(set(things)) == num_objects
     for part in goal.parts:
@@ -38,7 +39,7 @@ def test_a_scene_makes_its_goal_possible(text: str, num_objects: int, seed: int)
 @given(GOALS, st.integers(0, 2**32))
 @settings(deadline=None, max_examples=50)
 def test_stages_hold_the_events_that_the_goal_asks_for(text: str, seed: int) -> None:
-    goal = parse(text)
+    goal = ALL[text]
     things = scene.sample(goal, 6, Random(seed))
     for part, events in zip(goal.parts, scene.stages(goal, things), strict=True):
         assert {event.verb for event in events} == {part.verb}
@@ -60,25 +61,25 @@ def test_objects_are_drawn_by_category_then_type_then_colour() -> None:
 @given(GOALS, st.integers(0, 2**32))
 @settings(deadline=None, max_examples=100)
 def test_a_drawn_object_answers_to_the_name(text: str, seed: int) -> None:
-    for part in parse(text).parts:
+    for part in ALL[text].parts:
         assert part.name.fits(scene.draw(Random(seed), part.name))
         assert ANYTHING.fits(scene.draw(Random(seed), part.name))
 
 
 def test_the_goals_object_is_anywhere_in_the_scene() -> None:
-    goal = parse("Grasp red cat")
+    goal = ALL["Grasp red cat"]
     at = Counter(scene.sample(goal, 3, Random(seed)).index(Thing("red", "cat")) for seed in range(3_000))
     assert set(at) == {0, 1, 2}
     assert min(at.values()) > 900
 
 
 def test_a_supply_already_there_is_not_added_twice() -> None:
-    goal = parse("Grow red cat then grasp blue water")
+    goal = ALL["Grow red cat then grasp blue water"]
     assert set(scene.sample(goal, 2, Random(0))) == {Thing("red", "cat"), Thing("blue", "water")}
 
 
 def test_food_alone_is_never_all_there_is_for_a_plant() -> None:
-    goal = parse("Grow any tea then grasp any food")
+    goal = ALL["Grow any tea then grasp any food"]
     for seed in range(50):
         assert {thing.type for thing in scene.sample(goal, 3, Random(seed))} == {"tea", "food", "water"}
 

@@ -122,7 +122,7 @@ def test_a_run_may_not_name_code(
     (tmp_path / "my_world.py").write_text("raise SystemExit('this must not be imported to find out')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    RunDirectory(tmp_path).settle(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
+    RunDirectory(tmp_path).write_config(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
     with pytest.raises(ConfigError, match=f"names '{options.get('describer', name)}'.*pass --trust"):
         RunDirectory.open(tmp_path).config()
     assert RunDirectory.open(tmp_path, trusted=True).config().env.name == name
@@ -130,13 +130,13 @@ def test_a_run_may_not_name_code(
 
 @pytest.mark.parametrize(("name", "options"), [("bitflip", {"bits": 3}), (LAKE, {"kwargs": {"is_slippery": False}})])
 def test_a_run_may_name_what_comes_with_sacglam(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    RunDirectory(tmp_path).settle(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
+    RunDirectory(tmp_path).write_config(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
     assert RunDirectory.open(tmp_path).config().env.name == name
 
 
 def test_a_run_may_name_no_cluster(tmp_path: Path) -> None:
     for address, refused in (("auto", False), ("10.0.0.1:6379", True)):
-        RunDirectory(tmp_path).settle(load(None, ["engines.count=1", f"runtime.address='{address}'"]))
+        RunDirectory(tmp_path).write_config(load(None, ["engines.count=1", f"runtime.address='{address}'"]))
         with pytest.raises(ConfigError, match="Ray at 10") if refused else nullcontext():
             RunDirectory.open(tmp_path).config()
 
@@ -210,7 +210,7 @@ def test_a_pipe_or_an_endless_file_hangs_no_reader(
 
 
 WRITTEN = {
-    "config.yaml": lambda run: run.settle(load()),
+    "config.yaml": lambda run: run.write_config(load()),
     "metrics.jsonl": lambda run: LineLog(run.metrics_file).rewind(32),
     "summary.json": lambda run: run.write_summary({}),
     "aim.json": lambda run: write_hash(run, "hash", run.root),
