@@ -1,8 +1,11 @@
-"""The protocol of an environment."""
+"""The protocol of an environment, and what the included ones share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from typing import Literal, Protocol
 
+from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Split = Literal["train", "heldout"]
@@ -13,8 +16,8 @@ class TextEnv(Protocol):
 
     Contract: an episode is a function of `(goal, seed, actions)` and of nothing else, so that a checkpoint can store
     an open episode as its actions and replay it. Every state offers at least one action, and its actions have
-    distinct texts. `CheckedEnv` holds an environment to this, and refuses steps outside of an episode and actions that
-    the state does not offer.
+    distinct texts. `CheckedEnv` enforces this, and refuses steps outside of an episode and actions that the state does
+    not offer.
     """
 
     def goals(self, split: Split) -> Sequence[str]:
@@ -38,3 +41,48 @@ class ExpertEnv(TextEnv, Protocol):
 
     def expert(self) -> int | None:
         """The index of an action that is good in the present state; None if none is known."""
+
+
+class BaseEnv(TextEnv):
+    """Base of the included environments: keeps the goal, the length and the achievements of the episode under way."""
+
+    def __init__(self, name: str, max_steps: int | None) -> None:
+        """Episodes are truncated after `max_steps` steps; messages call the environment `name`.
+
+        Raises:
+            ConfigError: `max_steps` is below 1.
+        """
+        self.name, self._max_steps = name, max_steps
+        self._begin("")
+        if max_steps is not None:
+            self._check_range("max_steps", max_steps, 1)
+
+    def _check_range(self, option: str, value: int, least: int, most: int | None = None) -> None:
+        if value < least or (most is not None and value > most):
+            wanted = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+            raise ConfigError(f"{self.name}: expected {option} {wanted}, got {value}")
+
+    def _check_goal(self, goal: str, goals: Collection[str]) -> None:
+        if goal not in goals:
+            some = list(islice(goals, 10_000))
+            near = get_close_matches(goal, some, n=1) or some
+            raise ConfigError(f"{goal!r} is not a goal of {self.name}; expected one like {near[0]!r}")
+
+    def _begin(self, goal: str) -> None:
+        self._goal, self._steps = goal, 0
+        self._achieved: set[str] = set()
+
+    def _outcome(
+        self, observation: Observation, achieved: Iterable[str], terminated: bool = False, truncated: bool = False
+    ) -> Step:
+        """The result of a step that `achieved` these goals, perhaps not for the first time.
+
+        The episode also ends if the environment `terminated` or `truncated` it.
+        """
+        new = tuple(goal for goal in dict.fromkeys(achieved) if goal not in self._achieved)
+        self._achieved.update(new)
+        self._steps += 1
+        success = self._goal in new
+        terminated = success or terminated
+        truncated = not terminated and (truncated or self._steps == self._max_steps)
+        return Step(observation, float(success), new, terminated, truncated)

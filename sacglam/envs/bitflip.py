@@ -12,7 +12,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.playground.vocabulary import FURNITURE
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
@@ -31,7 +31,7 @@ def _bit_strings(bits: int, text: str) -> dict[str, int]:
     return {separator.join(reversed(chosen)): number for number, chosen in enumerate(strings)}
 
 
-class BitFlip(TextEnv):
+class BitFlip(BaseEnv):
     """Turn one bit string into another, one bit per step. A goal is a bit string; the optimum is their distance.
 
     Args:
@@ -49,16 +49,13 @@ class BitFlip(TextEnv):
     ) -> None:
         if text not in _WRITINGS:
             raise ConfigError(f"bitflip: expected text to be one of {', '.join(_WRITINGS)}, got {text!r}")
+        super().__init__(f"bitflip with text {text!r}", max_steps)
         self._label, _, names = _WRITINGS[text]
-        if not 1 <= bits <= len(names):
-            raise ConfigError(f"bitflip: expected 1 to {len(names)} bits for text {text!r}, got {bits}")
-        self._max_steps = bits if max_steps is None else max_steps
-        if self._max_steps < 1:
-            raise ConfigError(f"bitflip: expected max_steps of at least 1, got {self._max_steps}")
+        self._check_range("bits", bits, 1, len(names))
+        self._max_steps = max_steps or bits
         self._names, self._numbers = names[:bits], _bit_strings(bits, text)
         self._strings = tuple(self._numbers)
-        self._goal = self._state = self._steps = 0
-        self._achieved: set[int] = set()
+        self._state = 0
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -66,7 +63,7 @@ class BitFlip(TextEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        self._parse(goal)
+        self._check_goal(goal, self._numbers)
         return "bitflip"
 
     @override
@@ -76,37 +73,24 @@ class BitFlip(TextEnv):
         Raises:
             ConfigError: `goal` is not a bit string of this length.
         """
-        self._goal = self._parse(goal)
+        self._check_goal(goal, self._numbers)
+        self._begin(goal)
         # A string seeds through SHA-512, so the start is the same in every process; hash() would not be.
         drawn = Random(f"{seed} {goal}").randrange(len(self._strings) - 1)
-        self._state = drawn + (drawn >= self._goal)
-        self._steps, self._achieved = 0, set()
+        self._state = drawn + (drawn >= self._numbers[goal])
         return self._observe()
 
     @override
     def step(self, action: int) -> Step:
-        """Flip the bit with this index. The step achieves the string it reaches, unless an earlier step did."""
+        """Flip the bit with this index, which achieves the string that results."""
         self._state ^= 1 << action
-        self._steps += 1
-        text = self._strings[self._state]
-        achieved = () if self._state in self._achieved else (text,)
-        self._achieved.add(self._state)
-        terminated = self._state == self._goal
-        truncated = not terminated and self._steps >= self._max_steps
-        return Step(self._observe(), float(terminated), achieved, terminated, truncated)
+        return self._outcome(self._observe(), [self._strings[self._state]])
 
     @override
     def optimal_length(self) -> int:
         """The Hamming distance from here to the goal."""
-        return (self._state ^ self._goal).bit_count()
+        return (self._state ^ self._numbers[self._goal]).bit_count()
 
     def _observe(self) -> Observation:
         actions = tuple(f"Make {names[1 - (self._state >> bit & 1)]}" for bit, names in enumerate(self._names))
         return Observation(f"{self._label}{self._strings[self._state]}", actions)
-
-    def _parse(self, goal: str) -> int:
-        if goal not in self._numbers:
-            raise ConfigError(
-                f"{goal!r} is not a bitflip goal of {len(self._names)} bits; expected one like {self._strings[0]!r}"
-            )
-        return self._numbers[goal]

@@ -1,8 +1,9 @@
 """Sample a scene in which a goal is possible."""
 
+from collections.abc import Sequence
 from random import Random
 
-from sacglam.envs.playground.goals import Goal
+from sacglam.envs.playground.goals import Single
 from sacglam.envs.playground.vocabulary import ANYTHING, COLOURS, KINDS, SUPPLIES, Name, Thing
 from sacglam.envs.playground.world import Event, Stages, Verb, works
 
@@ -13,15 +14,15 @@ def draw(rng: Random, name: Name = ANYTHING) -> Thing:
     return Thing(rng.choice(name.colours), type_)
 
 
-def sample(goal: Goal, num_objects: int, rng: Random) -> tuple[Thing, ...]:
-    """Draw `num_objects` objects, no two alike in colour and type, with which `goal` is possible, in random order.
+def sample(parts: Sequence[Single], num_objects: int, rng: Random) -> tuple[Thing, ...]:
+    """Draw objects, no two alike in colour and type, with which a goal of these parts is possible, in random order.
 
     One object may serve both parts of a sequential goal, if it was drawn for both, and the object of a Grasp part may
     be the supply of the Grow part, if it works.
     """
-    targets = [draw(rng, part.name) for part in goal.parts]
+    targets = [draw(rng, part.name) for part in parts]
     scene = set(targets)
-    to_grow = [thing for part, thing in zip(goal.parts, targets, strict=True) if part.verb is Verb.GROW]
+    to_grow = [thing for part, thing in zip(parts, targets, strict=True) if part.verb is Verb.GROW]
     if to_grow and not any(_grows_all(thing.type, to_grow) for thing in targets):
         supplies = [supply for supply in SUPPLIES if _grows_all(supply, to_grow)]
         scene.add(Thing(rng.choice(COLOURS), rng.choice(supplies)))
@@ -32,11 +33,11 @@ def sample(goal: Goal, num_objects: int, rng: Random) -> tuple[Thing, ...]:
     return tuple(ordered)
 
 
-def stages(goal: Goal, scene: tuple[Thing, ...]) -> Stages:
-    """The events in `scene` that achieve each part of `goal`."""
+def stages(parts: Sequence[Single], scene: tuple[Thing, ...]) -> Stages:
+    """The events in `scene` that achieve each part."""
     return tuple(
         frozenset(Event(part.verb, slot) for slot, thing in enumerate(scene) if part.fits(part.verb, thing))
-        for part in goal.parts
+        for part in parts
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from sacglam.envs.base import ExpertEnv, Split
+from sacglam.envs.base import BaseEnv, ExpertEnv, Split
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
@@ -22,7 +21,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """GLAM's, in the order of the library's numbers."""
 
 
-class BabyAI(ExpertEnv):
+class BabyAI(BaseEnv, ExpertEnv):
     """BabyAI-Text (Carta et al., 2023) on minigrid; docs/guides/babyai.md lists what differs from GLAM's.
 
     Args:
@@ -47,22 +46,15 @@ class BabyAI(ExpertEnv):
         tasks = (tasks,) if isinstance(tasks, str) else tuple(tasks)
         if not tasks or not set(tasks) <= TASKS.keys():
             raise ConfigError(f"babyai: expected tasks among {', '.join(TASKS)}, got {list(tasks)}")
-        if not 5 <= room_size <= 25:
-            raise ConfigError(f"babyai: expected room_size from 5 to 25, got {room_size}")
+        super().__init__("babyai with these tasks", max_steps)
+        self._check_range("room_size", room_size, 5, 25)
         most = (room_size - 2) ** 2 // 4  # so that scenes in which everything can be reached are found quickly
-        if not 0 <= num_distractors <= most:
-            raise ConfigError(
-                f"babyai: expected num_distractors from 0 to {most} in rooms of size {room_size}, got {num_distractors}"
-            )
-        if max_steps is not None and max_steps < 1:
-            raise ConfigError(f"babyai: expected max_steps of at least 1, got {max_steps}")
+        self._check_range(f"num_distractors (in rooms of size {room_size})", num_distractors, 0, most)
         self._family = family(tuple(task for task in TASKS if task in tasks))
         self._scene = (room_size, num_distractors, max_steps)
         self._levels: dict[bool, Level] = {}
         self._level: Level
-        self._goal: Goal
         self._picked: dict[Thing, None] = {}  # in order
-        self._achieved: set[str] = set()
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -79,21 +71,21 @@ class BabyAI(ExpertEnv):
         Raises:
             ConfigError: `goal` is not in the goal space, or minigrid is not installed.
         """
-        self._goal = self._parse(goal)
-        doors = self._goal.type == "open"
+        asked = self._parse(goal)
+        self._begin(goal)
+        doors = asked.type == "open"
         if doors not in self._levels:
             self._levels[doors] = _make_level(doors, *self._scene)
         self._level = self._levels[doors]
-        self._picked, self._achieved = {}, set()
+        self._picked = {}
         # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
-        return Observation(self._level.start(self._goal, Random(f"{seed} {goal}").getrandbits(32)), ACTIONS)
+        return Observation(self._level.start(asked, Random(f"{seed} {goal}").getrandbits(32)), ACTIONS)
 
     @override
     def step(self, action: int) -> Step:
         seen, events, late = self._level.act(action)
-        achieved = self._describe(events)
-        terminated = self._goal.text in achieved
-        return Step(Observation(seen, ACTIONS), float(terminated), achieved, terminated, late and not terminated)
+        described = [text for event in events for text in self._described(event)]
+        return self._outcome(Observation(seen, ACTIONS), described, truncated=late)
 
     @override
     def optimal_length(self) -> int | None:
@@ -101,24 +93,20 @@ class BabyAI(ExpertEnv):
 
         None if the bot does not get there.
         """
-        return 0 if self._goal.text in self._achieved else self._level.bot_steps()
+        return 0 if self._goal in self._achieved else self._level.bot_steps()
 
     @override
     def expert(self) -> int | None:
         return self._level.advice()
 
-    def _describe(self, events: Iterable[Event]) -> tuple[str, ...]:
-        """The training goals first achieved by what just happened, and the episode's own even if it is held out."""
-        new = []
-        for said in dict.fromkeys(said for event in events for said in self._candidates(event)):
-            goal = self._family.get(said)
-            if goal is not None and said not in self._achieved and (not goal.heldout or goal == self._goal):
-                new.append(said)
-        self._achieved.update(new)
-        return tuple(new)
+    def _described(self, event: Event) -> Iterator[str]:
+        """The training goals that `event` achieves, and the episode's own even if it is held out."""
+        for candidate in self._candidates(event):
+            if candidate == self._goal or (candidate in self._family and not self._family[candidate].heldout):
+                yield candidate
 
     def _candidates(self, event: Event) -> Iterator[str]:
-        """What `event` achieves, among it what is no goal of this family; it enters `event` into the history."""
+        """What `event` achieves, whether a goal of these tasks or not; adds `event` to the history."""
         yield text(event.type, *event.things)
         if event.type == "open":
             yield text("open", ANY_DOOR)
@@ -130,11 +118,7 @@ class BabyAI(ExpertEnv):
             self._picked[event.things[0]] = None
 
     def _parse(self, goal: str) -> Goal:
-        if goal not in self._family:
-            near = get_close_matches(goal, self._family, n=1)
-            raise ConfigError(
-                f"{goal!r} is not a goal of these babyai tasks; expected one like {(near or list(self._family))[0]!r}"
-            )
+        self._check_goal(goal, self._family)
         return self._family[goal]
 
 

@@ -1,4 +1,4 @@
-"""What puts a gymnasium environment into words: by options and guesses, or by methods of its own."""
+"""Describers: a gymnasium environment as text, by options and guesses, or by methods of its own."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,59 +16,64 @@ _PLACES = {
     "achieved": ("info.achieved_goals",),
     "success": ("info.is_success", "info.success", "info.won"),
 }
-"""Where each is looked for, in this order, if neither an option nor a method gives it."""
-_PLACE = re.compile(r"(obs|info|environment)(\.[a-zA-Z]\w*)*")  # what begins with an underscore is private
+"""Where each facet is looked for, in this order, if neither an option nor a method provides it."""
+_PLACE = re.compile(r"(obs|info|environment)(\.[a-zA-Z]\w*)*")  # names that begin with an underscore are private
 _RULES = ("reward", "terminated")  # of success
 _GOAL_ENV, _TASK = "compute_reward", "Solve the task"
-_MOST_NUMBERS = 32
+_MAX_NUMBERS = 32
 
 
 class Describer:
-    """Puts a gymnasium environment into words, from the places that its options name or that were guessed.
+    """Describes a gymnasium environment as text, from places that its options name or that are guessed.
 
-    Subclass it for your own environment, and override what is found elsewhere. `obs` and `info` are what `reset` and
-    `step` return; `self.env` is the environment without its wrappers.
+    Subclass it for your own environment, and override what cannot be read from a place. `obs` and `info` are what
+    `reset` and `step` return; `self.env` is the environment without its wrappers.
     """
 
     names: Sequence[str] = ()
-    """The actions of a `Discrete` action space in words."""
+    """The texts of the actions of a `Discrete` action space."""
 
     def __init__(self, env: Any, options: Mapping[str, Any], obs: Any, info: Any) -> None:
-        """`obs` and `info` are those of a reset, in which the places are looked for.
+        """`obs` and `info` are those of a reset; places are looked for in them.
 
         Raises:
-            ConfigError: an option that does not fit, or nothing to take the text or the actions from.
+            ConfigError: an option does not fit, or there is no source of the text or the actions.
         """
         self.env = getattr(env, "unwrapped", env)
-        self.tasks: Mapping[str, Any] = {}  # each goal that a reset gave, and the observation of that reset
-        self.origin: dict[str, str] = {}  # where each is from, for the user
+        self.tasks: Mapping[str, Any] = {}  # each goal that a reset set, and the observation of that reset
+        self.origin: dict[str, str] = {}  # where each facet comes from, for the user
         self._places: dict[str, str] = {}
         self._options = options
+        self._discrete = isinstance(getattr(self.env, "action_space", None), spaces.Discrete)
         for facet in _PLACES:
-            self._locate(facet, obs, info)
+            place, origin = self._locate(facet, obs, info)
+            if place:
+                self._places[facet] = place
+            if origin:
+                self.origin[facet] = origin
         self.text(obs, info), self.goal(obs, info), self.actions(obs, info), self.achieved(obs, info)
 
     def text(self, obs: Any, info: Mapping[str, Any]) -> str:
         """The observation; not the goal."""
-        found = self._at("text", obs, info)
-        return found if isinstance(found, str) else f"State: {_in_words(found)}"
+        value = self._at("text", obs, info)
+        return value if isinstance(value, str) else f"State: {_as_text(value)}"
 
     def goal(self, obs: Any, info: Mapping[str, Any]) -> str:
         """The task that the environment set at the reset with this observation."""
         if "goal" in self._places:
-            return _in_words(self._at("goal", obs, info))
+            return _as_text(self._at("goal", obs, info))
         return str(self._options.get("goal", _TASK))
 
     def goals(self) -> Sequence[str]:
-        """Goals to practise next to the environment's own."""
+        """Goals to train on besides the environment's own."""
         return ()
 
     def actions(self, obs: Any, info: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The texts of the actions in this state, and what `step` takes for each."""
-        space = getattr(self.env, "action_space", None)
-        if "actions" in self._places or not isinstance(space, spaces.Discrete):
+        """The texts of the actions in this state, and what to pass to `step` for each."""
+        if "actions" in self._places or not self._discrete:
             texts = dict.fromkeys(self._at("actions", obs, info))
-            return {text: i if isinstance(space, spaces.Discrete) else text for i, text in enumerate(texts)}
+            return {text: i if self._discrete else text for i, text in enumerate(texts)}
+        space = self.env.action_space
         names = self._options.get("actions", self.names) or [f"Action {i}" for i in range(space.n)]
         if isinstance(names, str) or len(names) != space.n:
             raise ConfigError(f"expected a list of {space.n} names of actions, got {names!r}")
@@ -85,86 +90,78 @@ class Describer:
         """Whether the step with these results accomplished the environment's task."""
         rule = self._options.get("success")
         places = _PLACES["success"] if rule is None else [rule] if "success" in self._places else []
-        found = [value for place in places if (value := _look(place, self.env, obs, info)) is not None]
-        if not found and terminated and "success" in self._places:  # before the end some are silent
+        values = [value for place in places if (value := _look(place, self.env, obs, info)) is not None]
+        if not values and terminated and "success" in self._places:  # some report it only at the end
             self._at("success", obs, info)
-        return bool(found[0]) if found else terminated and (reward > 0 or rule == "terminated")
+        return bool(values[0]) if values else terminated and (reward > 0 or rule == "terminated")
 
     def _by_reward(self, obs: Any, info: Any) -> list[str]:
-        """The goals of a GoalEnv whose reward for what was achieved is that for achieving just them."""
+        """The goals of a GoalEnv that what was achieved counts for: it is rewarded like the goal itself."""
 
         def reward(desired: Any, achieved: Any) -> float:
             return float(self.env.compute_reward(achieved, desired, info))
 
         achieved = obs["achieved_goal"]
-        wanted = {goal: first["desired_goal"] for goal, first in self.tasks.items()}
-        met = [goal for goal, desired in wanted.items() if reward(desired, achieved) >= reward(desired, desired)]
+        desired_by_goal = {goal: first["desired_goal"] for goal, first in self.tasks.items()}
+        met = [goal for goal, each in desired_by_goal.items() if reward(each, achieved) >= reward(each, each)]
         return [self.goal({**obs, "desired_goal": achieved}, info), *met]
 
-    def _locate(self, facet: str, obs: Any, info: Any) -> None:
-        """Note where a facet is from."""
+    def _locate(self, facet: str, obs: Any, info: Any) -> tuple[str, str]:
+        """Where to read a facet, and where it comes from, for the user; either may be empty."""
         option = self._options.get(facet)
         if getattr(type(self), facet) is not getattr(Describer, facet):
             if option is not None:
                 raise ConfigError(f"the option {facet} has no effect: {type(self).__name__} gives it; leave one out")
-            self.origin[facet] = type(self).__name__
-        elif isinstance(option, str) and _PLACE.fullmatch(option):
-            self._places[facet] = self.origin[facet] = option
-        elif option is not None:
+            return "", type(self).__name__
+        if isinstance(option, str) and _PLACE.fullmatch(option):
+            return option, option
+        if option is not None:
             if facet == "success" and option not in _RULES:
                 raise ConfigError(f"option success: expected {' or '.join(_RULES)}, or info.KEY; got {option!r}")
-            self.origin[facet] = "its option"
-        elif facet != "success":
-            self._guess(facet, obs, info)
-
-    def _guess(self, facet: str, obs: Any, info: Any) -> None:
-        for place in _PLACES[facet]:
-            found = _look(place, self.env, obs, info)
-            if found is not None and (facet != "text" or isinstance(found, str) or _numbers(found, "iub")):
-                self._places[facet], self.origin[facet] = place, f"{place} (guessed)"
-                if facet == "actions" and isinstance(getattr(self.env, "action_space", None), spaces.Discrete):
-                    self.origin[facet] = f"{place}, passed by index (guessed)"
-                return
+            return "", "its option"
+        for place in _PLACES[facet] if facet != "success" else ():
+            value = _look(place, self.env, obs, info)
+            if value is not None and (facet != "text" or isinstance(value, str) or _numbers(value, "iub")):
+                by_index = ", passed by index" if facet == "actions" and self._discrete else ""
+                return place, f"{place}{by_index} (guessed)"
         if facet == "achieved" and hasattr(self.env, _GOAL_ENV) and self.origin["goal"].startswith("obs.desired_goal"):
-            self.origin[facet] = _GOAL_ENV
-        elif facet == "goal":
-            self.origin[facet] = f"nowhere, so {_TASK!r}"
-        elif facet == "actions":
-            self.origin[facet] = type(self).__name__ if self.names else "nowhere, so numbered"
+            return "", _GOAL_ENV
+        numbered = type(self).__name__ if self.names else "nowhere, so numbered"
+        return "", {"goal": f"nowhere, so {_TASK!r}", "actions": numbered}.get(facet, "")
 
     def _at(self, facet: str, obs: Any, info: Any) -> Any:
         place = self._places.get(facet)
-        found = None if place is None else _look(place, self.env, obs, info)
-        if found is None:
+        value = None if place is None else _look(place, self.env, obs, info)
+        if value is None:
             raise ConfigError(
                 f"no {facet} at {place or self._options.get(facet) or ', '.join(_PLACES[facet])}: obs is {_kind(obs)}, "
                 f"info {_kind(info)}. Set the option {facet} to its place, or write a describer: see "
                 "docs/guides/gymnasium.md"
             )
-        return found
+        return value
 
 
 def _look(place: str, env: Any, obs: Any, info: Any) -> Any:
     """What is at a place such as `info.admissible_commands`; None if nothing is."""
     root, *keys = place.split(".")
-    found: Any = {"obs": obs, "info": info, "environment": env}[root]
+    value: Any = {"obs": obs, "info": info, "environment": env}[root]
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+    return value
 
 
 def _numbers(value: Any, kinds: str = "iubf") -> list[float]:
-    """A number, or a few of them; none if it is anything else."""
+    """A number, or a few of them, as a list; empty if it is anything else."""
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError:  # of several shapes
         return []
-    return list(found.ravel()) if found.dtype.kind in kinds and found.size <= _MOST_NUMBERS else []
+    return list(array.ravel()) if array.dtype.kind in kinds and array.size <= _MAX_NUMBERS else []
 
 
-def _in_words(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if not isinstance(value, str) and not _numbers(value):
-        raise ConfigError(f"expected a text or at most {_MOST_NUMBERS} numbers, got {_kind(value)}")
+        raise ConfigError(f"expected a text or at most {_MAX_NUMBERS} numbers, got {_kind(value)}")
     return value if isinstance(value, str) else " ".join(f"{number:.4g}" for number in _numbers(value))
 
 

@@ -11,18 +11,18 @@ from typing import Any
 import gymnasium
 from typing_extensions import override
 
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.registry import resolve
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 from sacglam.worlds.gymnasium.describers import Describer
-from sacglam.worlds.gymnasium.toy_text import SHIPPED
+from sacglam.worlds.gymnasium.toy_text import describer_of
 
 _TRIES = 100  # seeds to try for an episode of a given task, before the one that is known to have it
 
 
-class GymnasiumWorld(TextEnv):
-    """A gymnasium environment, put into words by a `Describer`.
+class GymnasiumWorld(BaseEnv):
+    """A gymnasium environment as text, written by a `Describer`.
 
     The episode for goal g and seed s is that of `reset(seed=s)`; if the environment's own task differs there, that of
     the first seed of a sequence drawn from g and s at which it is g. The reward is 1 at the step that achieves g, which
@@ -35,12 +35,12 @@ class GymnasiumWorld(TextEnv):
             Also a text for `goal`, names of `Discrete` actions for `actions`,
             and `reward` or `terminated` for `success`.
         describer: a subclass of `Describer`, as `package.module:Class`.
-        practice: whether to act for the describer's other goals, too, and not for the environment's own tasks alone.
+        practice: also train on the describer's other goals, not on the environment's own tasks alone.
         max_steps: steps until an episode is truncated; by default the environment's own limit.
-        resets: how many resets to search for the environment's tasks.
+        resets: number of resets in which the environment's tasks are collected.
 
     Raises:
-        ConfigError: the environment cannot be made, or not be put into words.
+        ConfigError: the environment cannot be made or described.
     """
 
     def __init__(
@@ -58,24 +58,22 @@ class GymnasiumWorld(TextEnv):
         max_steps: int | None = None,
         resets: int = 100,
     ) -> None:
+        super().__init__(f"gymnasium:{id}", max_steps)
+        self._check_range("resets", resets, 1)
         given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
         options = {facet: option for facet, option in given.items() if option is not None}
-        if min(resets, 1 if max_steps is None else max_steps) < 1:
-            raise ConfigError(f"expected resets and max_steps of at least 1, got {resets} and {max_steps}")
         settings = json.dumps([kwargs or {}, describer, options])
-        self._name, self._practice, self._max_steps, self._resets = f"gymnasium:{id}", practice, max_steps, resets
+        self._practice, self._resets = practice, resets
         self._env, self._describer = _open(id, settings)
         self._tasks = _tasks(id, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
-        self._goal, self._over, self._steps = "", False, 0
         self._rewarded = True  # in every step of the episode
         self._actions: Mapping[str, Any] = {}
-        self._achieved: set[str] = set()
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
-        practised = self._describer.goals() if self._practice else ()
-        return list(dict.fromkeys([*self._tasks, *practised])) if split == "train" else ()
+        others = self._describer.goals() if self._practice else ()
+        return list(dict.fromkeys([*self._tasks, *others])) if split == "train" else ()
 
     def tasks(self) -> Sequence[str]:
         """The environment's own goals, which evaluation is about."""
@@ -93,24 +91,24 @@ class GymnasiumWorld(TextEnv):
             ConfigError: `goal` is neither.
             EnvironmentContractError: the environment does not repeat its tasks.
         """
+        self._check_goal(goal, [*self._tasks, *self._describer.goals()])
         for candidate in self._seeds(goal, seed):
             obs, info = _reset(self._env, candidate)
             if goal not in self._tasks or self._describer.goal(obs, info) == goal:
                 break
         else:
             raise EnvironmentContractError(
-                f"{self._name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
+                f"{self.name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
                 "that reset seeds with its seed"
             )
-        self._goal, self._over, self._steps, self._rewarded = goal, False, 0, True
+        self._begin(goal)
+        self._rewarded = True
         # What holds from the start is no achievement, unless it is what the episode is for.
         self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
         return self._observe(obs, info)
 
     def _seeds(self, goal: str, seed: int) -> Iterator[int]:
         """The seeds at which to look for an episode with this task."""
-        if goal not in self._tasks and goal not in self._describer.goals():
-            raise ConfigError(f"{goal!r} is no goal of {self._name}; expected one like {next(iter(self._tasks))!r}")
         yield seed
         if goal in self._tasks:
             draws = Random(f"{seed} {goal}")
@@ -121,35 +119,29 @@ class GymnasiumWorld(TextEnv):
     def step(self, action: int) -> Step:
         answer = self._env.step(list(self._actions.values())[action])
         obs, reward, terminated, truncated, info = answer if len(answer) == 5 else _five(*answer)
-        self._steps += 1
         achieved = self._achievements(obs, info, float(reward), bool(terminated))
-        won = self._goal in achieved
-        terminated = bool(won or terminated)
-        truncated = not terminated and bool(truncated or self._steps == self._max_steps)
-        self._over = terminated or truncated
-        return Step(self._observe(obs, info), float(won), achieved, terminated, truncated)
+        self._rewarded = self._rewarded and reward > 0
+        over = terminated or truncated or self._goal in achieved or self._steps + 1 == self._max_steps
+        return self._outcome(self._observe(obs, info, over), achieved, bool(terminated), bool(truncated))
 
-    def _achievements(self, obs: Any, info: Any, reward: float, terminated: bool) -> tuple[str, ...]:
-        """What this step achieved first; `success` counts if no achieved goals are known, or if it was asked for."""
-        found = self._describer.achieved(obs, info)
-        known = list(found or ())
-        asked = found is None or "success" in self._describer.origin
+    def _achievements(self, obs: Any, info: Any, reward: float, terminated: bool) -> list[str]:
+        """The goals that hold; `success` counts if no achieved goals are known, or if the option was set."""
+        achieved = self._describer.achieved(obs, info)
+        goals = list(achieved or ())
+        asked = achieved is None or "success" in self._describer.origin
         if asked and self._goal in self._tasks and self._describer.success(obs, info, reward, terminated):
             by_reward = not self._describer.success(obs, info, 0.0, terminated)
-            if by_reward and self._rewarded and self._steps > 1 and "success" not in self._describer.origin:
+            if by_reward and self._rewarded and self._steps and "success" not in self._describer.origin:
                 raise ConfigError(
-                    f"{self._name}: success cannot be guessed from the reward at the end, since every step has one; "
+                    f"{self.name}: success cannot be guessed from the reward at the end, since every step has one; "
                     "set the option success to its place, to reward or to terminated"
                 )
-            known.append(self._goal)
-        self._rewarded = self._rewarded and reward > 0
-        new = tuple(goal for goal in dict.fromkeys(known) if goal not in self._achieved)
-        self._achieved.update(new)
-        return new
+            goals.append(self._goal)
+        return goals
 
-    def _observe(self, obs: Any, info: Any) -> Observation:
-        # Some worlds list no actions once they have ended; a truncated state still has a policy.
-        self._actions = self._describer.actions(obs, info) or (self._actions if self._over else {})
+    def _observe(self, obs: Any, info: Any, over: bool = False) -> Observation:
+        # Some environments list no actions once they have ended; a truncated state still has a policy.
+        self._actions = self._describer.actions(obs, info) or (self._actions if over else {})
         return Observation(self._describer.text(obs, info), tuple(self._actions))
 
     @override
@@ -157,7 +149,7 @@ class GymnasiumWorld(TextEnv):
         return None
 
     def notes(self) -> list[str]:
-        """What is taken from where, for the user; what was guessed, and what is missing."""
+        """Where each facet comes from, what was guessed, and what is missing, for the user."""
         origin = dict(self._describer.origin)
         if not {"achieved", "success"} & origin.keys():
             origin["success"] = "info.is_success, .success or .won, else a positive reward at the end (guessed)"
@@ -171,31 +163,27 @@ class GymnasiumWorld(TextEnv):
             lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
         if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
             lines.append("no limit of steps is known: set the option max_steps, unless every episode ends")
-        return [f"{self._name}: {line}" for line in lines]
+        return [f"{self.name}: {line}" for line in lines]
 
 
 def _open(id: str, settings: str) -> tuple[Any, Describer]:
-    """A new environment, and what puts it into words."""
-    kwargs, describer, options = json.loads(settings)
-    module, _, name = id.rpartition(":")
+    """A new environment and its describer."""
+    kwargs, name, options = json.loads(settings)
+    module, _, attribute = id.rpartition(":")
     try:
-        factory = getattr(importlib.import_module(module), name, None) if module and name.isidentifier() else None
+        own = module and attribute.isidentifier()
+        factory = getattr(importlib.import_module(module), attribute, None) if own else None
         # Not gymnasium's check: ours plays it in full.
         env: Any = factory(**kwargs) if factory else gymnasium.make(id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(f"environment 'gymnasium:{id}' cannot be made: {error}") from error
-    words: Any = resolve(describer, "describer") if describer else _shipped(env)
-    if not (isinstance(words, type) and issubclass(words, Describer)):
-        raise ConfigError(f"expected the describer {describer!r} to be a subclass of Describer, got {words!r}")
+    describer: Any = resolve(name, "describer") if name else describer_of(getattr(env, "unwrapped", env))
+    if not (isinstance(describer, type) and issubclass(describer, Describer)):
+        raise ConfigError(f"expected the describer {name!r} to be a subclass of Describer, got {describer!r}")
     try:
-        return env, words(env, options, *_reset(env, 0))
+        return env, describer(env, options, *_reset(env, 0))
     except ConfigError as error:
         raise ConfigError(f"gymnasium:{id}: {error}") from error
-
-
-def _shipped(env: Any) -> type[Describer]:
-    inner = getattr(env, "unwrapped", env)
-    return next((words for kind, words in SHIPPED.items() if isinstance(inner, kind)), Describer)
 
 
 def _reset(env: Any, seed: int) -> tuple[Any, Any]:
@@ -213,9 +201,9 @@ def _five(obs: Any, reward: float, done: bool, info: Mapping[str, Any]) -> tuple
 @cache  # dozens of copies search for the same tasks
 def _tasks(id: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     """The tasks that resets with the seeds 0, 1, ... give: the first seed of each, and its observation."""
-    env, words = _open(id, settings)
-    found: dict[str, tuple[int, Any]] = {}
+    env, describer = _open(id, settings)
+    tasks: dict[str, tuple[int, Any]] = {}
     for seed in range(resets):
         obs, info = _reset(env, seed)
-        found.setdefault(words.goal(obs, info), (seed, deepcopy(obs)))
-    return found
+        tasks.setdefault(describer.goal(obs, info), (seed, deepcopy(obs)))
+    return tasks

@@ -12,7 +12,7 @@ from sacglam.worlds.gymnasium.describers import Describer
 
 
 def cell(row: int, column: int) -> str:
-    """A cell in words, counted from 1."""
+    """The text of a cell; rows and columns count from 1."""
     return f"row {row + 1}, column {column + 1}"
 
 
@@ -105,10 +105,15 @@ class Taxi(Describer):
         return [f"Bring the passenger to {cell(*self.env.locs[passenger])}" if at_a_stand else "Pick up the passenger"]
 
 
-SHIPPED: Mapping[type, type[Describer]] = {FrozenLakeEnv: FrozenLake, CliffWalkingEnv: CliffWalking, TaxiEnv: Taxi}
+_DESCRIBERS: Mapping[type, type[Describer]] = {FrozenLakeEnv: FrozenLake, CliffWalkingEnv: CliffWalking, TaxiEnv: Taxi}
+
+
+def describer_of(env: Any) -> type[Describer]:
+    """The describer of an environment, without its wrappers, that gets none by an option."""
+    return next((describer for kind, describer in _DESCRIBERS.items() if isinstance(env, kind)), Describer)
 
 
 def described(id: str) -> bool:
-    """Whether `id` is one of gymnasium's own environments that a shipped describer is for."""
+    """Whether `id` is one of gymnasium's own environments with an included describer."""
     spec = gymnasium.registry.get(id)
-    return spec is not None and spec.entry_point in {f"{kind.__module__}:{kind.__name__}" for kind in SHIPPED}
+    return spec is not None and spec.entry_point in {f"{kind.__module__}:{kind.__name__}" for kind in _DESCRIBERS}

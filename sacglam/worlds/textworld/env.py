@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,8 +10,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from sacglam.envs.base import ExpertEnv, Split
-from sacglam.envs.checks import MAX_STEPS
+from sacglam.envs.base import BaseEnv, ExpertEnv, Split
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
 
-class TextWorld(ExpertEnv):
+class TextWorld(BaseEnv, ExpertEnv):
     """TextWorld (Côté et al., 2018): goals are facts to bring about in one of several generated games.
 
     Args:
@@ -39,21 +37,13 @@ class TextWorld(ExpertEnv):
     def __init__(
         self, *, games: int = 4, rooms: int = 2, objects: int = 8, first_seed: int = 0, max_steps: int = 30
     ) -> None:
-        ranges = {
-            "games": (games, 1, 1_000),
-            "rooms": (rooms, 1, 20),
-            "objects": (objects, 1, 100),
-            "first_seed": (first_seed, 0, 60_000),
-            "max_steps": (max_steps, 1, MAX_STEPS - 1),
-        }
-        for name, (value, least, most) in ranges.items():
-            if not least <= value <= most:
-                raise ConfigError(f"textworld: expected {name} from {least} to {most:,}, got {value}")
+        super().__init__("textworld", max_steps)
+        self._check_range("games", games, 1, 1_000)
+        self._check_range("rooms", rooms, 1, 20)
+        self._check_range("objects", objects, 1, 100)
+        self._check_range("first_seed", first_seed, 0, 60_000)
         self._games = [(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]
-        self._max_steps = max_steps
-        self._goal, self._steps = "", 0
         self._scene: Scene
-        self._achieved: set[str] = set()
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -66,7 +56,8 @@ class TextWorld(ExpertEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        return _TYPES[self._check(goal).split()[0]]
+        self._check_goal(goal, self._places)
+        return _TYPES[goal.split()[0]]
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
@@ -75,29 +66,20 @@ class TextWorld(ExpertEnv):
         Raises:
             ConfigError: `goal` is not in the goal space, or its game cannot be compiled.
         """
-        places = self._places[self._check(goal)]
+        self._check_goal(goal, self._places)
+        self._begin(goal)
         # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
-        self._scene = self._engine.start(Random(f"{seed} {goal}").choice(places))
-        self._goal, self._steps, self._achieved = goal, 0, set()
+        self._scene = self._engine.start(Random(f"{seed} {goal}").choice(self._places[goal]))
         return Observation(self._scene.text, self._scene.commands)
 
     @override
     def step(self, action: int) -> Step:
-        """Enter the command with this index. `achieved` has the goals that were no facts before, and now are."""
+        """Enter the command with this index. It achieves the goals that were no facts before, and now are."""
         before = self._scene.facts
         self._scene = self._engine.act(self._scene.commands[action])
-        self._steps += 1
-        achieved = tuple(
-            fact
-            for fact in sorted(self._scene.facts - before - self._achieved)
-            if fact == self._goal or (fact in self._places and not _heldout(fact))
-        )
-        self._achieved.update(achieved)
-        terminated = self._goal in achieved
-        truncated = not terminated and self._steps >= self._max_steps
-        return Step(
-            Observation(self._scene.text, self._scene.commands), float(terminated), achieved, terminated, truncated
-        )
+        new = sorted(self._scene.facts - before)
+        achieved = [fact for fact in new if fact == self._goal or (fact in self._places and not _heldout(fact))]
+        return self._outcome(Observation(self._scene.text, self._scene.commands), achieved)
 
     @override
     def optimal_length(self) -> int | None:
@@ -129,12 +111,6 @@ class TextWorld(ExpertEnv):
             for goal in game.goals():
                 places.setdefault(goal, []).append(game)
         return places
-
-    def _check(self, goal: str) -> str:
-        if goal not in self._places:
-            near = (get_close_matches(goal, self._places, n=1) or list(self._places))[0]
-            raise ConfigError(f"{goal!r} is not a goal of these textworld games; expected one like {near!r}")
-        return goal
 
 
 def _heldout(goal: str) -> bool:

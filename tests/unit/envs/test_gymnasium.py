@@ -256,8 +256,8 @@ def test_a_goal_env_s_threshold_counts() -> None:
         (LAKE, {"text": "obs"}, "the option text has no effect: FrozenLake gives it"),
         (LAKE, {"actions": ["left", "right"]}, r"a list of 4 names of actions, got \['left', 'right'\]"),
         (LAKE, {"actions": "left"}, "a list of 4 names of actions, got 'left'"),
-        (LAKE, {"resets": 0}, "resets and max_steps of at least 1"),
-        (LAKE, {"max_steps": 0}, "resets and max_steps of at least 1"),
+        (LAKE, {"resets": 0}, "expected resets of at least 1, got 0"),
+        (LAKE, {"max_steps": 0}, "expected max_steps of at least 1, got 0"),
         (LAKE, {"describer": "json:loads"}, "a subclass of Describer"),
         (LAKE, {"describer": "no_such_module:Lake"}, "No module named 'no_such_module'"),
         ("gymnasium:CartPole-v1", {}, "no text at obs, obs.text, .*: obs is an array of float32"),
@@ -285,7 +285,7 @@ def test_a_reward_for_every_step_is_no_sign_of_success() -> None:
 
 def test_a_goal_that_is_not_there_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="no goal of gymnasium:FrozenLake-v1; expected one like 'Reach row 4, column 4'"
+        ConfigError, match="not a goal of gymnasium:FrozenLake-v1; expected one like 'Reach row 4, column 4'"
     ):
         make_world(LAKE).reset("Reach row 9, column 9", 0)
 

@@ -214,9 +214,9 @@ def test_a_random_policy_succeeds_as_often_as_expected(random_success: Callable[
 
 
 def test_what_cannot_be_played_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is not a Playground goal"):
+    with pytest.raises(ConfigError, match="is not a goal of playground"):
         SIMPLE.reset("Paint red cat", 0)
-    with pytest.raises(ConfigError, match="sequential=False"):
+    with pytest.raises(ConfigError, match="playground without sequential goals"):
         SIMPLE.reset("Grow any cat then grasp red dog", 0)
 
 

@@ -188,7 +188,7 @@ def test_episodes_are_those_of_the_library() -> None:
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("games", "games from 1 to 1,000"), ("rooms", "rooms from 1 to 20"), ("max_steps", "max_steps from 1 to 9,999")],
+    [("games", "games from 1 to 1,000"), ("rooms", "rooms from 1 to 20"), ("max_steps", "max_steps of at least 1")],
 )
 def test_options_out_of_range_are_refused(option: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"textworld: expected {message}, got 0"):
