@@ -90,7 +90,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a whole one's end": (whole(terminated=False), "the step that achieves the episode's goal to terminate it"),
     "candidates alike": (whole(candidates=["Make B", "Make B"]), "distinct actions, got ['Make B'] more than once"),
     "half of a whole one": ({**whole(), "last": None}, "expected `actions`, or `steps` and `last`; got "),
-    "an achieved goal": (whole(achieved=["A B", "C"]), "'C' is not a bitflip goal"),
+    "an achieved goal": (whole(achieved=["A B", "C"]), "'C' is not a goal of bitflip"),
 }
 
 
