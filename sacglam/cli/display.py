@@ -19,8 +19,7 @@ console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
 
 TrustOption = Annotated[
-    bool,
-    typer.Option("--trust", help="Import the code that the run names. Use it only for runs you trust."),
+    bool, typer.Option("--trust", help="Import the code that the run names. Use it only for runs you trust.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
@@ -54,10 +53,8 @@ class RichDisplay(Display):
             console=console,
             disable=not console.is_terminal,
         )
-        self._task: rich_progress.TaskID | None = None
-        self._total = 0
+        self._total = self._next_line = 0
         self._first: tuple[int, float] | None = None
-        self._next_line = 0
         self._figures = False
 
     def __enter__(self) -> Self:
@@ -69,39 +66,42 @@ class RichDisplay(Display):
 
     @override
     def stage(self, name: str, total: int) -> None:
-        if self._task is not None:
-            self._bar.stop_task(self._task)
-        self._task = self._bar.add_task(name, total=total, figures="")
-        self._total = total
-        self._figures = False
+        if self._bar.task_ids:
+            self._bar.stop_task(self._bar.task_ids[-1])
+        self._bar.add_task(name, total=total, figures="")
+        self._total, self._figures = total, False
         self._next_line = max(1, total // _LINES_WITHOUT_FIGURES)
-        if not self._console.is_terminal:
-            print_plain(self._console, f"{name} ...")
+        self._line(f"{name} ...")
 
     @override
     def advance(self, done: int) -> None:
-        if self._task is not None:
-            self._bar.update(self._task, completed=min(done, self._total))
-        if not self._console.is_terminal and not self._figures and done >= self._next_line:
+        self._update(completed=min(done, self._total))
+        if not self._figures and done >= self._next_line:
             self._next_line += max(1, self._total // _LINES_WITHOUT_FIGURES)
-            self._console.print(f"{done:>8,} of {self._total:,}")
+            self._line(f"{done:>8,} of {self._total:,}")
 
     @override
     def metrics(self, progress: Progress, metrics: Mapping[str, float]) -> None:
         if self._first is None:
             self._first = (progress.env_steps, progress.seconds)
             return
-        elapsed = progress.seconds - self._first[1]
-        rate = (progress.env_steps - self._first[0]) / elapsed if elapsed else 0.0
+        steps, elapsed = progress.env_steps - self._first[0], progress.seconds - self._first[1]
+        rate = steps / elapsed if elapsed else 0.0
         parts = [f"{label} {metrics[name]:{form}}" for name, label, form in _FIGURES if name in metrics]
-        figures = "  ".join([*parts, f"{rate:.0f} steps/s"])
-        if self._task is not None:
-            self._bar.update(self._task, figures=figures)
-        self._figures = True
-        if not self._console.is_terminal and progress.env_steps >= self._next_line:
+        figures, self._figures = "  ".join([*parts, f"{rate:.0f} steps/s"]), True
+        self._update(figures=figures)
+        if progress.env_steps >= self._next_line:
             self._next_line = progress.env_steps + self._total // _LINES_WITH_FIGURES
             left = (self._total - progress.env_steps) / rate if rate else float("nan")
-            self._console.print(f"{progress.env_steps:>8,} steps  {figures}  {left:.0f} s left", soft_wrap=True)
+            self._line(f"{progress.env_steps:>8,} steps  {figures}  {left:.0f} s left")
+
+    def _update(self, **fields: Any) -> None:
+        if self._bar.task_ids:
+            self._bar.update(self._bar.task_ids[-1], **fields)
+
+    def _line(self, text: str) -> None:
+        if not self._console.is_terminal:
+            print_plain(self._console, text)
 
     @override
     def note(self, text: str) -> None:
@@ -115,10 +115,7 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
     if not summary["finished"]:
         steps = summary["env_steps"]
         where = f"at {steps:,} steps with a checkpoint" if steps else "before the first step"
-        console.print(
-            f"stopped {where}; resume: [bold]sacglam train --resume {run}",
-            soft_wrap=True,
-        )
+        console.print(f"stopped {where}; resume: [bold]sacglam train --resume {run}", soft_wrap=True)
         return
     columns = {"random": "random policy", "before": "before (greedy)", "after": "after (greedy)"}
     if summary.get("success_sampled"):  # not in older runs

@@ -19,19 +19,17 @@ from sacglam.tools.experiments import ablations, plan, results, runner
 from sacglam.tools.experiments.plan import Experiment, Run
 
 SeedsOption = Annotated[
-    str,
-    typer.Option(help="Seeds per configuration: N for 0 to N-1, or a range such as 10-13.", metavar="N|FIRST-LAST"),
+    str, typer.Option(help="Seeds per configuration: N for 0 to N-1, or a range like 10-13.", metavar="N|FIRST-LAST")
 ]
 JobsOption = Annotated[
     int,
-    typer.Option(help="Parallel runs. They share the machine, so timings are less comparable with more than 1.", min=1),
+    typer.Option(help="Parallel runs. With more than 1, they share the machine and blur each other's timings.", min=1),
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option(help="CPU threads per run (default: cores / jobs, at most 4).", min=1, show_default=False)
 ]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override one value in all runs. Repeatable.", metavar="KEY=VALUE"),
+    list[str] | None, typer.Option("--set", help="Override one value in all runs. Repeatable.", metavar="KEY=VALUE")
 ]
 ThresholdOption = Annotated[
     float, typer.Option(help="Success rate at which the report measures steps and seconds.", min=0, max=1)
@@ -53,12 +51,10 @@ def compare(
 ) -> None:
     """Train several configurations with several seeds, and report the results.
 
+    \b
     Examples:
-
       sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine
-
       sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine --report-only
-
       sacglam compare configs/quickstart.yaml mine.yaml --seeds 10-13 --out runs/fresh
 
     Do not report on the seeds you tuned with. Runs alternate between configurations, and all use the same number of
@@ -72,10 +68,7 @@ def compare(
 
 def ablate(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Name or YAML file of an ablation (default: list them).", metavar="NAME", show_default=False
-        ),
+        str | None, typer.Argument(help="Name or YAML file of an ablation (default: list them).", metavar="NAME")
     ] = None,
     seeds: SeedsOption = "2",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the reports.")] = Path("runs/ablations"),
@@ -88,12 +81,10 @@ def ablate(
 ) -> None:
     """Run one of the paper's ablations at CPU scale and plot the results.
 
+    \b
     Examples:
-
       sacglam ablate --list
-
       sacglam ablate critic --seeds 2
-
       sacglam ablate n_step --jobs 4 --threads 1 --out runs/ablations
 
     Ablations in one folder reuse the runs of variants they have in common. Ctrl-C writes checkpoints, and the same

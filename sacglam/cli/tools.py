@@ -17,10 +17,7 @@ from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, e
 
 def envs(
     check: Annotated[
-        str | None,
-        typer.Option(
-            help="Check this environment instead of listing: package.module:factory, or gymnasium:ID.", metavar="NAME"
-        ),
+        str | None, typer.Option(help="Check this one: package.module:factory, or gymnasium:ID.", metavar="NAME")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")
@@ -128,8 +125,7 @@ def aim_import(
 
 def ui(
     repo: Annotated[
-        Path,
-        typer.Argument(help="Folder of the Aim repository, by default the one that contains the runs.", metavar="DIR"),
+        Path, typer.Argument(help="Folder of the Aim repository, by default that of the runs.", metavar="DIR")
     ] = Path("runs"),
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 43800,
 ) -> None:
