@@ -51,17 +51,17 @@ def compare(
 ) -> None:
     """Train several configurations with several seeds, and report the results.
 
-    \b
-    Examples:
-      sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine
-      sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine --report-only
-      sacglam compare configs/quickstart.yaml mine.yaml --seeds 10-13 --out runs/fresh
-
     Do not report on the seeds you tuned with. Runs alternate between configurations, and all use the same number of
     threads and the same evaluation steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips
     finished runs, resumes unfinished ones, and refuses runs made with different settings.
 
     Writes report.md, report.json and figure2.png to the folder. The exit code is 1 if any run failed or is unfinished.
+
+    \b
+    Examples:
+      sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine
+      sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine --report-only
+      sacglam compare configs/quickstart.yaml mine.yaml --seeds 10-13 --out runs/fresh
     """
     _run_and_report(plan.comparison(configs, set_ or []), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
@@ -81,15 +81,15 @@ def ablate(
 ) -> None:
     """Run one of the paper's ablations at CPU scale and plot the results.
 
+    Ablations in one folder reuse the runs of variants they have in common. Ctrl-C writes checkpoints, and the same
+    command resumes. Writes NAME.md, NAME.json and NAME.png to the folder. The exit code is 1 if any run failed or is
+    unfinished.
+
     \b
     Examples:
       sacglam ablate --list
       sacglam ablate critic --seeds 2
       sacglam ablate n_step --jobs 4 --threads 1 --out runs/ablations
-
-    Ablations in one folder reuse the runs of variants they have in common. Ctrl-C writes checkpoints, and the same
-    command resumes. Writes NAME.md, NAME.json and NAME.png to the folder. The exit code is 1 if any run failed or is
-    unfinished.
     """
     if name is None or list_:
         _list_ablations()
