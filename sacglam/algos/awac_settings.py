@@ -22,7 +22,7 @@ class AwacConfig(SacConfig):
     soft_target: ClassVar[bool] = False
 
     type: str = "awac"
-    temperature: PositiveFloat = 0.1
+    temperature: PositiveFloat = 0.05
     """Advantage at which an action's weight is e times that of an average one; large: behavioural cloning."""
 
     @override
