@@ -27,7 +27,7 @@ from sacglam.config import LoraSettings, ModelConfig
 from sacglam.models.architectures import DecoderOnly, architecture_of
 from sacglam.models.loading import lora_config
 from sacglam.models.packed_lm import PackedLM
-from sacglam.models.packing import PackedCausal, pack_causal
+from sacglam.models.packing import Packed, pack_causal
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.prompt import query
 from sacglam.types import Observation
@@ -170,7 +170,7 @@ def build_lm(
 class Apart(DecoderOnly):
     """Packs actions without sharing the tokens with which they begin."""
 
-    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
         """Each action has its tokens to itself."""
         return pack_causal(queries, bucket, share=False)
 

@@ -8,7 +8,7 @@ change to the model, and each layer projects the encoder's states to keys and va
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,6 @@ from typing_extensions import override
 from sacglam.errors import ModelError
 from sacglam.models.packing import (
     Packed,
-    PackedCausal,
-    PackedSeq2Seq,
     additive,
     attention_mask,
     pack_causal,
@@ -49,7 +47,7 @@ class Architecture(ABC):
         """Queries in this kind's layout, on the CPU, padded to a multiple of `bucket` positions."""
 
     @abstractmethod
-    def hidden(self, packed: Any) -> Tensor:
+    def hidden(self, packed: Packed) -> Tensor:
         """The last layer's hidden states (B, S, H) at the positions of `packed.ids_BS`."""
 
     @property
@@ -71,11 +69,11 @@ class DecoderOnly(Architecture):
     auto, task, prompt_eos = AutoModelForCausalLM, "CAUSAL_LM", False
 
     @override
-    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedCausal:
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
         return pack_causal(queries, bucket)
 
     @override
-    def hidden(self, packed: PackedCausal) -> Tensor:
+    def hidden(self, packed: Packed) -> Tensor:
         mask = additive(attention_mask(packed.end_BS), self.model.dtype)
         inputs = {"input_ids": packed.ids_BS, "position_ids": packed.positions_BS, "attention_mask": mask}
         hidden_BSH: Tensor = decoder_of(self.model)(**inputs, use_cache=False).last_hidden_state
@@ -93,16 +91,19 @@ class EncoderDecoder(Architecture):
     auto, task, prompt_eos = AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM", True
 
     @override
-    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> PackedSeq2Seq:
+    def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
         return pack_seq2seq(queries, start_token(self.model.config), bucket)
 
     @override
-    def hidden(self, packed: PackedSeq2Seq) -> Tensor:
+    def hidden(self, packed: Packed) -> Tensor:
+        ids_BP, mask_BP, ids_BS = packed.prompt_ids_BP, packed.prompt_mask_BP, packed.ids_BS
+        assert ids_BP is not None
+        assert mask_BP is not None
+
         def prompt_mask(queries: Tensor) -> Tensor:
             # In four dimensions: of a mask in two, transformers asks the device whether it hides anything.
-            return additive(packed.prompt_mask_BP[:, None, None].expand(-1, 1, queries.shape[1], -1), self.model.dtype)
+            return additive(mask_BP[:, None, None].expand(-1, 1, queries.shape[1], -1), self.model.dtype)
 
-        ids_BP, ids_BS = packed.prompt_ids_BP, packed.ids_BS
         encoded = encoder_of(self.model)(input_ids=ids_BP, attention_mask=prompt_mask(ids_BP))
         hidden_BSH: Tensor = decoder_of(self.model)(
             input_ids=ids_BS,

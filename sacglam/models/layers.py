@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -16,8 +16,6 @@ from sacglam.errors import ModelError
 from sacglam.models.architectures import Architecture, decoder_of
 from sacglam.models.packing import Packed
 from sacglam.models.tokens import TokenisedQuery
-
-P = TypeVar("P", bound=Packed)
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
@@ -83,7 +81,7 @@ class FrozenLayers:
         self.kept: OrderedDict[tuple[bytes, ...], Tensor] = OrderedDict()  # the state used last at the end
         self.kept_bytes = 0
 
-    def added_to(self, packed: P, queries: Sequence[TokenisedQuery]) -> P:
+    def added_to(self, packed: Packed, queries: Sequence[TokenisedQuery]) -> Packed:
         """`packed`, whose rows are `queries`, with what the first adapted layer reads of each token."""
         outputs = [self._output(query) for query in queries]
         frozen_BSH = outputs[0].new_zeros(*packed.ids_BS.shape, outputs[0].shape[-1])

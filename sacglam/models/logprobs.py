@@ -54,22 +54,6 @@ class _SelectedLogProbs(torch.autograd.Function):
         return grad_RH.to(mean_weight_RH.dtype), None, None, None, None
 
 
-def selected_log_probs(
-    hidden_RH: Tensor,
-    weight_VH: Tensor,
-    token_row_N: Tensor,
-    token_id_N: Tensor,
-    row_starts: npt.NDArray[np.int64],
-) -> Tensor:
-    """log p(token_id[n]) under softmax(hidden[token_row[n]] @ weight.T), float32 (float64 stays), shape (N,).
-
-    `token_row_N` ascends; row r's tokens are `row_starts[r]` to `row_starts[r + 1]`, known on the host (R + 1,) so that
-    it need not wait for the device. `weight_VH` gets no gradient.
-    """
-    log_prob_N: Tensor = _SelectedLogProbs.apply(hidden_RH, weight_VH.detach(), token_row_N, token_id_N, row_starts)  # type: ignore[no-untyped-call]
-    return log_prob_N
-
-
 def logits(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
     """hidden @ weight.T in float32 (float64 stays), shape (R, V).
 
@@ -85,7 +69,7 @@ def logits(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
 
 
 class SelectedLogProbs(nn.Module):
-    """`selected_log_probs` through an output layer.
+    """Log-probabilities of chosen tokens through an output layer, which gets no gradient.
 
     A module that is called (see `Backend`), in place of the output layer, which would compute the logits of all
     positions.
@@ -100,6 +84,13 @@ class SelectedLogProbs(nn.Module):
     def forward(
         self, hidden_RH: Tensor, token_row_N: Tensor, token_id_N: Tensor, row_starts: npt.NDArray[np.int64]
     ) -> Tensor:
-        """log p(token_id[n]) after hidden[token_row[n]], float32, shape (N,); see `selected_log_probs`."""
+        """log p(token_id[n]) under softmax(hidden[token_row[n]] @ weight.T), float32 (float64 stays), shape (N,).
+
+        `token_row_N` ascends; row r's tokens are `row_starts[r]` to `row_starts[r + 1]`, known on the host (R + 1,) so
+        that it need not wait for the device.
+        """
         scaled_RH = hidden_RH if self._scale == 1.0 else hidden_RH * self._scale
-        return selected_log_probs(scaled_RH, self.weight, token_row_N, token_id_N, row_starts)
+        log_prob_N: Tensor = _SelectedLogProbs.apply(  # type: ignore[no-untyped-call]
+            scaled_RH, self.weight.detach(), token_row_N, token_id_N, row_starts
+        )
+        return log_prob_N

@@ -4,9 +4,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -17,11 +16,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sacglam.errors import ModelError
 from sacglam.memory import free_bytes
-from sacglam.models import adapter_bytes
 from sacglam.models.architectures import Architecture, architecture_of, output_layer_of
 from sacglam.models.layers import FrozenLayers, last_mlp_of, only_at
 from sacglam.models.logprobs import SelectedLogProbs
-from sacglam.models.lora import adapter_parameters, add_adapters
+from sacglam.models.lora import adapter_files, adapter_parameters, add_adapters
 from sacglam.models.packing import Packed, distinct
 from sacglam.models.tokens import TokenisedQuery
 
@@ -105,7 +103,7 @@ class PackedLM:
         """Where the weights are."""
         return self._output.weight.device
 
-    def pack(self, queries: Sequence[TokenisedQuery]) -> Any:
+    def pack(self, queries: Sequence[TokenisedQuery]) -> Packed:
         """Queries as tensors on the model's device, in its architecture's layout."""
         states, row_B = distinct(queries)  # an action that changes nothing leads to the same state, with one goal
         packed = self.architecture.pack(states, self.bucket)
@@ -113,10 +111,14 @@ class PackedLM:
         packed = packed.read_for(row_B).to(self.device)
         return self.frozen.added_to(packed, states) if self.frozen else packed
 
-    def forward(self, packed: Any, adapter: str = ACTOR) -> LMOutput:
+    def forward(self, packed: Packed, adapter: str = ACTOR) -> LMOutput:
         """Score the packed states with the named adapter."""
         self._select(adapter)
-        with self._leaving_out(packed):
+        with ExitStack() as left_out:
+            if self._last_mlp:
+                left_out.enter_context(only_at(self._last_mlp, packed.read_rows_K))
+            if self.frozen and packed.frozen_BSH is not None:
+                left_out.enter_context(self.frozen.skipped(packed.frozen_BSH))
             hidden_BSH = self.architecture.hidden(packed)
         hidden_XH = hidden_BSH.flatten(0, 1)  # X: all B * S positions
         scored_RH = hidden_XH[packed.scored_rows_R]
@@ -129,15 +131,6 @@ class PackedLM:
             actions_BA=packed.actions_BA,
             lengths_BA=packed.lengths_BA,
         )
-
-    @contextmanager
-    def _leaving_out(self, packed: Packed) -> Iterator[None]:
-        """A context in which layers do not compute what nothing reads, or what is kept."""
-        read = only_at(self._last_mlp, packed.read_rows_K) if self._last_mlp else nullcontext()
-        known_BSH = packed.frozen_BSH
-        kept = self.frozen.skipped(known_BSH) if self.frozen and known_BSH is not None else nullcontext()
-        with read, kept:
-            yield
 
     def keep_frozen(self, limit_bytes: int) -> None:
         """From now on, keep what the layers below the first adapted one compute, in at most so many bytes.
@@ -184,7 +177,7 @@ class PackedLM:
         Weights are float32 or, with `base_dtype`, of the base model's type, in which vLLM computes with them.
         """
         dtype = self._model.dtype if base_dtype else torch.float32
-        return adapter_bytes.to_bytes(self._peft.peft_config[adapter], self.adapter_parameters(adapter), dtype)
+        return adapter_files(self._peft.peft_config[adapter], self.adapter_parameters(adapter), dtype)
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:

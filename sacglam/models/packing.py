@@ -12,7 +12,7 @@ rows, N action tokens, those shared counted once, X actions of all rows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,12 @@ Ints = npt.NDArray[np.int64]
 class Packed:
     """Actions in rows of S positions, and where in them scores and hidden states are read.
 
-    A position is seen by those from itself to `end`, exclusive: a prompt's by the whole row, an action's by what
-    continues it, padding's by itself alone. `scored_rows` lists the positions whose next-token distribution is needed,
+    A position is visible to those from itself to `end`, exclusive: a prompt's to the whole row, an action's to its
+    continuations, padding's to itself alone. `scored_rows` lists the positions whose next-token distribution is needed,
     once each (one serves the first token of all a state's actions), as ascending indices into the flattened (B * S)
     positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is `token_id[n]`. Tokens are
     in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`. After `read_for`, B states
-    share fewer rows: what has no S or R is by state.
+    share fewer rows: what has no S, R or P is by state.
     """
 
     ids_BS: Tensor
@@ -48,15 +48,18 @@ class Packed:
     actions_BA: Tensor  # bool: which actions exist
     lengths_BA: Tensor  # tokens of each action; 1 on padding
     row_starts: Ints  # (R + 1,), for the host
-    frozen_BSH: Tensor | None = None  # what the layers below the first adapted one make of the tokens, where it is kept
+    positions_BS: Tensor | None = None  # of a decoder-only model
+    prompt_ids_BP: Tensor | None = None  # the input of an encoder, padded on the right
+    prompt_mask_BP: Tensor | None = None  # bool: which of these tokens are the prompt's
+    frozen_BSH: Tensor | None = None  # what the first adapted layer reads, where this is kept
 
-    def to(self, device: torch.device) -> Self:
+    def to(self, device: torch.device) -> "Packed":
         """The same batch on `device`."""
         moved: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         moved |= {name: sent(value, device) for name, value in moved.items() if isinstance(value, Tensor)}
-        return type(self)(**moved)
+        return Packed(**moved)
 
-    def read_for(self, row_B: Tensor) -> Self:
+    def read_for(self, row_B: Tensor) -> "Packed":
         """The same rows, read for B states, of which several may be in one row."""
         names = ("token_index_BAT", "last_row_BA", "prompt_row_B", "actions_BA", "lengths_BA")
         return replace(self, **{name: getattr(self, name)[row_B] for name in names})
@@ -70,45 +73,29 @@ def distinct(queries: Sequence[TokenisedQuery]) -> tuple[list[TokenisedQuery], T
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on `device`; the host waits for no copy, which it would from memory that is not pinned."""
+    """A CPU tensor copied to `device`; pinned for a GPU, so that the host does not wait for the copy."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedCausal(Packed):
-    """For a decoder-only model: rows of `[prompt | actions | padding]`."""
-
-    positions_BS: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedSeq2Seq(Packed):
-    """For an encoder-decoder: `ids_BS` are the decoder's. Each action starts with the start token, and shares no token.
-
-    A state's start tokens have all read the same, so the first of them predicts every action's first token.
-    """
-
-    prompt_ids_BP: Tensor  # padded on the right
-    prompt_mask_BP: Tensor  # bool: which tokens are the prompt's
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The action tokens of all rows, row by row. Shared ones are there once, each before those that continue it."""
+    """The action tokens of all rows, row by row. Shared ones appear once, each before those that continue it."""
 
     row_N: Ints
+    column_N: Ints  # place among the row's action tokens
     depth_N: Ints  # tokens of the action before it
-    parent_N: Ints  # the token before it; of no meaning at depth 0
-    end_N: Ints  # tokens from here to the end, exclusive, continue it
+    parent_N: Ints  # the token before it; meaningless at depth 0
+    end_N: Ints  # the columns from here to the end, exclusive, continue it
     id_N: Ids
-    place_N: Ints  # of the action that it belongs to, or the first of them, among the row's actions in this order
+    place_N: Ints  # of its action, or the first of several, among the row's actions in this order
     index_XT: Ints  # the tokens of each action, in the order of `queries`; N on padding
     length_X: Ints
-    count_B: Ints
+    count_B: Ints  # actions of each row
+    by_row_B: Ints  # tokens of each row
 
     @staticmethod
     def of(queries: Sequence[TokenisedQuery], share: bool) -> "_Tokens":
-        """With `share`, actions of a row share the tokens with which they begin alike, and are sorted to that end."""
+        """With `share`, the actions of a row share the tokens of common beginnings, and are sorted to that end."""
         count_B = np.array([len(q.actions) for q in queries])
         length_X = np.array([len(action) for q in queries for action in q.actions])
         row_X, place_X = _positions(count_B)
@@ -133,25 +120,39 @@ class _Tokens:
         action_N, depth_N = np.nonzero(new_XT)
         by_query_XT = np.empty_like(index_XT)
         by_query_XT[order_X] = index_XT
+        by_row_B = np.bincount(row_X[action_N], minlength=len(queries))
+        row_N, column_N = _positions(by_row_B)
         return _Tokens(
-            row_N=row_X[action_N],
+            row_N=row_N,
+            column_N=column_N,
             depth_N=depth_N,
             parent_N=index_XT[action_N, depth_N - 1],
-            end_N=end_XT[new_XT],
+            end_N=end_XT[new_XT] - np.arange(total) + column_N,
             id_N=id_XT[order_X][new_XT],
             place_N=place_X[action_N],
             index_XT=np.where(column_T < length_X[:, None], by_query_XT, total),
             length_X=length_X,
             count_B=count_B,
+            by_row_B=by_row_B,
         )
 
-    @property
-    def by_row_B(self) -> Ints:
-        """How many tokens each row has."""
-        return np.bincount(self.row_N, minlength=len(self.count_B))
+    def packed(
+        self, offset_N: Ints, before: tuple[Ints, Ints, Ints, Ints], prompt_column_B: Ints, length: int
+    ) -> Packed:
+        """Rows of `length` positions with each action token at its column plus `offset`.
 
-    def readout(self, flat_N: Ints, prompt_row_B: Ints) -> dict[str, Any]:
-        """Where scores and hidden states are read, given the flat index of each action token and of each prompt row."""
+        `before` them are other tokens, by their row, column, id and end. `prompt_column` has read the prompt and no
+        action.
+        """
+        start_B = np.arange(len(self.count_B)) * length  # flat index of each row
+        ids = np.zeros((len(start_B), length), dtype=np.int64)
+        end = np.tile(np.arange(1, length + 1), (len(start_B), 1))
+        row_M, column_M, id_M, end_M = before
+        ids[row_M, column_M], end[row_M, column_M] = id_M, end_M
+        column_N = self.column_N + offset_N
+        ids[self.row_N, column_N], end[self.row_N, column_N] = self.id_N, self.end_N + offset_N
+        flat_N, prompt_row_B = start_B[self.row_N] + column_N, start_B + prompt_column_B
+
         predicting_N = np.where(self.depth_N == 0, prompt_row_B[self.row_N], flat_N[self.parent_N])
         scored_rows_R, token_row_N = np.unique(predicting_N, return_inverse=True)
         row_X, place_X = _positions(self.count_B)
@@ -163,85 +164,59 @@ class _Tokens:
         last_row[row_X, place_X] = flat_N[self.index_XT[np.arange(len(row_X)), self.length_X - 1]]
         lengths = np.ones(shape, dtype=np.int64)
         lengths[row_X, place_X] = self.length_X
-        read_rows_K = np.unique(np.concatenate([scored_rows_R, last_row[row_X, place_X], prompt_row_B]))
-        found = {
-            "scored_rows_R": scored_rows_R,
-            "token_row_N": token_row_N[order_N],
-            "token_id_N": self.id_N[order_N],
-            "token_index_BAT": token_index,
-            "last_row_BA": last_row,
-            "prompt_row_B": prompt_row_B,
-            "read_rows_K": read_rows_K,
-            "actions_BA": np.arange(shape[1]) < self.count_B[:, None],
-            "lengths_BA": lengths,
-        }
-        row_starts = np.append(0, np.cumsum(np.bincount(token_row_N)))
-        return {"row_starts": row_starts, **{name: torch.from_numpy(values) for name, values in found.items()}}
+        read = np.concatenate([scored_rows_R, last_row[row_X, place_X], prompt_row_B])
+        return Packed(
+            ids_BS=torch.from_numpy(ids),
+            end_BS=torch.from_numpy(end),
+            scored_rows_R=torch.from_numpy(scored_rows_R),
+            token_row_N=torch.from_numpy(token_row_N[order_N]),
+            token_id_N=torch.from_numpy(self.id_N[order_N]),
+            token_index_BAT=torch.from_numpy(token_index),
+            last_row_BA=torch.from_numpy(last_row),
+            prompt_row_B=torch.from_numpy(prompt_row_B),
+            read_rows_K=torch.from_numpy(np.unique(read)),
+            actions_BA=torch.from_numpy(np.arange(shape[1]) < self.count_B[:, None]),
+            lengths_BA=torch.from_numpy(lengths),
+            row_starts=np.append(0, np.cumsum(np.bincount(token_row_N))),
+        )
 
 
-def pack_causal(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True) -> PackedCausal:
-    """Pack for a decoder-only model; S is rounded up to a multiple of `bucket`, so that few shapes occur.
+def pack_causal(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True) -> Packed:
+    """Rows of `[prompt | actions | padding]` for a decoder-only model; S is rounded up to a multiple of `bucket`.
 
     Without `share` each action has its tokens to itself.
     """
     tokens = _Tokens.of(queries, share)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
     used_B = prompt_len_B + tokens.by_row_B
-    length = _rounded(int(used_B.max()), bucket)
-    shape = (len(queries), length)
-
     row_M, column_M = _positions(prompt_len_B)
-    ids, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    end = np.tile(np.arange(1, length + 1), (len(queries), 1))
-    ids[row_M, column_M] = np.concatenate([q.prompt for q in queries])
+    prompts = (row_M, column_M, np.concatenate([q.prompt for q in queries]), used_B[row_M])
+    offset_N = prompt_len_B[tokens.row_N]
+    packed = tokens.packed(offset_N, prompts, prompt_len_B - 1, _rounded(int(used_B.max()), bucket))
+    positions = np.zeros(packed.ids_BS.shape, dtype=np.int64)
     positions[row_M, column_M] = column_M
-    end[row_M, column_M] = used_B[row_M]
-
-    row_N = tokens.row_N
-    shift_N = (used_B - np.cumsum(tokens.by_row_B))[row_N]
-    column_N = np.arange(len(row_N)) + shift_N
-    ids[row_N, column_N] = tokens.id_N
-    positions[row_N, column_N] = prompt_len_B[row_N] + tokens.depth_N
-    end[row_N, column_N] = tokens.end_N + shift_N
-    return PackedCausal(
-        ids_BS=torch.from_numpy(ids),
-        end_BS=torch.from_numpy(end),
-        positions_BS=torch.from_numpy(positions),
-        **tokens.readout(row_N * length + column_N, np.arange(len(queries)) * length + prompt_len_B - 1),
-    )
+    positions[tokens.row_N, tokens.column_N + offset_N] = tokens.depth_N + offset_N
+    return replace(packed, positions_BS=torch.from_numpy(positions))
 
 
-def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1) -> PackedSeq2Seq:
-    """Pack for an encoder-decoder whose decoder starts with token `start`; P and S are multiples of `bucket`.
+def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1) -> Packed:
+    """Rows of `[start a1 | start a2 | ... | padding]` for a decoder, and of prompts for its encoder.
 
-    Actions share no tokens, because this decoder knows positions by their distance in the row.
+    P and S are multiples of `bucket`. Actions share no tokens, because this decoder knows positions by their distance
+    in the row. A state's start tokens have all read the same, so the first one predicts every action's first token.
     """
     tokens = _Tokens.of(queries, share=False)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
-    width = _rounded(int(prompt_len_B.max()), bucket)
-    prompts = np.zeros((len(queries), width), dtype=np.int64)
-    prompt_mask = np.arange(width) < prompt_len_B[:, None]
+    prompt_mask = np.arange(_rounded(int(prompt_len_B.max()), bucket)) < prompt_len_B[:, None]
+    prompts = np.zeros(prompt_mask.shape, dtype=np.int64)
     prompts[prompt_mask] = np.concatenate([q.prompt for q in queries])
 
+    offset_N, first = 1 + tokens.place_N, tokens.depth_N == 0
+    row_X, column_X = tokens.row_N[first], (tokens.column_N + offset_N)[first] - 1
+    starts = (row_X, column_X, np.full_like(row_X, start), (tokens.end_N + offset_N)[first])
     length = _rounded(int((tokens.by_row_B + tokens.count_B).max()), bucket)
-    ids = np.zeros((len(queries), length), dtype=np.int64)
-    end = np.tile(np.arange(1, length + 1), (len(queries), 1))
-    row_N = tokens.row_N
-    shift_N = 1 + tokens.place_N - (np.cumsum(tokens.by_row_B) - tokens.by_row_B)[row_N]
-    column_N = np.arange(len(row_N)) + shift_N
-    ids[row_N, column_N] = tokens.id_N
-    end[row_N, column_N] = tokens.end_N + shift_N
-    first = tokens.depth_N == 0
-    row_X, start_X = row_N[first], column_N[first] - 1
-    ids[row_X, start_X] = start
-    end[row_X, start_X] = end[row_X, start_X + 1]
-    return PackedSeq2Seq(
-        ids_BS=torch.from_numpy(ids),
-        end_BS=torch.from_numpy(end),
-        prompt_ids_BP=torch.from_numpy(prompts),
-        prompt_mask_BP=torch.from_numpy(prompt_mask),
-        **tokens.readout(row_N * length + column_N, np.arange(len(queries)) * length),
-    )
+    packed = tokens.packed(offset_N, starts, np.zeros_like(prompt_len_B), length)
+    return replace(packed, prompt_ids_BP=torch.from_numpy(prompts), prompt_mask_BP=torch.from_numpy(prompt_mask))
 
 
 def _rounded(length: int, bucket: int) -> int:

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.errors import ModelError
 from sacglam.models.architectures import T5_FAMILY, architecture_of, decoder_of, output_layer_of, start_token
-from sacglam.models.logprobs import selected_log_probs
+from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import Ids, TokenisedQuery
 
@@ -108,7 +108,7 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
     Hidden states are those of the actions' last tokens, which have read all others.
     """
     architecture = architecture_of(model.config)(model)
-    weight = output_layer_of(model).weight
+    output = output_layer_of(model)
     try:
         packed = architecture.pack([query]).to(model.device)
         hidden_SH = architecture.hidden(packed)[0]
@@ -121,11 +121,11 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
     expected_N = torch.cat([log_prob_L for _, log_prob_L in separate])
     gap_AH = hidden_SH[packed.last_row_BA[0]].float() - expected_AH
     hidden_gap = (gap_AH.norm(dim=-1) / expected_AH.norm(dim=-1)).max().item()
-    scored_RH = architecture.logit_scale() * hidden_SH[packed.scored_rows_R]
-    got_N = selected_log_probs(scored_RH, weight, packed.token_row_N, packed.token_id_N, packed.row_starts)
+    log_probs = SelectedLogProbs(output, architecture.logit_scale())
+    got_N = log_probs(hidden_SH[packed.scored_rows_R], packed.token_row_N, packed.token_id_N, packed.row_starts)
     place_N = packed.token_index_BAT.flatten()
     got_N = got_N[place_N[place_N < len(got_N)]]  # in the order of actions, as expected
-    rounding_N = 2 * torch.finfo(weight.dtype).eps * expected_N.abs()
+    rounding_N = 2 * torch.finfo(output.weight.dtype).eps * expected_N.abs()
     return hidden_gap, ((got_N - expected_N).abs() - rounding_N).max().item()
 
 

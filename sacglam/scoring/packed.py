@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
+from safetensors.torch import load
 from typing_extensions import override
 
 from sacglam.errors import DivergenceError, EngineError
-from sacglam.models.adapter_bytes import from_bytes
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer
@@ -67,7 +68,7 @@ class PackedEngine(Engine):
         Raises:
             EngineError: it belongs to another model or has another rank.
         """
-        given = from_bytes(adapter.files)
+        given = load(adapter.files[SAFETENSORS_WEIGHTS_NAME])
         own = self._lm.adapter_parameters(ACTOR)
         if {name: t.shape for name, t in given.items()} != {name: p.shape for name, p in own.items()}:
             raise EngineError(

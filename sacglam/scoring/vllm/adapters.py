@@ -7,10 +7,12 @@ from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
 import torch
+from peft.utils import CONFIG_NAME as SETTINGS_FILE
+from peft.utils import SAFETENSORS_WEIGHTS_NAME as WEIGHTS_FILE
 from safetensors import SafetensorError
+from safetensors.torch import load
 
 from sacglam.errors import DivergenceError, EngineError
-from sacglam.models.adapter_bytes import SETTINGS_FILE, WEIGHTS_FILE, from_bytes
 from sacglam.types import Adapter
 
 _REQUIRED = (SETTINGS_FILE, WEIGHTS_FILE)
@@ -34,7 +36,7 @@ def check(adapter: Adapter) -> None:
     if paths:
         raise EngineError(f"expected the adapter's files by plain names, got {paths}")
     try:
-        tensors = from_bytes(adapter.files)
+        tensors = load(adapter.files[WEIGHTS_FILE])
     except SafetensorError as error:
         raise EngineError(
             f"expected adapter version {adapter.version} to hold tensors in {WEIGHTS_FILE}, but it cannot be read: "

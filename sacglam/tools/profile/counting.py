@@ -21,7 +21,7 @@ from sacglam.models.architectures import architecture_of, decoder_of, encoder_of
 from sacglam.models.layers import last_mlp_of, only_at
 from sacglam.models.loading import load_shape
 from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
-from sacglam.models.packing import Packed, PackedCausal, PackedSeq2Seq
+from sacglam.models.packing import Packed
 from sacglam.tools.profile.phases import Recorder, ordered
 from sacglam.tools.profile.result import Floor, Work
 
@@ -66,9 +66,9 @@ class PassCounter:
 
     def _pass(self, packed: Packed) -> Pass:
         prompt, actions, computed = 0, len(packed.token_id_N), packed.ids_BS.numel()
-        if isinstance(packed, PackedCausal):
+        if packed.positions_BS is not None:
             prompt = _once(packed, packed.positions_BS.flatten()[packed.prompt_row_B] + 1)
-        elif isinstance(packed, PackedSeq2Seq):
+        elif packed.prompt_ids_BP is not None and packed.prompt_mask_BP is not None:
             prompt = int(packed.prompt_mask_BP.sum())
             actions += _once(packed, packed.actions_BA.sum(dim=1))
             computed += packed.prompt_ids_BP.numel()

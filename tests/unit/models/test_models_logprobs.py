@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sacglam.models import logprobs
-from sacglam.models.logprobs import selected_log_probs
+from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import VOCABULARY, tiny_lm
 
@@ -25,6 +27,13 @@ def tensors() -> tuple[Tensor, Tensor]:
     hidden_RH = torch.randn(R, H, dtype=torch.float64, generator=generator)
     weight_VH = 2 * torch.randn(V, H, dtype=torch.float64, generator=generator)
     return hidden_RH.requires_grad_(True), weight_VH
+
+
+def selected_log_probs(hidden_RH: Tensor, weight_VH: Tensor, *tokens: Any) -> Tensor:
+    output = nn.Linear(H, V, bias=False)
+    output.weight = nn.Parameter(weight_VH, weight_VH.requires_grad)
+    found_N: Tensor = SelectedLogProbs(output)(hidden_RH, *tokens)
+    return found_N
 
 
 def _plain(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
@@ -65,10 +74,10 @@ def test_a_chunk_smaller_than_the_vocabulary_is_one_row(
 
 
 def test_the_output_layer_gets_no_gradient(tensors: tuple[Tensor, Tensor]) -> None:
-    hidden_RH, weight_VH = tensors
-    weight_VH.requires_grad_(True)
-    selected_log_probs(hidden_RH, weight_VH, TOKEN_ROW_N, TOKEN_ID_N, STARTS).sum().backward()
-    assert weight_VH.grad is None
+    hidden_RH, _ = tensors
+    output = nn.Linear(H, V, bias=False, dtype=torch.float64)
+    SelectedLogProbs(output)(hidden_RH, TOKEN_ROW_N, TOKEN_ID_N, STARTS).sum().backward()
+    assert output.weight.grad is None
     assert hidden_RH.grad is not None
 
 

@@ -11,7 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from sacglam.errors import ModelError
 from sacglam.models.architectures import EncoderDecoder, start_token
 from sacglam.models.packed_lm import ACTOR, PackedLM
-from sacglam.models.packing import PackedSeq2Seq, attention_mask, pack_seq2seq
+from sacglam.models.packing import attention_mask, pack_seq2seq
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import SEQ2SEQ, lora, ragged, tiny_lm, tiny_model
 
@@ -75,7 +75,8 @@ def test_all_start_tokens_of_a_state_have_read_the_same(name: str) -> None:
 def test_what_stands_in_the_prompts_padding_does_not_matter() -> None:
     lm = tiny_lm("flan")
     packed = lm.pack(ragged())
-    assert isinstance(packed, PackedSeq2Seq)
+    assert packed.prompt_ids_BP is not None
+    assert packed.prompt_mask_BP is not None
     before = lm.forward(packed)
     assert not packed.prompt_mask_BP.all()
     packed.prompt_ids_BP[~packed.prompt_mask_BP] = 7
