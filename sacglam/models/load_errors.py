@@ -1,12 +1,13 @@
 """Why a model cannot be loaded: which files are missing, where they were expected, and what to do."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
 from sacglam import files
 from sacglam.errors import ModelError, SacglamError, memory_explained
@@ -14,7 +15,7 @@ from sacglam.errors import ModelError, SacglamError, memory_explained
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 _LARGEST_TEXT, _LONGEST_ID = 256 * files.MIB, 8
-_WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_WEIGHTS, _INDEX, _PICKLE = "model.safetensors", SAFE_WEIGHTS_INDEX_NAME, "pytorch_model.bin"
 
 
 @contextmanager
@@ -55,6 +56,29 @@ def check_folder(folder: Path) -> None:
         json.loads(files.read(folder / _TOKENIZERS[0], _LARGEST_TEXT), parse_int=_token_id)
 
 
+def check_parts(source: str) -> None:
+    """Refuse an index of weights that names other files, which transformers would unpickle, or files elsewhere.
+
+    Raises:
+        ValueError: it does, or it is not an index.
+    """
+    index = cached_file(
+        source,
+        _INDEX,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    try:
+        parts = [str(part) for part in json.loads(Path(index).read_bytes())["weight_map"].values()] if index else []
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} is not an index of weights") from error
+    for part in parts:
+        if not part.endswith(".safetensors"):
+            raise ValueError(f"{index} names {part}; only *.safetensors are read, never pickles")
+        if Path(part).name != part:  # not among the files that were checked
+            raise ValueError(f"{index} names {part}; expected files next to it")
+
+
 def _token_id(digits: str) -> int:
     if len(digits) > _LONGEST_ID:
         raise ValueError(f"expected token ids of at most {_LONGEST_ID} digits in {_TOKENIZERS[0]}, got {digits[:20]}")
@@ -63,29 +87,29 @@ def _token_id(digits: str) -> int:
 
 def load_error(name: str, reason: object) -> ModelError:
     """The error for the model `name` when loading it failed for `reason`."""
-    if Path(name).is_dir():
-        fault = _fault(Path(name), Path(name), "Add them, as save_pretrained or `hf download` writes them")
-    elif name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1:  # on the hub: one at most
-        kind = "file" if name.endswith(".gguf") else "folder"
-        expected = "one with config.json, *.safetensors and tokenizer files, or a GGUF file"
-        fault = f"there is no {kind} {name}; expected {expected}"
-    else:
+    return ModelError(f"model {name!r} cannot be loaded: {_fault(name)}. The loader says: {reason}")
+
+
+def _fault(name: str) -> str:
+    place = folder = Path(name)
+    remedy = "Add them, as save_pretrained or `hf download` writes them"
+    if not folder.is_dir():
+        if name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1:  # on the hub: one at most
+            kind = "file" if name.endswith(".gguf") else "folder"
+            return (
+                f"there is no {kind} {name}; expected one with config.json, *.safetensors and tokenizer files, or a "
+                "GGUF file"
+            )
         offline = constants.HF_HUB_OFFLINE
-        cache = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-        fault = _fault(
-            cache,
-            _snapshot(cache),
+        place = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+        folder = _snapshot(place)
+        remedy = (
             f"{'HF_HUB_OFFLINE is set, so nothing was downloaded' if offline else 'The hub did not provide them'}. Run "
             f"`hf download {name}` with a network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names "
             "another cache), or set model.name to a local folder that holds them, 'builtin' or 'builtin-t5'; also "
-            "check the spelling",
+            "check the spelling"
         )
-    return ModelError(f"model {name!r} cannot be loaded: {fault}. The loader says: {reason}")
-
-
-def _fault(place: Path, files: Path, remedy: str) -> str:
-    missing = missing_files(files)
-    if missing:
+    if missing := missing_files(folder):
         return f"{place} lacks {'; '.join(missing)}. {remedy}"
     return f"{place} is complete, but a file is damaged or of a kind that transformers does not know"
 
@@ -100,26 +124,22 @@ def _snapshot(cache: Path) -> Path:
 
 def missing_files(folder: Path) -> list[str]:
     """What a model's folder lacks, in words; empty if it is complete."""
-    found = [] if (folder / "config.json").is_file() else ["config.json"]
-    if not _any(folder, _TOKENIZERS):
-        found.append(f"tokenizer files ({' or '.join(_TOKENIZERS)})")
-    return found + _missing_weights(folder)
 
+    def lacks(*names: str) -> bool:
+        return not any((folder / name).is_file() for name in names)
 
-def _missing_weights(folder: Path) -> list[str]:
-    if (folder / _WEIGHTS).is_file():
-        return []
-    index = folder / f"{_WEIGHTS}.index.json"
-    if index.is_file():
+    missing = ["config.json"] if lacks("config.json") else []
+    if lacks(*_TOKENIZERS):
+        missing.append(f"tokenizer files ({' or '.join(_TOKENIZERS)})")
+    if not lacks(_WEIGHTS):
+        return missing
+    if not lacks(_INDEX):
         try:
-            parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            parts = sorted(set(json.loads((folder / _INDEX).read_text())["weight_map"].values()))
         except (ValueError, KeyError, TypeError):  # cut short, or not an index
-            return [f"a readable {index.name}"]
-        return [f"weights ({part})" for part in parts if not (folder / part).is_file()]
-    if (folder / _PICKLE).is_file() or (folder / f"{_PICKLE}.index.json").is_file():
-        return [f"weights as {_WEIGHTS} ({_PICKLE} is a pickle, which can run code when it is read, and never is)"]
-    return ["weights (model.safetensors, or model.safetensors.index.json and its parts)"]
-
-
-def _any(folder: Path, names: Sequence[str]) -> bool:
-    return any((folder / name).is_file() for name in names)
+            return [*missing, f"a readable {_INDEX}"]
+        return missing + [f"weights ({part})" for part in parts if lacks(part)]
+    if not lacks(_PICKLE, f"{_PICKLE}.index.json"):
+        pickle = f"{_PICKLE} is a pickle, which can run code when it is read, and never is"
+        return [*missing, f"weights as {_WEIGHTS} ({pickle})"]
+    return [*missing, f"weights ({_WEIGHTS}, or {_INDEX} and its parts)"]

@@ -1,6 +1,5 @@
 """Loading a language model by name, decoder-only or encoder-decoder."""
 
-import json
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +10,13 @@ import torch
 from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file, logging
+from transformers.utils import logging
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architectures import Architecture, architecture_of
 from sacglam.models.gguf import converted, gguf_file
-from sacglam.models.load_errors import check_folder, explained, read_whole
+from sacglam.models.load_errors import check_folder, check_parts, explained, read_whole
 from sacglam.models.lora import add_adapters
 from sacglam.models.nf4 import read_in_4_bits
 from sacglam.models.packed_lm import ACTOR
@@ -62,49 +61,27 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
         ModelError: not found or cannot be packed, or the package that quantises it is missing.
     """
     text = load_text(settings)
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    quantised = settings.quantize == "nf4"
+    options: dict[str, Any] = {"dtype": dtype, **_SAFE}  # attention: sdpa, or eager if the model has no other
+    if device.type == "cpu" and dtype == torch.bfloat16:
+        options["attn_implementation"] = "eager"  # the backward pass of sdpa is slow there
     if device.type == "cuda":
         # cuDNN's attention, which torch prefers, makes a plan for each new shape; shapes differ between batches.
         torch.backends.cuda.enable_cudnn_sdp(False)
+        if not quantised:
+            options["device_map"] = {"": device}  # tensor by tensor, since several ranks would fill the host's memory
+    if not (quantised and sys.stderr.isatty()):  # only quantisation takes long; downloads have bars of their own
+        logging.disable_progress_bar()
     with explained(settings.name):
-        model = _read(settings, text, device).to(device).requires_grad_(False).eval()
+        check_parts(text.source)
+        read = partial(read_whole, partial(text.architecture.auto.from_pretrained, text.source), **options)
+        model = read_in_4_bits(read, dtype, device) if quantised else read()
+        model = model.to(device).requires_grad_(False).eval()
         if settings.gradient_checkpointing:
             _checkpoint_layers(model)
         check_packing(model, settings.name)
     return LoadedModel(**vars(text), model=model)
-
-
-def _read(settings: ModelConfig, text: ModelText, device: torch.device) -> PreTrainedModel:
-    """A model's weights."""
-    dtype: torch.dtype = getattr(torch, settings.dtype)
-    quantised = settings.quantize == "nf4"
-    options: dict[str, Any] = {"dtype": dtype, **_SAFE}  # attention is sdpa, or eager where a model has no other
-    if device.type == "cpu" and dtype == torch.bfloat16:
-        options["attn_implementation"] = "eager"  # the other's backward pass is slow there
-    if device.type == "cuda" and not quantised:
-        options["device_map"] = {"": device}  # tensor by tensor, since several ranks would fill the host's memory
-    _check_parts(text.source)
-    read = partial(read_whole, partial(text.architecture.auto.from_pretrained, text.source), **options)
-    if not (quantised and sys.stderr.isatty()):  # the bar of reading is for what takes long; downloads show theirs
-        logging.disable_progress_bar()
-    return read_in_4_bits(read, dtype, device) if quantised else read()
-
-
-def _check_parts(source: str) -> None:
-    """Refuse an index of safetensors that names other files, which transformers would unpickle, or files elsewhere."""
-    index = cached_file(
-        source,
-        SAFE_WEIGHTS_INDEX_NAME,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    try:
-        parts = [str(part) for part in json.loads(Path(index).read_bytes())["weight_map"].values()] if index else []
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} is not an index of weights") from error
-    if pickles := [part for part in parts if not part.endswith(".safetensors")]:
-        raise ValueError(f"{index} names {pickles[0]}; only *.safetensors are read, never pickles")
-    if elsewhere := [part for part in parts if Path(part).name != part]:  # not among the files that were checked
-        raise ValueError(f"{index} names {elsewhere[0]}; expected files beside it")
 
 
 def load_text(settings: ModelConfig) -> ModelText:

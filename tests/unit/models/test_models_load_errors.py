@@ -138,11 +138,11 @@ def test_what_is_no_file_is_refused_at_once(name: str, planted: Callable[[Path],
 
 
 @pytest.mark.parametrize("part", ["../part.safetensors", "parts/part.safetensors"])
-def test_an_index_names_files_beside_it(part: str, tmp_path: Path) -> None:
+def test_an_index_names_files_next_to_it(part: str, tmp_path: Path) -> None:
     folder = shutil.copytree(BUILTIN, tmp_path / "model")
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"a": part}}))
-    with pytest.raises(ModelError, match=f"names {part}; expected files beside it"):
+    with pytest.raises(ModelError, match=f"names {part}; expected files next to it"):
         load_model(ModelConfig(name=str(folder)), torch.device("cpu"))
 
 
