@@ -24,7 +24,7 @@ TINY = {
     "threads": 1,
     "log_every_steps": 8,
     "env": {"name": "bitflip", "options": {"bits": 2}, "copies": 2},
-    "model": {"bucket": 1, "lora": {"rank": 2}},
+    "model": {"lora": {"rank": 2}},
     "critic": {"hidden": [4]},
     "algo": {"update_interval": 8, "batch_size": 4, "updates_per_interval": 1, "warmup_updates": 1},
     "replay": {"min_size": 8, "capacity": 1000},

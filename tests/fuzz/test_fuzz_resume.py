@@ -110,7 +110,11 @@ PPO: dict[str, list[Any]] = {
     "algo.entropy_coef": [0],
     "algo.value_coef": [2],
 }
-TINY_PPO = "{type: ppo, update_interval: 8, batch_size: 4, epochs: 2}"
+ALGORITHMS = {
+    "sac": ("", SAC),
+    "ppo": ("algo={type: ppo, update_interval: 8, batch_size: 4, epochs: 2}", PPO),
+    "awac": ("algo={type: awac, update_interval: 8, batch_size: 4}", {**SAC, "algo.temperature": [0.01, 1]}),
+}
 
 
 class Stopping(Display):
@@ -133,21 +137,21 @@ class Stopping(Display):
 
 
 def combination(rng: random.Random) -> Config:
-    """The tiny run with another environment, either algorithm, and others of a third of the settings.
+    """The tiny run with another environment and algorithm, and others of a third of the settings.
 
     Raises:
         ConfigError: these exclude each other.
     """
-    ppo = rng.random() < 0.4
+    [(algorithm, settings)] = rng.choices(list(ALGORITHMS.values()), weights=[5, 4, 2])
     [(name, options)] = rng.choices(list(ENVIRONMENTS), list(ENVIRONMENTS.values()))
     overrides = [
         "steps=16",
         "evaluation.episodes=1",
         f"env.name={name}",
         f"env.options={options}",
-        *([f"algo={TINY_PPO}"] if ppo else []),
+        *filter(None, [algorithm]),
     ]
-    for key, values in {**COMMON, **(PPO if ppo else SAC)}.items():
+    for key, values in {**COMMON, **settings}.items():
         if rng.random() < 1 / 3:
             overrides.append(f"{key}={rng.choice(values)}")
     return configuration.override(Config.model_validate(TINY), overrides)
