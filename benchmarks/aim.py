@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import common
 from sacglam.config import override, parse
 from sacglam.runs.directory import RunDirectory
-from sacglam.tools.aim.explorations import EXPLORATIONS
+from sacglam.tools.aim.explorer import EXPLORATIONS
 from sacglam.tools.aim.sync import fill
 from tests.browser import browser
 
@@ -33,7 +33,7 @@ _CHARTS = 3  # train, eval and held-out, or grasp, grow and overall
 
 
 def write_run(root: Path, seed: int, points: int, metrics: int) -> None:
-    """The files of a run as a training leaves them, with made-up curves."""
+    """The files of a finished run, with made-up curves."""
     values = {
         "seed": seed,
         "env": {"name": "playground_simple"},
@@ -53,7 +53,7 @@ def write_run(root: Path, seed: int, points: int, metrics: int) -> None:
 
 
 def import_run(root: Path) -> float:
-    """Seconds that the import takes; none if Aim knows the run already."""
+    """Seconds that the import takes; 0 if Aim already has the run."""
     run = RunDirectory.open(root)
     if run.summary_file.exists():  # written last, as a mark
         return 0.0
@@ -102,7 +102,7 @@ def open_pages(folder: Path, runs: int, port: int) -> list[dict[str, Any]]:
                     seconds = page.wait(listed if name == "all runs" else charts.format(_CHARTS), timeout_s=300)
                     rows.append({"name": name, "seconds": round(seconds, 2)})
                     common.log(f"  {name}: {seconds:.2f} s")
-            assert pages.keys() >= {exploration.name for exploration in EXPLORATIONS}
+            assert pages.keys() >= EXPLORATIONS.keys()
             return rows
         finally:
             server.terminate()

@@ -144,7 +144,7 @@ def shape_config(name: str, layers: int | None = None) -> PreTrainedConfig:
 
 
 def variants(options: argparse.Namespace) -> tuple[str, ...]:
-    """What is compared: encoding the prompt once and repeating it is a way of encoder-decoders alone."""
+    """The variants to compare; encoding the prompt once and repeating it exists only for encoder-decoders."""
     if options.model_shape in T5_SHAPES:
         return VARIANTS[:3]
     return (*VARIANTS[:2], "apart") if options.alike else VARIANTS[:2]
@@ -153,7 +153,7 @@ def variants(options: argparse.Namespace) -> tuple[str, ...]:
 def build_lm(
     variant: str, options: argparse.Namespace, adapters: Sequence[str], adapted: int | None = None
 ) -> PackedLM:
-    """The language model of one variant, with the same weights whichever it is; `adapted` as `model.lora.layers`."""
+    """The language model of a variant, with the same weights for all of them; `adapted` as `model.lora.layers`."""
     model = base_model(options)
     settings = LoraSettings(rank=LORA_RANK, alpha=2.0 * LORA_RANK, layers=adapted)
     lora = lora_config(ModelConfig(lora=settings), model.config)
@@ -171,7 +171,7 @@ class Apart(DecoderOnly):
     """Packs actions without sharing the tokens with which they begin."""
 
     def pack(self, queries: Sequence[TokenisedQuery], bucket: int = 1) -> Packed:
-        """Each action has its tokens to itself."""
+        """No action shares its tokens."""
         return pack_causal(queries, bucket, share=False)
 
 
@@ -203,7 +203,7 @@ def observation(seed: int, options: argparse.Namespace, actions: int) -> Observa
 
 
 def check_lengths(tokenizer: PreTrainedTokenizerFast, state: Observation, options: argparse.Namespace) -> None:
-    """The lengths that a row will claim are those that the model sees."""
+    """Check that the lengths a row reports are those the model sees."""
     shown = query("w0", state)
     prompt, *actions = tokenizer([shown.prompt, *shown.actions], add_special_tokens=False)["input_ids"]
     assert len(prompt) == options.prompt_tokens, len(prompt)
@@ -221,7 +221,7 @@ def interleaved(
     device: str,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each run, by turns, after one run of each to warm up."""
+    """Seconds of each run, taking turns, after one warm-up run of each."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
@@ -240,7 +240,7 @@ def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, i
     """Peak bytes of each variant, in a process of its own, so that one does not hide another."""
     found = {}
     for variant in variants(options):
-        # The same command again: of an option that is given twice, argparse takes the last.
+        # The same command again: argparse takes the last of a repeated option.
         arguments = [*sys.argv[1:], "--actions", str(actions), "--peak-of", variant]
         command = [sys.executable, "-m", module, *arguments]
         peak = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -254,7 +254,7 @@ def peaks(module: str, options: argparse.Namespace, actions: int) -> dict[str, i
 def comparison(
     name: str, options: argparse.Namespace, actions: int, seconds: dict[str, list[float]], peak: dict[str, int] | None
 ) -> dict[str, Any]:
-    """One row of the benchmarks that hold the packed forward against separate sequences."""
+    """One row of the benchmarks that compare the packed forward with separate sequences."""
     medians = {variant: median(times) for variant, times in seconds.items()}
     return {
         "name": name,
@@ -301,7 +301,7 @@ def speedup(name: str, packed: Sequence[float], other: Sequence[float]) -> dict[
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
-    """Where and with what a row was measured."""
+    """The machine and the versions a row was measured with."""
     return {
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else f"{_cpu_name()}, {threads} thread(s)",
         "versions": {

@@ -58,7 +58,7 @@ def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, Packed
 
 
 def states(first: int, number: int, options: argparse.Namespace, actions: int) -> list[Query]:
-    """States that no other `first` has given; the simple game's for a real model."""
+    """States unlike those of any other `first`; the simple game's for a real model."""
     if Path(options.model_shape).is_dir():
         env = make("playground_simple")
         goals = env.goals("train")
@@ -146,7 +146,7 @@ def check_equal(
 def publishing(
     engine: VllmEngine, lm: PackedLM, tokenizer: QueryTokenizer, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Milliseconds from the learner's weights to an engine that scores with them, and how equal both then are."""
+    """Milliseconds from the learner's weights to an engine that scores with them, and how closely both then agree."""
     published, loaded, gaps = [], [], []
     for number in range(1, PUBLISHED + 1):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Everything that is not the language model: environment steps a second, and its share of a training's time.
+"""Everything but the language model: environment steps per second, and its share of training time.
 
     python -m benchmarks.environment --config configs/quickstart.yaml
     python -m benchmarks.environment --set env.name=textworld --set env.workers=2 --intervals 0 --steps 3200
@@ -41,7 +41,7 @@ def random_rollout(config: Config) -> Rollout:
 
 
 def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
-    """Steps a second of all copies together: world, texts, candidate actions, achieved goals, prompt, decision.
+    """Steps per second of all copies together: world, texts, candidate actions, achieved goals, prompt, decision.
 
     Worlds that remember what they have computed, such as TextWorld, become faster from repeat to repeat.
     """
@@ -59,7 +59,7 @@ def environment_row(config: Config, steps: int, repeats: int) -> dict[str, Any]:
 
 
 def _play(rollout: Rollout, steps: int, interval: int) -> None:
-    """At least `steps` steps, collected by intervals, as a run does."""
+    """At least `steps` steps, collected in intervals as in a run."""
     for _ in range(-(-steps // interval)):
         rollout.collect(interval)
 

@@ -1,4 +1,4 @@
-"""The first thing to run on a GPU: `launch/gpu_check.sh`. One JSON file comes out, whatever fails.
+"""The first thing to run on a GPU: `launch/gpu_check.sh`. It writes one JSON file, whatever fails.
 
 What must work comes first, then what is measured. Uses the standard library alone. Each part is a process of its own
 with a time-out, so a part that fails, hangs or runs out of memory costs itself only; the file says which, and the exit
@@ -198,7 +198,7 @@ def last_list(output: str) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children; one that still runs is given time to end what it has started."""
+    """End a process and its children; one that still runs gets time to end what it has started."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
@@ -209,7 +209,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def collect(parts: list[Part], deadline: float) -> Iterator[Result]:
-    """All parts one after the other; what no time is left for fails with that reason."""
+    """All parts in turn; a part for which no time is left fails with that reason."""
     for part in parts:
         left = deadline - time.monotonic()
         print(f"== {part.name}", file=sys.stderr, flush=True)
@@ -234,7 +234,7 @@ def report(machine: Result, results: list[Result], skipped: list[Skip], to_run: 
 
 
 def write(file: Path, found: dict[str, Any]) -> None:
-    """Replace the file as a whole, so that it is whole whenever the check ends."""
+    """Replace the file atomically, so that it is complete whenever the check ends."""
     writing = file.with_name(f"{file.name}.writing")
     writing.write_text(json.dumps(found, indent=2) + "\n")
     writing.replace(file)

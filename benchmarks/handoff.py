@@ -1,4 +1,4 @@
-"""An adapter's way over Ray, from a learner's process to an engine that has loaded it: wall and CPU seconds.
+"""Handing an adapter over through Ray, from a learner's process to an engine that has loaded it: wall and CPU seconds.
 
 python -m benchmarks.handoff --rank 29 --dtype bfloat16                   # 35 MB as float32, in 420 tensors
 python -m benchmarks.handoff --rank 29 --dtype bfloat16 --engine vllm

@@ -1,4 +1,4 @@
-"""The reference that the packed forward is held against: every action behind its own copy of the prompt.
+"""The reference for the packed forward: every action after its own copy of the prompt.
 
 Written as one would write it with transformers and peft: all B * A sequences `prompt + action` in one batch, padded on
 the right, causal attention by sdpa, the model's logits, log-softmax at the positions that predict action tokens. It

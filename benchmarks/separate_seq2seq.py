@@ -1,4 +1,4 @@
-"""The references that the packed forward of an encoder-decoder is held against.
+"""The references for the packed forward of an encoder-decoder.
 
 As one would write them with transformers and peft, each action a decoder sequence of its own. Either every action comes
 with its own copy of the prompt, through the encoder, too (*separate*), or the prompt is encoded once and its hidden
@@ -40,7 +40,7 @@ class SeparateSeq2SeqLM(PackedLM):
     """A `PackedLM` that packs nothing."""
 
     def __init__(self, model: PreTrainedModel, lora: LoraConfig, adapters: Sequence[str], *, once: bool) -> None:
-        """With `once` the prompt is encoded once and repeated, else it is encoded anew for each action.
+        """With `once` the prompt is encoded once and repeated, else it is encoded again for each action.
 
         Target adapters serve Q values alone: for them the output layer is not applied at all.
         """

@@ -85,7 +85,7 @@ def one_step(row: int, options: argparse.Namespace, actions: int) -> Window:
 
 
 def check_equal(runs: dict[str, Callable[[], dict[str, float]]], dtype: str) -> None:
-    """All variants, run equally often from the same weights, are at the same losses and gradient."""
+    """Check that all variants, run equally often from the same weights, reach the same losses and gradient."""
     found = {variant: run() for variant, run in runs.items()}
     for variant, metrics in found.items():
         common.log(f"  {variant:8} {metrics}")

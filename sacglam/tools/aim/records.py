@@ -1,6 +1,6 @@
 """The contents of a run's files as points for Aim: named values with a context at an environment step."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -29,13 +29,12 @@ class Point:
     context: Mapping[str, str]
 
 
-_FORM = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+class _Form(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
-class SampledStep(BaseModel):
+class SampledStep(_Form):
     """A step of `samples.jsonl`."""
-
-    model_config = _FORM
 
     observation: str
     actions: Annotated[list[str], Field(min_length=1)]
@@ -52,10 +51,8 @@ class SampledStep(BaseModel):
         return self
 
 
-class SampledEpisode(BaseModel):
+class SampledEpisode(_Form):
     """An episode of `samples.jsonl`."""
-
-    model_config = _FORM
 
     goal: str
     goal_type: str
@@ -74,13 +71,12 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
         ValueError: a value is not a number.
     """
     METRICS_LINE.validate_python(line)
-    step = int(line["env_steps"])
-    points = []
+    step, points = int(line["env_steps"]), []
     for key, number in line.items():
-        value = float(number)  # Aim takes ints of 64 bits alone
         head, _, goal_type = key.partition("/")
         if key in ("env_steps", *AXES):
             continue
+        value = float(number)  # Aim takes ints of 64 bits alone
         if head in _SUBSETS:
             context = {"subset": _SUBSETS[head], "goal_type": goal_type or "overall"}
             points.append(Point("success", value, step, context))
@@ -91,16 +87,22 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
 
 def of_summary(summary: Mapping[str, Any]) -> list[Point]:
     """Success and SPL before and after training from `summary.json`, as evaluations at the first and last step."""
+    end = {"updates": summary.get("updates", 0), "seconds": summary.get("train_seconds", 0.0)}
     points = []
-    for when, share in (("before", 0), ("after", 1)):
+    for when, step, counters in (("before", 0, dict.fromkeys(end, 0.0)), ("after", summary.get("env_steps", 0), end)):
         success, spl = summary.get(f"success_{when}") or {}, summary.get(f"spl_{when}")
-        step = share * int(summary.get("env_steps", 0))
-        found = [Point("success", rate, step, {"subset": "eval", "goal_type": name}) for name, rate in success.items()]
+        rates = [Point("success", rate, step, {"subset": "eval", "goal_type": name}) for name, rate in success.items()]
         if spl is not None:
-            found.append(Point("spl", spl, step, {"subset": "eval", "goal_type": "overall"}))
-        counters = {"updates": summary.get("updates", 0), "seconds": summary.get("train_seconds", 0.0)}
-        points += [*found, *_axes(found, {name: share * value for name, value in counters.items()})]
+            rates.append(Point("spl", spl, step, {"subset": "eval", "goal_type": "overall"}))
+        points += [*rates, *_axes(rates, counters)]
     return points
+
+
+def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:
+    """The counters in every context of `points`."""
+    contexts = {tuple(point.context.items()): point for point in points}.values()
+    known = [axis for axis in AXES if axis in counters]
+    return [Point(axis, float(counters[axis]) or _ZERO, p.step, p.context) for p in contexts for axis in known]
 
 
 def of_samples(line: Mapping[str, Any]) -> list[Point]:
@@ -109,41 +111,29 @@ def of_samples(line: Mapping[str, Any]) -> list[Point]:
     Raises:
         ValueError: it does not hold episodes.
     """
-    found, context = _Samples.model_validate(line), {"subset": "train"}
-    step, steps = found.env_steps, [s for episode in found.episodes for s in episode.steps]
-    q, texts = [value for s in steps for value in s.q], [as_text(episode) for episode in found.episodes]
-    points = [
-        Point("episodes", texts, step, context),
-        Point("action_probabilities", [p for s in steps for p in s.probabilities], step, context),
-    ]
-    return [*points, Point("q_values", q, step, context)] if q else points
+    sampled = _Samples.model_validate(line)
+    steps = [step for episode in sampled.episodes for step in episode.steps]
+    values: dict[str, Sequence[str] | Sequence[float]] = {
+        "episodes": [as_text(episode) for episode in sampled.episodes],
+        "action_probabilities": [p for step in steps for p in step.probabilities],
+        "q_values": [q for step in steps for q in step.q],
+    }
+    return [Point(name, each, sampled.env_steps, {"subset": "train"}) for name, each in values.items() if each]
 
 
 def as_text(episode: SampledEpisode) -> str:
-    """An episode as text: each state, and its actions from most to least probable."""
+    """An episode as text: each state, and its actions from most to least probable, with a mark at the taken one."""
     outcome = "success" if episode.success else "no success"
     lines = [f"Goal: {episode.goal}   ({episode.goal_type}, {outcome} in {len(episode.steps)} steps)"]
     for number, step in enumerate(episode.steps, start=1):
         lines += ["", f"--- step {number} ---", step.observation]
-        lines += _action_lines(step)
+        for i in sorted(range(len(step.actions)), key=lambda i: -step.probabilities[i]):
+            mark = ">" if i == step.taken else " "
+            q = f"  Q {step.q[i]:+.3f}" if step.q else ""
+            lines.append(f"{mark} {step.probabilities[i]:.3f}{q}  {step.actions[i]}")
         if step.achieved:
             lines.append(f"achieved: {', '.join(step.achieved)}")
     return "\n".join(lines)
-
-
-def _action_lines(step: SampledStep) -> Iterator[str]:
-    """A line per action; the taken one is marked."""
-    for i in sorted(range(len(step.actions)), key=lambda i: -step.probabilities[i]):
-        mark = ">" if i == step.taken else " "
-        q = f"  Q {step.q[i]:+.3f}" if step.q else ""
-        yield f"{mark} {step.probabilities[i]:.3f}{q}  {step.actions[i]}"
-
-
-def _axes(points: list[Point], counters: Mapping[str, Any]) -> list[Point]:
-    """The counters in every context of `points`."""
-    contexts = {tuple(point.context.items()): point for point in points}.values()
-    known = [axis for axis in AXES if axis in counters]
-    return [Point(axis, float(counters[axis]) or _ZERO, p.step, p.context) for p in contexts for axis in known]
 
 
 def algorithm(config: Config) -> str:

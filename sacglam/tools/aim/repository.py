@@ -3,14 +3,14 @@
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 from PIL.Image import Image
 
-from sacglam.errors import TrackingError
+from sacglam.errors import SacglamError, TrackingError
 from sacglam.tools.aim.records import Point
 from sacglam.tools.aim.sidecar import INSTALL
 
@@ -33,77 +33,53 @@ def _open(folder: Path, init: bool = False) -> Any:
         return Repo.from_path(place, init=init)
 
 
-class AimRun:
-    """One run in an Aim repository, with this process as its only writer.
+@contextmanager
+def opened_run(folder: Path, run_hash: str | None) -> Iterator[Any]:
+    """Aim's `Run` with this hash, or a new one if the repository in `folder` does not know it, to write to.
 
-    All methods raise `TrackingError` if Aim cannot write.
+    The repository is created if there is none. This process must be the run's only writer.
+
+    Raises:
+        TrackingError: Aim is not installed, or the repository or the run in it cannot be opened or written to.
     """
+    with _explained(folder):
+        from aim import Run
 
-    def __init__(self, folder: Path, run_hash: str | None) -> None:
-        """Open the run `run_hash` of the repository in `folder`, or a new run if the repository does not know it.
-
-        The repository is created if there is none.
-
-        Raises:
-            TrackingError: Aim is not installed, or the repository or the run in it cannot be opened.
-        """
-        self._folder = folder
-        with explained(folder):
-            from aim import Run
-
-            logging.getLogger("aim").setLevel(logging.ERROR)  # what matters is raised
-            folder.mkdir(parents=True, exist_ok=True)
-            repo = _open(folder, init=not exists(folder))
-            known = run_hash if run_hash and repo.run_exists(run_hash) else None
-            self._run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
-            self.hash: str = self._run.hash
-
-    def describe(self, name: str, experiment: str, tag: str) -> None:
-        """Set the name, experiment and tag that the explorer lists."""
-        with explained(self._folder):
-            self._run.name, self._run.experiment = name, experiment
-            if tag not in self._run.tags:
-                self._run.add_tag(tag)
-
-    def set_params(self, params: Mapping[str, Any]) -> None:
-        """Set run parameters, which may be nested."""
-        with explained(self._folder):
-            for name, value in params.items():
-                self._run[name] = value
-
-    def track(self, points: Iterable[Point]) -> None:
-        """Add points; one with the same name, context and step is replaced."""
-        with explained(self._folder):
-            for point in points:
-                self._run.track(_as_aim(point.value), name=point.name, step=point.step, context=dict(point.context))
-
-    def close(self) -> None:
-        """Mark the run's end and free it for another writer."""
-        with explained(self._folder):
-            self._run.close()
+        logging.getLogger("aim").setLevel(logging.ERROR)  # what matters is raised
+        folder.mkdir(parents=True, exist_ok=True)
+        repo = _open(folder, init=not exists(folder))
+        known = run_hash if run_hash and repo.run_exists(run_hash) else None
+        run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
+        yield run
+        run.close()
 
 
-def _as_aim(value: float | Sequence[float] | Sequence[str] | Image) -> Any:
+def track(run: Any, points: list[Point]) -> None:
+    """Add points to Aim's `run`; one with the same name, context and step is replaced."""
     import aim
 
-    match value:
-        case Image():
-            return aim.Image(value)
-        case [str(), *_]:
-            return [aim.Text(text) for text in value]
-        case [*_]:
-            return aim.Distribution(list(value))
-    return value
+    for point in points:
+        value: Any = point.value
+        match point.value:
+            case Image():
+                value = aim.Image(point.value)
+            case [str(), *_]:
+                value = [aim.Text(text) for text in point.value]
+            case [*_]:
+                value = aim.Distribution(list(point.value))
+        run.track(value, name=point.name, step=point.step, context=dict(point.context))
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def _explained(folder: Path) -> Iterator[None]:
     """Turn any error that Aim raises into a `TrackingError`.
 
     Aim has no base class for its errors: a lock, a full disk and a damaged file each raise another library's.
     """
     try:
         yield
+    except SacglamError:
+        raise
     except ImportError as error:
         raise TrackingError(f"Aim is not installed here ({error}); {INSTALL}") from error
     except Exception as error:
@@ -119,7 +95,7 @@ def explorer(folder: Path) -> Callable[..., Any]:
     Raises:
         TrackingError: Aim is not installed, or the repository cannot be opened.
     """
-    with explained(folder):
+    with _explained(folder):
         from aim.cli.utils import build_db_upgrade_command
         from aim.sdk.index_manager import RepoIndexManager
         from aim.sdk.run_status_manager import RunStatusManager

@@ -88,18 +88,16 @@ class AimSidecar(Tracker):
         assert process.stdin
         process.stdin.close()
         try:
-            try:
-                process.wait(_QUIET_S)
-            except subprocess.TimeoutExpired:
-                self.display.stage("writing the rest to Aim", 1)
-                process.wait(self.finish_s)
+            process.wait(_QUIET_S)
+        except subprocess.TimeoutExpired:
+            self.display.stage("writing the rest to Aim", 1)
+        try:
+            process.wait(self.finish_s)
+            self._collect(process)
         except subprocess.TimeoutExpired:
             self._give_up(f"it took more than {self.finish_s:g} s to end")
-        else:
-            self._collect(process)
         finally:
-            if process.poll() is None:
-                process.kill()
+            process.kill()
 
     def _collect(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout

@@ -20,7 +20,7 @@ from sacglam.runs.directory import RunDirectory
 from sacglam.runs.logs import open_log
 from sacglam.tools.aim import records, sidecar
 from sacglam.tools.aim.records import Point
-from sacglam.tools.aim.repository import AimRun
+from sacglam.tools.aim.repository import opened_run, track
 
 _PARAMS = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
 _POLL_S = 0.2
@@ -35,10 +35,7 @@ class Tail:
 
     def __init__(self, file: Path, points: Callable[[Mapping[str, Any]], list[Point]]) -> None:
         """`points` raises `ValueError` for a line that is damaged."""
-        self._file = file
-        self._points = points
-        self._offset = 0
-        self.damaged = 0
+        self._file, self._points, self._offset, self.damaged = file, points, 0, 0
 
     def __iter__(self) -> Iterator[list[Point]]:
         with open_log(self._file) as log:
@@ -69,17 +66,21 @@ def fill(
     Raises:
         TrackingError: Aim is not installed, its repository is locked, full or broken, or the run has another writer.
     """
-    with _sole_writer(directory, patience_s):
+    with _sole_writer(directory, patience_s), opened_run(repo, sidecar.read_hash(directory)) as run:
         config = directory.config()
-        run = AimRun(repo, sidecar.read_hash(directory))
-        sidecar.write_hash(directory, run.hash, repo)
-        algorithm = records.algorithm(config)
-        run.describe(directory.root.resolve().name, config.env.name, algorithm)
-        run.set_params({"algorithm": algorithm, "hparams": config.model_dump(mode="json")})
+        algorithm, run_hash = records.algorithm(config), str(run.hash)
+        sidecar.write_hash(directory, run_hash, repo)
+        run.name, run.experiment = directory.root.resolve().name, config.env.name
+        if algorithm not in run.tags:
+            run.add_tag(algorithm)
+        run["algorithm"], run["hparams"] = algorithm, config.model_dump(mode="json")
         _follow(run, directory, wait, advance)
-        _conclude(run, directory)
-        run.close()
-        return run.hash
+        summary: Mapping[str, Any] = directory.summary() or {}
+        run["summary"] = {name: summary[name] for name in _PARAMS if summary.get(name) is not None}
+        track(run, records.of_summary(summary))
+        if image := _image(directory.curves):
+            track(run, [Point("curves", image, int(summary.get("env_steps", 0)), {})])
+    return run_hash
 
 
 @contextmanager
@@ -106,29 +107,20 @@ def _sole_writer(directory: RunDirectory, patience_s: float) -> Iterator[None]:
         yield
 
 
-def _follow(run: AimRun, directory: RunDirectory, wait: Callable[[], bool], advance: Callable[[int], None]) -> None:
+def _follow(run: Any, directory: RunDirectory, wait: Callable[[], bool], advance: Callable[[int], None]) -> None:
     metrics = Tail(directory.metrics_file, records.of_metrics)
     samples = Tail(directory.samples_file, records.of_samples)
     done, more = 0, True
     while more:
         more = wait()  # before reading, so that nothing written before the end is missed
         for points in metrics:
-            run.track(points)
+            track(run, points)
             done += 1
             advance(done)
         for points in samples:
-            run.track(points)
+            track(run, points)
     if damaged := metrics.damaged + samples.damaged:
         warnings.warn(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were left out", stacklevel=2)
-
-
-def _conclude(run: AimRun, directory: RunDirectory) -> None:
-    """Add the summary and the curves."""
-    summary: Mapping[str, Any] = directory.summary() or {}
-    run.set_params({"summary": {name: summary[name] for name in _PARAMS if summary.get(name) is not None}})
-    run.track(records.of_summary(summary))
-    if image := _image(directory.curves):
-        run.track([Point("curves", image, int(summary.get("env_steps", 0)), {})])
 
 
 def _image(file: Path) -> Image.Image | None:
@@ -136,12 +128,12 @@ def _image(file: Path) -> Image.Image | None:
     try:
         image = Image.open(io.BytesIO(files.read(file, _LARGEST_IMAGE)), formats=["PNG"])
         image.load()
+        return image
     except FileNotFoundError:
-        return None
+        pass
     except Exception as error:  # damaged bytes make Pillow raise many types
         warnings.warn(f"{file} was left out: {error}", stacklevel=3)
-        return None
-    return image
+    return None
 
 
 def main() -> None:
