@@ -24,7 +24,13 @@ PAGES = {
     str(file.relative_to(ROOT)): file
     for file in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
-SETTINGS = {"steps": 128, "evaluation.episodes": 4, "evaluation.every_episodes": 2, "tracking.aim": "false"}
+SETTINGS = {
+    "steps": 128,
+    "replay.random_steps": 0,
+    "evaluation.episodes": 4,
+    "evaluation.every_episodes": 2,
+    "tracking.aim": "false",
+}
 SMALL = " ".join(f"--set {name}={value}" for name, value in SETTINGS.items())
 RUN = {
     "export ": "",
@@ -36,6 +42,7 @@ RUN = {
     "sacglam ablate ": f"--seeds 1 --threads 1 {SMALL}",
     "sacglam ablate --list": "",
     "sacglam aim-import ": "",
+    "sacglam collect ": "--episodes 20",
     "sacglam compare ": f"--seeds 1 --threads 1 {SMALL}",
     "sacglam envs ": "--episodes 2",
     "sacglam evaluate ": "--episodes 2",
