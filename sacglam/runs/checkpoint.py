@@ -50,7 +50,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Pa
         CheckpointError: it cannot be written, for example because the disk is full; earlier checkpoints stay intact.
         ValueError: an array holds Python objects, which checkpoints may not.
     """
-    folder, writing = root / f"{_PREFIX}{step:0{_DIGITS}d}", root / f"{_WRITING}{step:0{_DIGITS}d}"
+    folder, writing = (root / f"{prefix}{step:0{_DIGITS}d}" for prefix in (_PREFIX, _WRITING))
     content = _content(checkpoint)
     try:
         files.make_folder(root)
@@ -73,8 +73,8 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Pa
             f"cannot write checkpoint {folder}: {cause}; {kept}. "
             f"Free some space, then resume with --resume {root.parent}"
         ) from error
-    up_to_here = [other for other in steps(root) if other <= folder]
-    for other in set(steps(root)) - set(up_to_here[-keep:]):
+    newest = [other for other in steps(root) if other <= folder][-keep:]
+    for other in set(steps(root)) - set(newest):
         _drop(other)
     return folder
 
@@ -85,13 +85,11 @@ def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callabl
     Raises:
         CheckpointError: there is no usable checkpoint.
     """
-    folders = steps(root)
-    for folder in reversed(folders):
+    for left, folder in reversed([*enumerate(steps(root))]):
         try:
             return folder, _restored(folder, restore)
         except CheckpointError as error:
-            last = folder == folders[0]
-            warn(f"{error}; {'there is no earlier one' if last else 'falling back to the one before'}")
+            warn(f"{error}; {'falling back to the one before' if left else 'there is no earlier one'}")
     raise CheckpointError(f"expected a whole checkpoint in {root}, found none; start a new run with another --out")
 
 
@@ -120,7 +118,7 @@ def load(folder: Path) -> Checkpoint:
         content = {name: files.read(folder / name, most) for name in (_TENSORS, _ARRAYS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():
-            if _checksum(each) != checksums[name]:
+            if hashlib.sha256(each).hexdigest() != checksums[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
         checkpoint = Checkpoint(
             tensors=parse_tensors(content[_TENSORS]),
@@ -178,7 +176,7 @@ def _content(checkpoint: Checkpoint) -> dict[str, bytes]:
         _ARRAYS: arrays.getvalue(),
         _VALUES: json.dumps(checkpoint.values).encode(),
     }
-    checksums = {name: _checksum(each) for name, each in content.items()}
+    checksums = {name: hashlib.sha256(each).hexdigest() for name, each in content.items()}
     return {**content, _MANIFEST: json.dumps(checksums, indent=2).encode()}
 
 
@@ -191,10 +189,6 @@ def _drop(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # a link or a file in its place
         folder.unlink()
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _sync(path: Path) -> None:

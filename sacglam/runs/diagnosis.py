@@ -64,17 +64,12 @@ class Evidence:
         earlier, now = self.success
         return now - earlier < _MARGIN and now < min(_GOOD, max(0.5, self.random_success + _MARGIN))
 
-    @property
-    def hindsight(self) -> bool:
-        """Whether goals achieved along the way are learnt from."""
-        return self.config.replay.hindsight.relabels and not self.config.algo.on_policy
-
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
     """The messages that apply, by rule name; empty for a run that learns."""
     for rules in (_ROOTS, _RULES, (_no_better,)):  # earlier causes explain later symptoms
-        if found := {rule.__name__: message for rule in rules if (message := rule(evidence))}:
-            return found
+        if messages := {rule.__name__: message for rule in rules if (message := rule(evidence))}:
+            return messages
         if evidence.after and evidence.after["train"].success["overall"] >= _GOOD:
             break
     return {}
@@ -130,15 +125,16 @@ def _no_experience(evidence: Evidence) -> str | None:
 
 def _nothing_achieved(evidence: Evidence) -> str | None:
     lines = [line for line in evidence.lines if "goals_achieved" in line]
+    relabels = evidence.config.replay.hindsight.relabels and not evidence.config.algo.on_policy
     if not lines or any(line["episode_success"] for line in lines):
         return None
     if not any(line["goals_achieved"] for line in lines):
         return (
             f"no goal was achieved in {evidence.episodes:,} episodes, neither an episode's own nor another: there is "
-            f"no reward{', and hindsight has nothing to relabel' if evidence.hindsight else ''}. Add easier goals, "
-            "list them in Step.achieved, or allow longer episodes; sacglam envs --check shows what random play achieves"
+            f"no reward{', and hindsight has nothing to relabel' if relabels else ''}. Add easier goals, list them in "
+            "Step.achieved, or allow longer episodes; sacglam envs --check shows what random play achieves"
         )
-    if evidence.hindsight:
+    if relabels:
         return None
     return (
         f"none of {evidence.episodes:,} episodes achieved its own goal, and without hindsight the other goals that "

