@@ -19,14 +19,14 @@ from sacglam.types import Observation, Step
 
 _LETTERS = tuple((letter, letter.upper()) for letter in ascii_lowercase[:16])
 _FURNITURE = tuple((f"red {name}", f"blue {name}") for name in FURNITURE)
-_WRITINGS = {"letters": ("Bits: ", " ", _LETTERS), "furniture": ("You see: ", ", ", _FURNITURE)}
+_FORMATS = {"letters": ("Bits: ", " ", _LETTERS), "furniture": ("You see: ", ", ", _FURNITURE)}
 """How bits are written: the beginning of the text, what separates them, and each bit's names, unset and set."""
 
 
 @cache
 def _bit_strings(bits: int, text: str) -> dict[str, int]:
     """All 2^bits bit strings, such as `a B c`, and their numbers: bit i is 1 if the i-th name is that of a set bit."""
-    _, separator, names = _WRITINGS[text]
+    _, separator, names = _FORMATS[text]
     strings = product(*reversed(names[:bits]))  # the last varies fastest: bit 0
     return {separator.join(reversed(chosen)): number for number, chosen in enumerate(strings)}
 
@@ -47,10 +47,10 @@ class BitFlip(BaseEnv):
     def __init__(
         self, *, bits: int = 8, max_steps: int | None = None, text: Literal["letters", "furniture"] = "letters"
     ) -> None:
-        if text not in _WRITINGS:
-            raise ConfigError(f"bitflip: expected text to be one of {', '.join(_WRITINGS)}, got {text!r}")
+        if text not in _FORMATS:
+            raise ConfigError(f"bitflip: expected text to be one of {', '.join(_FORMATS)}, got {text!r}")
         super().__init__(f"bitflip with text {text!r}", max_steps)
-        self._label, _, names = _WRITINGS[text]
+        self._label, _, names = _FORMATS[text]
         self._check_range("bits", bits, 1, len(names))
         self._max_steps = max_steps or bits
         self._names, self._numbers = names[:bits], _bit_strings(bits, text)

@@ -52,7 +52,7 @@ class CheckedEnv(TextEnv):
     @override
     def goals(self, split: Split) -> Sequence[str]:
         if split not in self._goals:
-            self._goals[split] = self._call(lambda found: _goals(found, split), "goals", split)
+            self._goals[split] = self._call(lambda returned: _goals(returned, split), "goals", split)
         return self._goals[split]
 
     @override
@@ -63,7 +63,7 @@ class CheckedEnv(TextEnv):
     def reset(self, goal: str, seed: int) -> Observation:
         self._goal, self._seed = goal, seed
         self._achieved, self._taken, self._choices = set(), [], None
-        observation = self._call(lambda found: _observation(found, "reset"), "reset", goal, seed)
+        observation = self._call(lambda returned: _observation(returned, "reset"), "reset", goal, seed)
         self._choices = len(observation.actions)
         return observation
 
@@ -122,11 +122,11 @@ class CheckedEnv(TextEnv):
     def tasks(self) -> Sequence[str]:
         """The training goals to evaluate on: all of them unless the environment defines `tasks`."""
         goals = self.goals("train")
-        return goals if self._lacks("tasks") else self._call(lambda found: _tasks(found, goals), "tasks")
+        return goals if self._lacks("tasks") else self._call(lambda returned: _tasks(returned, goals), "tasks")
 
     def notes(self) -> Sequence[str]:
         """Lines to show when a run starts, such as what was guessed; from the environment's `notes`, if any."""
-        return () if self._lacks("notes") else self._call(lambda found: texts(found, "the notes"), "notes")
+        return () if self._lacks("notes") else self._call(lambda returned: texts(returned, "the notes"), "notes")
 
     def _lacks(self, method: str) -> bool:
         """Whether the environment lacks an optional method. The look-up itself may run the environment's code."""
@@ -170,10 +170,10 @@ def check_actions(observation: Observation) -> None:
         raise EnvironmentContractError(f"expected {unmet}") from None
 
 
-def _observation(found: Any, method: str) -> Observation:
-    if not isinstance(found, Observation):
-        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(found).__name__}")
-    seen, actions = text(found.text, "the observation's text"), texts(found.actions, "its actions")
+def _observation(returned: Any, method: str) -> Observation:
+    if not isinstance(returned, Observation):
+        raise Unmet(f"{method} to give a sacglam.types.Observation, got a {type(returned).__name__}")
+    seen, actions = text(returned.text, "the observation's text"), texts(returned.actions, "its actions")
     state = f"in the state:\n{seen[:_MAX_TEXT]}"
     if not actions:
         raise Unmet(f"at least one action, got none, {state}")
@@ -185,29 +185,29 @@ def _observation(found: Any, method: str) -> Observation:
             f"distinct actions, got {shown(repeated)} more than once, {state}\n"
             "Give each action its own text, or list it once."
         )
-    if type(found) is Observation and seen is found.text and actions is found.actions:
-        return found
+    if type(returned) is Observation and seen is returned.text and actions is returned.actions:
+        return returned
     return Observation(seen, actions)
 
 
-def _goals(found: Any, split: Split) -> Sequence[str]:
-    goals = texts(found, "goals")
+def _goals(returned: Any, split: Split) -> Sequence[str]:
+    goals = texts(returned, "goals")
     if split == "train" and not goals:
         raise Unmet("at least one goal to train on, got none")
     if len(set(goals)) != len(goals):
         raise Unmet(f"each goal once, got {shown(Counter(goals).most_common(1)[0][0])} several times")
-    return goals if goals is found else list(goals)
+    return goals if goals is returned else list(goals)
 
 
-def _tasks(found: Any, goals: Sequence[str]) -> Sequence[str]:
-    tasks = texts(found, "tasks")
+def _tasks(returned: Any, goals: Sequence[str]) -> Sequence[str]:
+    tasks = texts(returned, "tasks")
     if not tasks or not {*tasks} <= {*goals}:
         raise Unmet(f"tasks to name training goals, at least one; got {shown(tasks)}")
-    return tasks if tasks is found else list(tasks)
+    return tasks if tasks is returned else list(tasks)
 
 
-def _goal_type(found: Any) -> str:
-    kind = text(found, "a goal's type")
+def _goal_type(returned: Any) -> str:
+    kind = text(returned, "a goal's type")
     if kind in ("", _ALL_TYPES):  # in Aim too, the curve without a type is the overall one
         raise Unmet(f"a goal's type other than '' and {_ALL_TYPES!r}, which stands for all types; got {kind!r}")
     return kind

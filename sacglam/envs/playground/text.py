@@ -1,4 +1,4 @@
-"""From a state of the world to what the agent reads. Only this module puts objects into words."""
+"""From a state to the text that the agent reads. Only this module describes objects."""
 
 from functools import cache
 

@@ -16,10 +16,10 @@ FURNITURE = ("door", "chair", "desk", "lamp", "table", "cupboard", "sink", "wind
 SUPPLIES = ("food", "water")
 
 LIVING: Mapping[str, tuple[str, ...]] = {"animal": ANIMALS, "plant": PLANTS, "living_thing": ANIMALS + PLANTS}
-"""The category words of what can grow, each with its types."""
+"""The categories of what can grow, each with its types."""
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = {**LIVING, "furniture": FURNITURE, "supply": SUPPLIES}
-"""Every category word with its types. A type may belong to two: a cat is an animal and a living_thing."""
+"""Every category with its types. A type may belong to two: a cat is an animal and a living_thing."""
 
 KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(ANIMALS, Kind.ANIMAL),
@@ -28,7 +28,7 @@ KINDS: Mapping[str, Kind] = {
     "food": Kind.FOOD,
     "water": Kind.WATER,
 }
-"""The kind of each type, which is all that the rules of the world need."""
+"""The kind of each type, which is all that the rules need."""
 
 
 class Thing(NamedTuple):
@@ -56,7 +56,7 @@ class Name:
 
 
 ANYTHING = Name("anything", tuple(CATEGORIES.values()), COLOURS)
-"""Not a goal's name, but the draw of any other object: a category word first, so 1 in 5 is a supply."""
+"""Not a goal's name, but the draw of any other object: a category first, so 1 in 5 is a supply."""
 
 
 def names(categories: Mapping[str, tuple[str, ...]]) -> tuple[Name, ...]:

@@ -36,7 +36,7 @@ class Verb(IntEnum):
 
 
 class State(NamedTuple):
-    """A state of the world; a tuple, since planning and rendering hash it at every step."""
+    """A state; a tuple, since planning and rendering hash it at every step."""
 
     grown: int = 0
     """Bit i is set if the object in slot i has grown."""

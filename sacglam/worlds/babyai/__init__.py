@@ -1,4 +1,4 @@
-"""BabyAI-Text: grid worlds of keys, balls, boxes and doors in words, on minigrid (extra `babyai`)."""
+"""BabyAI-Text: minigrid's keys, balls, boxes and doors described in text (extra `babyai`)."""
 
 from sacglam.worlds.babyai.env import BabyAI
 

@@ -17,7 +17,7 @@ _MOST_BOT_STEPS = 1_000
 
 
 class Event(NamedTuple):
-    """What a step did, as the type of the goals that it may achieve and the things that these are about."""
+    """An effect of a step: the type of the goals that it may achieve, and the objects that they name."""
 
     type: str
     things: tuple[Thing, ...]
@@ -80,7 +80,7 @@ class Level(RoomGridLevel):  # type: ignore[misc]
         for step in range(1, _MOST_BOT_STEPS):
             try:
                 action = bot.replan()
-            except Exception:  # of a task that it cannot solve it says so in many ways
+            except Exception:  # it fails in many ways on what it cannot solve
                 return None
             if level.step(action)[2]:
                 return step

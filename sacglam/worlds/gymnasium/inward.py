@@ -18,7 +18,7 @@ from sacglam.types import Observation, Step
 from sacglam.worlds.gymnasium.describers import Describer
 from sacglam.worlds.gymnasium.toy_text import describer_of
 
-_TRIES = 100  # seeds to try for an episode of a given task, before the one that is known to have it
+_TRIES = 100  # seeds to try for an episode of a task, before the seed at which it was found
 
 
 class GymnasiumWorld(BaseEnv):
@@ -162,7 +162,7 @@ class GymnasiumWorld(BaseEnv):
         if "achieved" not in origin:
             lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
         if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
-            lines.append("no limit of steps is known: set the option max_steps, unless every episode ends")
+            lines.append("no step limit is known: set the option max_steps, unless every episode ends")
         return [f"{self.name}: {line}" for line in lines]
 
 

@@ -15,7 +15,7 @@ from sacglam.envs.trial import check_env
 from sacglam.errors import ConfigError
 from sacglam.types import Observation
 
-_LONGEST = 100_000  # characters of a text
+_MAX_TEXT = 100_000  # characters
 _Results = dict[str, Any]
 
 
@@ -47,51 +47,52 @@ class SacglamEnv(gymnasium.Env[Any, Any]):
         charset: str = string.printable,
         **options: Any,
     ) -> None:
-        self._name, self._world = name, make(name, **options)
-        self._goals = self._world.goals(split)
+        self._env = make(name, **options)
+        self._goals = self._env.goals(split)
         if not self._goals:
             raise ConfigError(f"environment {name!r} has no {split} goals")
         self._size = max_actions or check_env(lambda: make(name, **options)).most_actions
         self.action_space = spaces.Discrete(self._size)
-        text = spaces.Text(_LONGEST, min_length=0, charset=charset)
+        text = spaces.Text(_MAX_TEXT, min_length=0, charset=charset)
         self.observation_space = spaces.Dict({"text": text, "goal": text})
         self._seen = Observation("", ())
         self._episode: dict[str, Any] = {}
 
     @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[_Results, _Results]:
-        """Start an episode; `options` may fix its `goal` and the `seed` of its world, which are drawn otherwise.
+        """Start an episode; `options` may fix its `goal` and `seed`, which are drawn otherwise.
 
         Raises:
             ConfigError: another option, or no goal of this environment.
         """
         super().reset(seed=seed)
-        fixed = dict(options or {})
-        goal, world_seed = int(self.np_random.integers(len(self._goals))), int(self.np_random.integers(2**31))
-        drawn: _Results = {"goal": self._goals[goal], "seed": world_seed}
-        if unknown := fixed.keys() - drawn.keys():
+        goal, env_seed = int(self.np_random.integers(len(self._goals))), int(self.np_random.integers(2**31))
+        self._episode = {"goal": self._goals[goal], "seed": env_seed, **(options or {})}
+        if unknown := self._episode.keys() - {"goal", "seed"}:
             raise ConfigError(f"expected the options goal and seed, got {sorted(unknown)}")
-        self._episode = drawn | fixed
-        self._seen = self._world.reset(self._episode["goal"], self._episode["seed"])
-        return self._observation(), self._info(())
+        self._seen = self._env.reset(self._episode["goal"], self._episode["seed"])
+        return self._results(())
 
     @override
     def step(self, action: int) -> tuple[_Results, float, bool, bool, _Results]:
         if action >= len(self._seen.actions):
-            return self._observation(), 0.0, False, False, self._info(())
-        step = self._world.step(int(action))
+            obs, info = self._results(())
+            return obs, 0.0, False, False, info
+        step = self._env.step(int(action))
         self._seen = step.observation
-        return self._observation(), step.reward, step.terminated, step.truncated, self._info(step.achieved)
+        obs, info = self._results(step.achieved)
+        return obs, step.reward, step.terminated, step.truncated, info
 
-    def _observation(self) -> dict[str, str]:
-        return {"text": self._seen.text, "goal": self._episode["goal"]}
-
-    def _info(self, achieved: Sequence[str]) -> _Results:
+    def _results(self, achieved: Sequence[str]) -> tuple[_Results, _Results]:
+        """Observation and info of the present state."""
         commands = list(self._seen.actions)
         if len(commands) > self._size:
-            raise ConfigError(f"{self._name} has a state with {len(commands)} actions; pass max_actions, at least that")
+            raise ConfigError(
+                f"{self._env.name} has a state with {len(commands)} actions; pass max_actions, at least that"
+            )
         mask = (np.arange(self._size) < len(commands)).astype(np.int8)
-        return {"admissible_commands": commands, "action_mask": mask, "achieved_goals": list(achieved), **self._episode}
+        info = {"admissible_commands": commands, "action_mask": mask, "achieved_goals": list(achieved)}
+        return {"text": self._seen.text, "goal": self._episode["goal"]}, info | self._episode
 
 
 def register_ids() -> None:

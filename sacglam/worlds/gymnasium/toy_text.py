@@ -1,4 +1,4 @@
-"""Describers of gymnasium's toy text environments, whose states are numbers."""
+"""Describers of gymnasium's toy-text environments, whose states are numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ _TILES = {b"S": "ice", b"F": "ice", b"H": "a hole", b"G": "the present", b"E": "
 class FrozenLake(Describer):
     """Goals are the cells of ice; the task is the cell with the present, and a hole ends the episode.
 
-    The text names the tiles around, too: where ice is slippery, the best move is often the one away from a hole.
+    The text also names the adjacent tiles: on slippery ice the best move is often the one away from a hole.
     """
 
     names = ("Go left", "Go down", "Go right", "Go up")
@@ -79,7 +79,7 @@ class CliffWalking(FrozenLake):
 class Taxi(Describer):
     """Goals are to pick the passenger up, and to bring them to a stand; the task is the stand that `reset` draws.
 
-    The observation leaves the destination out: it is the goal, and hindsight gives others.
+    The observation omits the destination: it is the goal, and hindsight substitutes others.
     """
 
     names = ("Go south", "Go north", "Go east", "Go west", "Pick up", "Drop off")

@@ -17,12 +17,12 @@ from sacglam.errors import ConfigError
 
 _LOOKING = ("examine", "inventory", "look")
 _PLACED = ("in", "on", "at")
-_KEPT = 10_000
-"""Answers and lists of actions that are kept in memory for a game."""
+_CACHED = 10_000
+"""Answers and lists of actions cached for a game."""
 
 
 class State(NamedTuple):
-    """Facts of a game, and what was put somewhere, in order, since texts list things in this order."""
+    """Facts of a game, and where things are, in the order in which they got there: texts list them in this order."""
 
     facts: frozenset[Proposition]
     placed: tuple[Proposition, ...] = ()
@@ -35,14 +35,14 @@ class State(NamedTuple):
         return State((self.facts - action.removed) | action.added, tuple(placed))
 
     def around(self, *places: str) -> "State":
-        """What is so of these places, their doors, and all that is in them or on what is in them."""
-        found, size = set(places), 0
-        while len(found) > size:
-            size = len(found)
-            found.update(fact.names[0] for fact in self.facts if fact.name in _PLACED and fact.names[1] in found)
-            found.update(fact.names[1] for fact in self.facts if fact.name == "link" and fact.names[0] in found)
-        facts = frozenset(fact for fact in self.facts if not found.isdisjoint(fact.names))
-        return State(facts, tuple(fact for fact in self.placed if fact.names[1] in found))
+        """The facts about these places, their doors, and everything in them, directly or not."""
+        near, size = set(places), 0
+        while len(near) > size:
+            size = len(near)
+            near.update(fact.names[0] for fact in self.facts if fact.name in _PLACED and fact.names[1] in near)
+            near.update(fact.names[1] for fact in self.facts if fact.name == "link" and fact.names[0] in near)
+        facts = frozenset(fact for fact in self.facts if not near.isdisjoint(fact.names))
+        return State(facts, tuple(fact for fact in self.placed if fact.names[1] in near))
 
     @property
     def room(self) -> str:
@@ -64,13 +64,13 @@ class Game:
         self.start = State(frozenset(world.state.facts))
         # Known for all copies in this process.
         self.answers: dict[tuple[str, State], str] = {}
-        self.actions = lru_cache(maxsize=_KEPT)(self._actions)
+        self.actions = lru_cache(maxsize=_CACHED)(self._actions)
         self._goal = cache(lambda fact: _goal(self._inform.get_human_readable_fact(fact)))
 
     def goals(self) -> tuple[str, ...]:
         """The goals that can be achieved and do not hold at the start, sorted.
 
-        They are what actions lead to if nothing is ever undone: no way to a goal uses up what it needs later.
+        They are what actions lead to if nothing is ever undone: no path to a goal uses up what it needs later.
         """
         return tuple(sorted(self.achieved(self._everything[0] - self.start.facts)))
 
@@ -84,7 +84,7 @@ class Game:
         return facts, actions
 
     def advice(self, state: State, goal: str) -> str | None:
-        """The first command of a shortest way to `goal`; None if there is none.
+        """The first command of a shortest path to `goal`; None if there is none.
 
         A breadth-first search, over the actions that lead to the goal or to what these need.
         """
@@ -95,22 +95,22 @@ class Game:
             useful |= dict.fromkeys(more)
             needed.update(*(each.preconditions for each in more))
         commands = self.actions(state.around(state.room, "I").facts)
-        ways = [(state.after(action), command) for command, action in commands.items() if action in useful]
-        known = {state.facts}
-        while ways:
+        frontier = [(state.after(action), command) for command, action in commands.items() if action in useful]
+        visited = {state.facts}
+        while frontier:
             following = []
-            for here, command in ways:
+            for here, command in frontier:
                 if not wanted.isdisjoint(here.facts):
                     return command
-                if here.facts not in known:
-                    known.add(here.facts)
+                if here.facts not in visited:
+                    visited.add(here.facts)
                     able = (action for action in useful if here.facts.issuperset(action.preconditions))
                     following += [(here.after(action), command) for action in able]
-            ways = following
+            frontier = following
         return None
 
     def achieved(self, facts: Set[Proposition]) -> frozenset[str]:
-        """The goals that these facts are."""
+        """The goals among these facts."""
         return frozenset(filter(None, map(self._goal, facts)))
 
     def _actions(self, facts: frozenset[Proposition]) -> dict[str, Action]:
@@ -149,7 +149,7 @@ make_game = cache(Game)
 
 
 class Scene(NamedTuple):
-    """What a game says of its state: a text, the commands that do something, and the goals that are facts now."""
+    """A state as the agent sees it: a text, the commands that do something, and the goals that are facts now."""
 
     text: str
     commands: tuple[str, ...]
@@ -196,17 +196,17 @@ class Engine:
         return Scene(text, tuple(self._scene_actions()), self._game.achieved(state.facts))
 
     def _answer(self, command: str, around: State) -> str:
-        """What the interpreter says to `command`, which depends on `around` alone, without blank lines."""
-        known = self._game.answers
-        if (command, around) not in known:
-            if len(known) >= _KEPT:
-                known.clear()
+        """The interpreter's answer to `command`, which depends on `around` alone, without blank lines."""
+        cached = self._game.answers
+        if (command, around) not in cached:
+            if len(cached) >= _CACHED:
+                cached.clear()
             lines = self._ask(command).partition("\n>")[0].splitlines()
-            known[command, around] = "\n".join(line.strip() for line in lines if line.strip())
-        return known[command, around]
+            cached[command, around] = "\n".join(line.strip() for line in lines if line.strip())
+        return cached[command, around]
 
     def _ask(self, command: str) -> str:
-        """Enter `command`, after those of the episode that the interpreter was not given yet."""
+        """Enter `command`, after the commands of the episode that have not been sent yet."""
         if self._game.compiled() != self._path:
             self._path = self._game.compiled()
             if self._env is not None:
