@@ -476,9 +476,9 @@ def read_back(run: Path, reference: Path) -> str:
         outcome = refused(error)
     else:
         outcome = "drawn"
-    variant = plan.Variant("a", reference / "config.yaml")
-    group = plan.Group("success", {"a": variant}, ("steps", "seconds"))
-    experiment = plan.Experiment("a", "a", "a", (group,), "report", "a.png")
+    variant = plan.Variant(base=reference / "config.yaml")
+    group = plan.Group(title="success", variants={"a": variant}, axes=("steps", "seconds"))
+    experiment = plan.Experiment("a", "a", "a", (group,), "a.png")
     root = run.parent / "experiment"
     each = plan.Run(variant, 0, (), root)
     each.directory.root.parent.mkdir(parents=True)
