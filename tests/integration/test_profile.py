@@ -1,4 +1,4 @@
-"""`sacglam profile`: real runs of the loop, their phases, and what is written about them."""
+"""`sacglam profile`: real runs of the loop, their phases, and the files written."""
 
 from __future__ import annotations
 
@@ -67,28 +67,28 @@ def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, 
         assert profile["floor"]["forwards"] == forwards
 
 
-def test_tokens_are_those_that_went_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+def test_tokens_are_those_that_passed_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
     sac, ppo = (profile["work"] for profile in side_by_side[1]["profiles"])
     assert sac.keys() == ppo.keys() == {"scoring", "target", "forward"}
-    # Of the states a SAC update looks at for its targets, twice each, those are left out that end an episode, or whose
-    # return the replay graph knows. In either pass a state that is there more than once is computed once.
+    # SAC's targets take two passes over the next states, without those that end an episode or whose return the replay
+    # graph knows. In any pass, a state that occurs more than once is computed once.
     assert 0.1 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
-    # PPO looks at each state that was scored once more before the first epoch, and at the one after the last step.
-    # A minibatch has more states than a pass of the rollout, so more of them are the same, and are computed once.
+    # Before the first epoch, PPO passes over each scored state again, and over the one after the last step. A minibatch
+    # has more states than a pass of the rollout, so more of them are equal and computed once.
     assert 0.7 < ppo["forward"]["tokens"] / (4 * ppo["scoring"]["tokens"]) < 1.0
     assert 0.5 < ppo["target"]["tokens"] / ppo["scoring"]["tokens"] < 1.2
     for part in [*sac.values(), *ppo.values()]:
         assert 0 < part["tokens"] <= part["tokens_computed"]
 
 
-def test_flop_and_the_floor_beneath_it(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+def test_flop_and_the_floor(side_by_side: tuple[Path, dict[str, Any]]) -> None:
     for profile in side_by_side[1]["profiles"]:
         floor, work = profile["floor"], profile["work"]
         total = sum(part["flop"] for part in work.values())
         assert profile["flop_per_second"] == pytest.approx(total / profile["wall_seconds"])
-        # Padding, and the product that merges the adapters, come on top of the base model's pass.
+        # Padding and the product that merges the adapters add to the base model's pass.
         assert 1.05 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.4
-        # The backward pass of a merged matrix makes its gradient, too: two products for the forward pass's one.
+        # The backward pass of a merged matrix also computes its gradient: two products to the forward pass's one.
         assert work["forward"]["flop"] / work["forward"]["tokens_computed"] == pytest.approx(
             2.85 * work["scoring"]["flop"] / work["scoring"]["tokens_computed"], rel=0.1
         )
@@ -128,7 +128,7 @@ def test_a_run_continues_from_its_checkpoint_and_is_left_unchanged(tiny_run: Pat
     assert_adds_up(profile)
 
 
-def test_the_table_says_what_is_shown(tmp_path: Path) -> None:
+def test_tables_are_printed(tmp_path: Path) -> None:
     words = [word for override in (*TINY, "algo.td_lambda=null") for word in ("--set", override)]
     done = call(sacglam("profile", *words, seconds="0.5", out=str(tmp_path / "out")))
     assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_bad_input_gets_a_message_and_no_traceback(arguments: list[str], said: s
     assert not out.exists()
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_files_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     done = call(sacglam("profile", out=str(tmp_path)))
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What the command line prints: text of users as it is."""
+"""The command line prints user text verbatim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDERS = ("runs/[red]x[/]", "runs/[/bold]", "runs/:smile:", "runs/two words", "
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_folder_s_name_is_printed_as_it_is(folder: str, finished: bool) -> None:
+def test_a_folder_name_is_printed_verbatim(folder: str, finished: bool) -> None:
     summary = {
         "finished": finished,
         "env_steps": 640,
@@ -35,7 +35,7 @@ def test_a_folder_s_name_is_printed_as_it_is(folder: str, finished: bool) -> Non
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_stage_is_printed_as_it_is(terminal: bool) -> None:
+def test_a_stage_is_printed_verbatim(terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100, emoji=False, color_system=None)
     with RichDisplay(console) as display:
         display.stage("importing [red]x[/]", 1)

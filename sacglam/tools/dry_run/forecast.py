@@ -73,10 +73,10 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played)
     sizes = sizes_of(model)
-    found = measure(here, model, played, display) if device else None
-    processes = memory(config, where, sizes, found, played.replay_bytes, libraries)
-    seconds = predict(config, where, played, found) if found else {}
-    return Forecast(config, where, missing, played, architecture, sizes, found, processes, seconds)
+    measured = measure(here, model, played, display) if device else None
+    processes = memory(config, where, sizes, measured, played.replay_bytes, libraries)
+    seconds = predict(config, where, played, measured) if measured else {}
+    return Forecast(config, where, missing, played, architecture, sizes, measured, processes, seconds)
 
 
 def _in_words(shape: PreTrainedConfig) -> str:

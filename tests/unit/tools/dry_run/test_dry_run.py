@@ -57,7 +57,7 @@ def test_everything_is_shown(model: str, algo: str, tmp_path: Path, monkeypatch:
     assert "nothing was written" in said
 
 
-def test_a_device_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = dry_run(tmp_path, monkeypatch, "device=cuda:7")
     assert code == 1
     assert "missing here: device 'cuda:7' cannot be used here" in said
@@ -66,7 +66,7 @@ def test_a_device_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert part in said
 
 
-def test_a_model_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = dry_run(tmp_path, monkeypatch, "model.name=/no/such/model", "device=cpu", "engines.count=1")
     assert code == 1
     assert "missing here: model '/no/such/model' cannot be loaded: there is no folder" in said
@@ -75,7 +75,7 @@ def test_a_model_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("algo", ["algo.td_lambda=null", "algo.td_lambda=0.9", PPO])
-def test_what_is_played(algo: str) -> None:
+def test_random_play(algo: str) -> None:
     config = configuration.load(None, [*SHORT, algo])
     played = play(config)
     assert 1 <= played.episode_steps <= 5
@@ -98,7 +98,7 @@ def test_memory_is_that_of_a_full_buffer() -> None:
     assert 100_000 * 100 < large < 100_000 * 10_000
 
 
-def test_work_grows_as_long_as_the_next_is_expected_to_fit_in_time() -> None:
+def test_work_grows_while_the_next_size_is_expected_to_fit_in_time() -> None:
     """At 20 ms a row, 1 + 2 + 4 + 8 rows take 0.3 s, and 16 more would pass 0.5; a busy machine stops sooner."""
     clock, sizes = PhaseClock(), []
 

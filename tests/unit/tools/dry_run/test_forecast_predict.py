@@ -1,4 +1,4 @@
-"""From what was measured to the whole training: numbers worked out by hand."""
+"""From measurements to the whole run, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_sac() -> None:
 
 
 def test_ppo() -> None:
-    """2 intervals of 2,048 steps, looked at once and learnt from 16 times; 3 minibatches of 800 take up an interval."""
+    """2 intervals of 2,048 steps, passed over once and learnt from 16 times, in 3 minibatches of 800 steps."""
     config = configuration.override(configuration.Config(), ["steps=4000", "algo={type: ppo, batch_size: 800}", *QUIET])
     assert updates_of(config) == 2 * 16 * 3
     found = predict(config, ALONE, PLAYED, measured(32, 3.2, 4))
@@ -57,8 +57,8 @@ def test_ppo() -> None:
     assert found["optimizer"] == pytest.approx(96 * 0.25)
 
 
-def test_states_that_were_seen_before_take_less() -> None:
-    """A quarter of the states is new: 64 rows take 8 s, where all were kept 32 take 1 s."""
+def test_states_seen_before_take_less_time() -> None:
+    """A quarter of the states are new: 64 new rows take 8 s, 32 kept ones 1 s."""
     new, kept = Sample(64, {"forward": 8.0}, 100), Sample(32, {"forward": 1.0}, 50)
     mixed = new.mixed(0.25, kept)
     assert mixed.seconds == {"forward": 0.25 * 8.0 + 0.75 * 2.0}
@@ -66,7 +66,7 @@ def test_states_that_were_seen_before_take_less() -> None:
 
 
 def test_ppo_meets_a_state_again_in_each_epoch() -> None:
-    """Each state is scored, looked at once before the epochs, and learnt in each of them; some are alike anyway."""
+    """Each state is scored, passed over before the epochs, and learnt from in each of them; some are equal anyway."""
     settings = ["steps=256", "env.name=playground_simple", "algo={type: ppo, epochs: 4, update_interval: 256}"]
     config = configuration.override(configuration.Config(), settings)
     assert 1 / 12 < new_share(config) < 1 / 6

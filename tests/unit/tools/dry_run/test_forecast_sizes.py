@@ -1,4 +1,4 @@
-"""Parameters and memory by part: counted by hand, and in proportion to what was measured."""
+"""Parameters and memory by part: counted by hand, and in proportion to measurements."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_process() -> None:
         "target: adapters and heads": 60,
         "gradients": 60,
         "optimizer: Adam's moments": 120,
-        "activations of one micro-batch": 3200,  # of the 32 rows that are there at once
+        "activations of one micro-batch": 3200,  # of the 32 rows in one pass
         "scoring 32 states": 1600,
     }
     assert alone.known == 7112
@@ -107,7 +107,7 @@ def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
     assert parts(found[1]) == {"base weights": 2000, "KV cache": 2**30}
 
 
-def test_what_a_gpu_holds_is_apart_from_the_machine_s_memory() -> None:
+def test_gpu_and_host_memory_are_listed_separately() -> None:
     where = plan(of("device=cuda"), Machine(1, 8))
     host, gpu = memory(of(), where, SIZES, MEASURED, 7, 5)
     assert (host.name, host.known) == ("one process: host", 12)
@@ -116,7 +116,7 @@ def test_what_a_gpu_holds_is_apart_from_the_machine_s_memory() -> None:
     assert parts(gpu)["base weights"] == 2000
 
 
-def test_what_was_not_measured_is_not_known() -> None:
+def test_activations_are_unknown_without_a_measurement() -> None:
     (alone,) = processes(of(), None)
     assert parts(alone)["activations of one micro-batch"] is None
     assert alone.known == 5 + 7 + 2000 + 40 + 20 + 60 + 60 + 120

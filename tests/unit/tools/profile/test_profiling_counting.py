@@ -1,4 +1,4 @@
-"""What goes through the model: tokens counted from the queries, FLOP worked out by hand, the floor of a step."""
+"""Tokens counted from the queries, FLOP worked out by hand, and the floor of an environment step."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_forward_pass_of_a_llama_by_hand(attention: str) -> None:
     assert Counted(llama(attention)).scoring_flop() == layers + pairs + 2 * 64 * 300 * 6 * 11
 
 
-def test_merging_adapters_costs_one_product_a_matrix_whatever_the_states() -> None:
+def test_merging_adapters_costs_one_product_per_matrix_regardless_of_the_states() -> None:
     plain = 2 * 8 * LAYER * 6 * 34 - 2 * MLP * 6 * 19
     pairs, rows = 4 * 8 * HEADS * 6 * 34 * 34, 2 * 64 * 300 * 6 * 11
     merging = 2 * RANK * 8 * LAYER
@@ -129,7 +129,7 @@ def test_merging_adapters_costs_one_product_a_matrix_whatever_the_states() -> No
 
 
 def test_a_forward_pass_of_a_t5_by_hand() -> None:
-    """The encoder reads 20 positions; a layer of the decoder projects them to keys and values, and reads 18 its own."""
+    """The encoder reads 20 positions; a layer of the decoder projects them to keys and values, and reads 18 of its own."""
     square, feed_forward = 64 * HEADS, 3 * 64 * 160
     square_lora, feed_forward_lora = RANK * (64 + HEADS), 3 * RANK * (64 + 160)
     encoder = 6 * (4 * (square + square_lora) + feed_forward + feed_forward_lora)
@@ -150,12 +150,12 @@ def test_the_backward_pass_belongs_to_the_forward_pass_before_it(attention: str)
     (work,) = counted.counter.work(1, 2).values()
     forward_backward = 2 * 8 * (2 * LAYER + 3 * ADAPTER) * 6 * 34 + 2 * 2 * 64 * 300 * 6 * 11
     forward_backward -= 2 * (2 * MLP + 3 * MLP_ADAPTER) * 6 * 19
-    # The CPU's kernel works the scores out once more; below the first layer's adapters nothing needs a gradient.
+    # The CPU's kernel computes the scores again; below the first layer's adapters nothing needs a gradient.
     pairs = (4 + (10 if attention == "sdpa" else 8)) * 8 * HEADS * 6 * 34 * 34
     assert work.flop == pytest.approx(forward_backward + pairs, rel=0.03)
 
 
-def test_a_base_in_4_bits_counts_as_what_it_multiplies() -> None:
+def test_a_base_in_4_bits_takes_the_same_flop() -> None:
     pytest.importorskip("bitsandbytes")
     plain, packed = (
         Counted(PackedLM(loaded.model, lora_config(settings, loaded.config)), settings)
@@ -165,7 +165,7 @@ def test_a_base_in_4_bits_counts_as_what_it_multiplies() -> None:
     assert packed.scoring_flop() == plain.scoring_flop()
 
 
-def test_work_is_by_phase_and_passes_that_were_not_counted_cost_as_much_a_position() -> None:
+def test_work_by_phase_takes_uncounted_passes_at_the_same_flop_per_position() -> None:
     counted = Counted(llama(bucket=16))
     with counted.counter.flop:
         counted.score(RAGGED)
@@ -191,7 +191,7 @@ def test_tokens_of_an_encoder_decoder_include_each_actions_start() -> None:
 
 
 @pytest.mark.parametrize("model", [llama, t5])
-def test_a_state_that_is_there_twice_in_a_pass_counts_once(model: Callable[[], PackedLM]) -> None:
+def test_a_state_that_occurs_twice_in_a_pass_counts_once(model: Callable[[], PackedLM]) -> None:
     counted = Counted(model())
     with counted.counter.flop:
         counted.score(RAGGED)
@@ -273,7 +273,7 @@ def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
     assert config.forward_passes(interval, 0) == interval  # before the first update
 
 
-def test_the_rate_is_that_of_the_products() -> None:
+def test_the_rate_agrees_with_a_plain_timing() -> None:
     """Within a factor of 5 of a plain timing: other programs may slow down either."""
     x, weight = torch.ones(4096, 256), torch.ones(256, 256)
     times: list[float] = []
