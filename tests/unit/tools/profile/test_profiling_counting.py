@@ -129,7 +129,7 @@ def test_merging_adapters_costs_one_product_per_matrix_regardless_of_the_states(
 
 
 def test_a_forward_pass_of_a_t5_by_hand() -> None:
-    """The encoder reads 20 positions; a layer of the decoder projects them to keys and values, and reads 18 of its own."""
+    """The encoder reads 20 positions; a decoder layer projects them to keys and values, and reads 18 of its own."""
     square, feed_forward = 64 * HEADS, 3 * 64 * 160
     square_lora, feed_forward_lora = RANK * (64 + HEADS), 3 * RANK * (64 + 160)
     encoder = 6 * (4 * (square + square_lora) + feed_forward + feed_forward_lora)
