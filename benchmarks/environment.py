@@ -25,8 +25,8 @@ from sacglam.config import Config, load
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import HindsightReplay
+from sacglam.resolve import on_this_machine
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.devices import on_this_machine
 from sacglam.scoring.base import UniformScorer
 
 OUTSIDE_THE_MODEL = ("environment", "replay", "batch")
@@ -103,7 +103,8 @@ def _interval(parts: Parts, config: Config) -> None:
     with parts.clock.phase("replay"):
         parts.collector.experience.add(collected)
         batches = parts.collector.experience.batches()
-    parts.learners.learn(batches, config.algo.updates, publish=False, probe=()).finish()
+    parts.learners.learn(batches, config.algo.updates, None)
+    parts.learners.finish()
 
 
 def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:

@@ -1,7 +1,6 @@
 """Handing an adapter over through Ray, from a learner's process to an engine that has loaded it: wall and CPU seconds.
 
 python -m benchmarks.handoff --rank 29 --dtype bfloat16                   # 35 MB as float32, in 420 tensors
-python -m benchmarks.handoff --rank 29 --dtype bfloat16 --engine vllm
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from benchmarks import common, random_model
 from sacglam import cpu
-from sacglam.build import build_learner, build_model, host_engine
+from sacglam.build import ENGINE, build_learner, build_model, host_engine
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, EnginesConfig, LoraSettings, ModelConfig
 from sacglam.learner.learner import Learner
@@ -47,9 +46,9 @@ def handoffs(config: Config, repeats: int) -> dict[str, Any]:
     try:
         workers: list[RayWorker] = [runtime.spawn(0), runtime.spawn(1)]
         workers[0].build(with_cpu_clock, host_learner, config)
-        workers[1].build(with_cpu_clock, host_engine, config, config.threads)
+        workers[1].build(with_cpu_clock, host_engine, ENGINE, config, config.threads)
         learner = LearnerGroup(workers[:1], START_S)
-        engines = EngineGroup(lambda index: workers[1], config.engines, common.log)
+        engines = EngineGroup(lambda index: workers[1], 1, START_S, common.log)
         engines.wait_ready()
 
         def clocks() -> tuple[float, float]:
@@ -59,7 +58,7 @@ def handoffs(config: Config, repeats: int) -> dict[str, Any]:
         found: dict[str, list[float]] = {"publish": [], "load": [], "handoff": [], "handoff_cpu": []}
         for _ in range(repeats + 1):
             start, start_cpu = clocks()
-            adapter = learner.publish(()).adapter
+            adapter = learner.publish(())
             published = time.perf_counter()
             engines.load(adapter)
             loaded = time.perf_counter()
@@ -78,21 +77,20 @@ def handoffs(config: Config, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = common.parser(__doc__ or "")
-    parser.add_argument("--engine", choices=("packed", "vllm"), default="packed")
     parser.add_argument("--rank", type=int, default=common.LORA_RANK, help="the adapter's (model.lora.rank)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "model"
         random_model.write(options.model_shape, folder)
         model = ModelConfig(name=str(folder), dtype=options.dtype, lora=LoraSettings(rank=options.rank))
-        engines = EnginesConfig(type=options.engine, count=1)
+        engines = EnginesConfig(count=1)
         config = Config(threads=options.threads, device=options.device, model=model, engines=engines)
         common.emit([{"name": "handoff", **describe(options), **handoffs(config, options.repeats)}])
 
 
 def describe(options: argparse.Namespace) -> dict[str, Any]:
     """The conditions of the measurement."""
-    chosen = {name: getattr(options, name) for name in ("engine", "model_shape", "rank", "dtype", "repeats")}
+    chosen = {name: getattr(options, name) for name in ("model_shape", "rank", "dtype", "repeats")}
     return {**chosen, **common.machine(options.device, options.threads)}
 
 

@@ -35,7 +35,7 @@ from sacglam.algos.ppo import Ppo, PpoConfig, Sample
 from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
 from sacglam.config import CriticConfig
-from sacglam.learner.backend import TorchBackend
+from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
 from sacglam.models.heads import PolicyHead, QHeads, ValueHead
@@ -209,7 +209,7 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
     samples = [Sample(seen, w.actions[0], -1.0, 1.0, 1.0) for seen, w in zip(queries, windows, strict=True)]
 
     def step(model: Any, algorithm: Any, config: Any, rows: Sequence[Any]) -> Callable[[], object]:
-        backend = TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm)
+        backend = Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm)
         learner = Learner(model, algorithm, scorer, backend, config, 1, {}, clock)
         return lambda: learner._step(rows)
 

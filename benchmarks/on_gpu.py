@@ -32,9 +32,8 @@ from sacglam.config import Config
 from sacglam.learner.learner import Learner
 from sacglam.loop import Loop
 from sacglam.memory import peak_bytes, resident_bytes
-from sacglam.resolve import resolve
+from sacglam.resolve import in_one_process, on_this_machine, resolve
 from sacglam.runs.display import Display
-from sacglam.runtime.devices import in_one_process, on_this_machine
 from sacglam.tools.dry_run.calibrate import play
 from sacglam.tools.dry_run.forecast import forecast, placed
 

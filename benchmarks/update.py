@@ -24,7 +24,7 @@ from benchmarks import common
 from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
 from sacglam.config import CriticConfig
-from sacglam.learner.backend import TorchBackend
+from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.memory import peak_bytes
 from sacglam.models.actor_critic import ActorCritic, adapters_needed
@@ -61,7 +61,7 @@ def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tu
         model,
         Sac(model, config, 1, clock),
         PackedScorer(lm, tokenizer, policy),
-        TorchBackend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
+        Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         config,
         1,
         {},

@@ -83,7 +83,7 @@ ARROWS = [
     Arrow("algorithm", "learner", "loss", GREEN, twin=True),
     Arrow("algorithm", "model", "packed batch", GREEN, twin=True),
     Arrow("model", "algorithm", "models.actor_critic:PolicyValues", GREEN, twin=True),
-    Arrow("learner", "handoff", "types:Published", ORANGE),
+    Arrow("learner", "handoff", "types:Adapter", ORANGE),
     Arrow("handoff", "engines", "types:Adapter", ORANGE),
 ]
 STAGES = [("collect", 0.14, 3.72, BLUE), ("learn", 8.48, 3.72, GREEN), ("hand over", 6.15, 0.45, ORANGE)]

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_model, critic_settings
+from sacglam.build import build_model, critic_settings, scorer_of
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
 from sacglam.learner.learner import model_tensors
 from sacglam.models.agent_model import AgentModel
 from sacglam.policy import SamplingPolicy, greedy
+from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.directory import RunDirectory, Trusted, write_files
 from sacglam.runs.summary import MODEL_CARD, model_card
-from sacglam.runtime.devices import in_one_process, on_this_machine
 from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Observation, Past, Query
 
@@ -39,7 +39,7 @@ class Agent:
     @property
     def scorer(self) -> PackedScorer:
         """The policy at many states."""
-        return PackedScorer(self.model.lm, self.model.tokenizer, self.model.policy)
+        return scorer_of(self.model)
 
     def probabilities(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
         """pi(a|o,g) of each action (paper, Eq. 2); sums to 1.
@@ -59,7 +59,9 @@ class Agent:
             SacglamError: as for `probabilities`.
         """
         if not self.has_q:
-            return float(self._evaluate(observation, goal, actions, past).value_B)
+            with torch.no_grad():
+                packed = self.model.pack([self._query(observation, goal, actions, past)])
+                return float(self.model.evaluate(packed).value_B)
         probabilities = self.probabilities(observation, goal, actions, past)
         values = self.q_values(observation, goal, actions, past)
         return sum(probabilities[action] * values[action] for action in actions)
@@ -80,10 +82,6 @@ class Agent:
             raise ModelError(f"an agent trained by {name} has no Q values; ask for value(), that of the state")
         [values] = self.model.q_values([self._query(observation, goal, actions, past)])
         return dict(zip(actions, values.tolist(), strict=True))
-
-    @torch.no_grad()
-    def _evaluate(self, observation: str, goal: str, actions: Sequence[str], past: Past) -> Any:
-        return self.model.evaluate(self.model.pack([self._query(observation, goal, actions, past)]))
 
     def act(
         self,

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run, in one process or in many. Everything is wired here."""
+"""Builds the parts of a run from its configuration, in one process or many. Everything is wired here."""
 
 import itertools
 from collections import Counter
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sacglam import cpu
+from sacglam import cpu, plugins
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError
-from sacglam.learner.backend import Backend, TorchBackend
+from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead
@@ -29,39 +29,33 @@ from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import Cut
 from sacglam.rollout import RandomStarts, Rollout
-from sacglam.runtime.devices import machine
 from sacglam.runtime.engines import EngineGroup
-from sacglam.runtime.group import LocalWorker, Worker
+from sacglam.runtime.group import START_S, LocalWorker, Worker, gather
 from sacglam.runtime.handoff import EngineHandoff, Handoff
 from sacglam.runtime.learners import LearnerGroup
-from sacglam.runtime.placement import Plan, plan
+from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
 from sacglam.scoring.base import Engine, Scorer
-from sacglam.scoring.packed import PackedEngine, PackedScorer
+from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Query
 
+ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
+"""What makes an engine of a configuration, in the engine's own process."""
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
+PARITY_EVERY = 10
+"""Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
 _FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
 _SHUFFLES = 0x5F0FF1E  # the stream of an algorithm's own draws, such as PPO's minibatches
 
 
 @dataclass(frozen=True)
 class Collector:
-    """What acts in the environments, and what it leaves to learn from."""
+    """What acts in the environments, and what it collects to learn from."""
 
     rollout: Rollout
     experience: Experience
     rngs: dict[str, np.random.Generator]
     """The rollout's generators by their names in checkpoints."""
-
-
-@dataclass(frozen=True)
-class Processes:
-    """What runs next to the driver."""
-
-    runtime: RayRuntime
-    engines: EngineGroup | None
-    """None where the learner's ranks score."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +68,37 @@ class Parts:
     clock: PhaseClock
     model: AgentModel | None = None
     """The model that learns and acts, where all of it is in this process."""
-    processes: Processes | None = None
+    runtime: RayRuntime | None = None
+    """The processes next to the driver's, if there are any."""
+    engines: EngineGroup | None = None
+    """None where the learner scores."""
 
     @property
     def scorer(self) -> Scorer:
         """Where the rollout gets its policy from."""
         return self.collector.rollout.scorer
 
+    def processes(self, config: Config) -> dict[str, Any]:
+        """What the summary says of processes next to the driver; empty if there are none."""
+        if self.runtime is None:
+            return {}
+        processes: dict[str, Any] = {"engines": config.engines.count, "learners": config.learners.count}
+        if self.engines:
+            processes["engine_restarts"] = self.engines.restarts
+        if config.learners.count:  # else the driver learns, and on its own clock
+            processes["learner_seconds"] = {name: round(each, 3) for name, each in self.learners.seconds().items()}
+        return processes
+
     def close(self) -> None:
         """End all processes but this one."""
-        if self.processes:
-            self.processes.runtime.close()
+        if self.runtime:
+            self.runtime.close()
 
 
 def build(config: Config, note: Callable[[str], None] = print) -> Parts:
-    """All parts of one run, seeded by `config.seed`; starts the processes it asks for, and waits for none.
+    """All parts of one run, seeded by `config.seed`. Starts its other processes, and does not wait for them.
 
-    Sets this process's thread count. `note` is given a line for the user when an engine restarts.
+    Sets this process's thread count. `note` gets a line for the user when an engine restarts.
     """
     cpu.prepare(config.threads or 1)  # with other processes, 0 leaves threads to the placement of each
     clock = PhaseClock()
@@ -99,12 +107,12 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
         return _build_distributed(config, clock, note)
     model = build_model(config)
     learner = build_learner(config, model, clock)
-    learners = LearnerGroup([LocalWorker(learner)], config.learners.timeout_s)
+    learners = LearnerGroup([LocalWorker(learner)], config.runtime.timeout_s)
     return Parts(learners, Handoff(), collector(config, learners, clock), clock, model)
 
 
 def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
-    """Environments in lockstep under the policy of `scorer`, and what the algorithm keeps of their episodes."""
+    """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from."""
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
     starts = RandomStarts(envs[0].goals("train"), starts_rng)
@@ -115,7 +123,7 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
-    """Engines and learner ranks, whichever there are, in processes of their own that Ray places."""
+    """Engines, learner ranks or both, in processes of their own that Ray places."""
     where = plan(config, machine())
     if where.fault:
         raise ConfigError(where.fault)
@@ -125,54 +133,47 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
     runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
 
     def start(index: int) -> Worker:
-        return runtime.spawn(index).build(host_engine, config, where.engine_threads)
+        return runtime.spawn(index).build(host_engine, ENGINE, config, where.engine_threads)
 
     try:
-        if not where.engines:
-            learners = _start_learners(runtime, config, where, clock)
-            parts = collector(config, learners, clock)
-            return Parts(learners, Handoff(), parts, clock, processes=Processes(runtime, None))
-        engines = EngineGroup(start, config.engines, note)
+        engines = EngineGroup(start, where.engines, config.runtime.timeout_s, note) if where.engines else None
         learners = _start_learners(runtime, config, where, clock)
-        tolerance = PARITY_TOLERANCES[config.model.dtype]
-        every = config.engines.parity_every * config.algo.updates
-        handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
-        processes = Processes(runtime, engines)
-        return Parts(learners, handoff, collector(config, engines, clock), clock, processes=processes)
+        handoff = Handoff()
+        if engines:
+            tolerance, every = PARITY_TOLERANCES[config.model.dtype], PARITY_EVERY * config.algo.updates
+            handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
+        acting = collector(config, engines or learners, clock)
+        return Parts(learners, handoff, acting, clock, runtime=runtime, engines=engines)
     except BaseException:
         runtime.close()
         raise
 
 
 def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: PhaseClock) -> LearnerGroup:
-    timeout_s = config.learners.timeout_s
+    timeout_s = config.runtime.timeout_s
     if not where.learners:  # the driver learns, on its own clock
         cpu.prepare(where.learner_threads)
         return LearnerGroup([LocalWorker(build_learner(config, build_model(config), clock))], timeout_s)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
-    meeting = workers[0].init_method(config.engines.start_timeout_s)
+    [meeting] = gather([workers[0].init_method()], START_S)
     for rank, worker in enumerate(workers):
         worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
     return LearnerGroup(workers, timeout_s)
 
 
-def host_engine(config: Config, threads: int) -> Engine:
-    """A scoring engine, in the process that calls this."""
+def host_engine(factory: str, config: Config, threads: int) -> Engine:
+    """The scoring engine that `factory` (`module:attribute`) makes, in the process that calls this."""
     cpu.prepare(threads)
-    if config.engines.type == "vllm":
-        from sacglam.scoring.vllm.engine import vllm_engine
-
-        return vllm_engine(config.model_copy(update={"threads": threads}))
-    model = build_model(config)
-    return PackedEngine(model.lm, model.tokenizer, model.policy)
+    engine: Engine = plugins.find(factory, "engine")(config.model_copy(update={"threads": threads}))
+    return engine
 
 
 def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> Learner:
-    """A learner rank, in the process that calls this, after it has met the others at the `meeting` point."""
+    """A learner rank, in the process that calls this; it joins the others at `meeting`, a rendezvous URL."""
     from sacglam.learner.deepspeed import init_distributed
 
     cpu.prepare(threads)
-    init_distributed(rank, world, meeting, config.device, config.learners.timeout_s)
+    init_distributed(rank, world, meeting, config.device, config.runtime.timeout_s)
     return build_learner(config, build_model(config), PhaseClock())
 
 
@@ -213,12 +214,12 @@ def build_model(config: Config) -> AgentModel:
 
 
 def critic_settings(config: Config) -> dict[str, Any]:
-    """What the critic's heads are, the prompt, and how scores become the policy, for readers of an exported agent."""
-    read = {key: config.model_dump(mode="json")[key] for key in ("policy", "prompt")}
+    """What an exported agent says of itself: its critic's heads, its prompt, and how scores become the policy."""
+    settings = config.model_dump(mode="json", include={"critic", "policy", "prompt"})
+    critic = settings.pop("critic")
     if not config.algo.has_q:
-        critic = config.critic.model_dump(mode="json", include={"backbone", "hidden"})
-        return {"value": "state", **critic, **read}
-    return {"value": "action", **config.critic.model_dump(mode="json"), **read}
+        critic = {key: critic[key] for key in ("backbone", "hidden")}
+    return {"value": "action" if config.algo.has_q else "state", **critic, **settings}
 
 
 def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learner:
@@ -242,14 +243,14 @@ def scorer_of(model: AgentModel) -> PackedScorer:
 def _backend(model: AgentModel, config: Config) -> Backend:
     groups, limit = (model.actor_parameters(), model.critic_parameters()), config.algo.max_grad_norm
     if not config.learners.count:
-        return TorchBackend(groups, limit)
+        return Backend(groups, limit)
     from sacglam.learner.deepspeed import DeepSpeedBackend
 
     return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
 
 
 def build_experience(config: Config, env: TextEnv, rng: np.random.Generator) -> Experience:
-    """What the algorithm keeps of its rollouts, for the goals of `env`."""
+    """Where the algorithm keeps its experience, for the goals of `env`."""
     if config.algo.on_policy:
         return OnPolicy()
     goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))

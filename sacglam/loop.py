@@ -1,7 +1,6 @@
-"""The loop on one page: collect, learn, hand over, one interval after another; and its whole state."""
+"""The training loop on one page: collect, learn, hand over, interval by interval; and the state of a checkpoint."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -16,13 +15,12 @@ from sacglam.errors import CheckpointError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress
-from sacglam.runtime.learners import PendingUpdate
 
 _FORMAT = 2
 
 
 class Loop:
-    """Trains the parts of `config`, as far as its caller iterates."""
+    """Runs one training interval per iteration."""
 
     def __init__(self, config: Config, parts: Parts) -> None:
         self.progress = Progress()
@@ -30,10 +28,9 @@ class Loop:
         self._config = config
         self._parts = parts
         self._goal_type = build_env(config).goal_type
-        self._pending_updates: deque[PendingUpdate] = deque()
 
     def intervals(self) -> Iterator[None]:
-        """Train until the budget is spent; yields after each interval of `algo.update_interval` environment steps."""
+        """Train until the step budget is used up; yields after each `algo.update_interval` environment steps."""
         parts, progress, interval = self._parts, self.progress, self._config.algo.update_interval
         rollout, experience = parts.collector.rollout, parts.collector.experience
         while progress.env_steps < self._config.steps:
@@ -47,8 +44,7 @@ class Loop:
                 if batches:
                     probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
-                        pending = parts.learners.learn(batches, updates, parts.handoff.publishes, probe)
-                    self._pending_updates.append(pending)
+                        parts.learners.learn(batches, updates, probe)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
                 self.window.add_episodes(batch.episodes, self._goal_type)
                 progress.env_steps += interval
@@ -57,39 +53,40 @@ class Loop:
 
     def finish_updates(self, all_but: int = 0) -> None:
         """Wait for pending updates, the oldest first, and hand their adapters to the engines."""
-        while len(self._pending_updates) > all_but:
-            with self._parts.clock.phase("waiting"):
-                learned = self._pending_updates.popleft().finish()
+        parts = self._parts
+        while parts.learners.pending > all_but:
+            with parts.clock.phase("waiting"):
+                learned = parts.learners.finish()
             for metrics in learned.metrics:
                 self.window.add(metrics)
-            self.window.add(self._parts.handoff.deliver(learned.published))
-            self.progress.updates = self._parts.learners.updates
+            self.window.add(parts.handoff.deliver(learned.adapter))
+            self.progress.updates = parts.learners.updates
 
     def start_up(self, display: Display, check: Callable[[], None]) -> None:
-        """Wait for the other processes, if there are any; `publish` then brings the first adapter to the engines.
+        """Wait for the other processes, if there are any; `publish` then sends the engines their first adapter.
 
         `check` is polled; it may raise to abort.
         """
-        parts, timeout_s = self._parts, self._config.engines.start_timeout_s
-        if parts.processes is None:
+        parts = self._parts
+        if parts.runtime is None:
             return
         display.stage("starting processes", 2)
-        parts.learners.wait_ready(timeout_s, check)
+        parts.learners.wait_ready(check)
         display.advance(1)
-        if parts.processes.engines:
-            parts.processes.engines.wait_ready(check)
+        if parts.engines:
+            parts.engines.wait_ready(check)
         display.advance(2)
 
     def publish(self) -> None:
-        """Bring the present adapter to the engines, if there are any."""
+        """Send the current adapter to the engines, if there are any."""
         parts = self._parts
-        if parts.processes and parts.processes.engines:
+        if (probe := parts.handoff.probe(0)) is not None:
             with self.training_time():
-                self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.probe(0))))
+                self.window.add(parts.handoff.deliver(parts.learners.publish(probe)))
 
     @contextmanager
     def training_time(self) -> Iterator[None]:
-        """Count the seconds of the `with` block, which an interval is, and what it does at other times too."""
+        """Add the seconds of the `with` block to the training time."""
         started, cpu_started = time.perf_counter(), self._cpu_seconds()
         yield
         self.progress.seconds += time.perf_counter() - started
@@ -97,9 +94,9 @@ class Loop:
             self.progress.cpu_seconds += self._cpu_seconds() - cpu_started
 
     def _cpu_seconds(self) -> float:
-        """CPU seconds so far of this process, its environments' workers, and calls to others that have returned."""
-        processes = self._parts.processes
-        return cpu.seconds(process_ids()) + (processes.runtime.cpu_seconds if processes else 0.0)
+        """CPU seconds so far of this process, its environment workers, and finished calls to other processes."""
+        runtime = self._parts.runtime
+        return cpu.seconds(process_ids()) + (runtime.cpu_seconds if runtime else 0.0)
 
     def checkpoint(self) -> Checkpoint:
         """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress.
@@ -137,8 +134,6 @@ class Loop:
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
         self.progress = Progress(**{"cpu_seconds": None, **values["progress"]})
-        if values["learner"]["updates"] != self.progress.updates:
-            raise ValueError("the learner has made another number of updates than the run")
         tensors = dict(checkpoint.tensors)
         torch.set_rng_state(tensors.pop("torch_rng"))
         parts.learners.load_state(tensors, values["learner"])

@@ -1,18 +1,18 @@
 """What a configuration leaves open is settled here, once, before anything starts; afterwards it does not change."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from sacglam import cpu
 from sacglam.build import build_env, build_model, first_states, scorer_of
-from sacglam.config import Config
+from sacglam.config import Config, EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
-from sacglam.errors import ModelError
+from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
 from sacglam.policy import opening_temperature
-from sacglam.runtime.devices import in_one_process, on_this_machine, resolve_device
 
 OPEN_SHARE = 0.5
 """Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
@@ -20,15 +20,17 @@ _EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # what the budget leaves to each
 
 
 def resolve(config: Config) -> Config:
-    """The configuration of a run: device, threads, the folder of a local model, copies, kind of engine, temperature.
+    """The configuration of a run: device, threads, the folder of a local model, copies, temperature.
 
     Settles nothing that is settled already, so a resumed run keeps what it had.
 
     Raises:
         ConfigError: this machine has no such device.
-        ModelError: the model cannot be found, or engines are to be vLLM's and that cannot serve it.
+        ModelError: the model cannot be found, or there are to be engines and vLLM cannot serve it.
     """
-    return with_temperature(with_engines(with_copies(on_this_machine(config))))
+    settled = on_this_machine(config)
+    check_engines(settled)
+    return with_temperature(with_copies(settled))
 
 
 def derived(config: Config, resolved: Config) -> dict[str, Any]:
@@ -54,36 +56,59 @@ def with_copies(config: Config) -> Config:
     return config.model_copy(update={"env": env})
 
 
-def with_engines(config: Config) -> Config:
-    """`config` with a kind of engine in place of `auto`: vLLM's where it is installed and serves the model.
+def on_this_machine(config: Config) -> Config:
+    """The configuration with device and threads of this machine, and the absolute path of a local model.
+
+    With that a run can be resumed from any directory.
 
     Raises:
-        ModelError: as `serves_vllm`.
+        ConfigError: this machine has no such device.
     """
-    if not config.engines.count:
-        return config
-    engines = config.engines.model_copy(update={"type": "vllm" if serves_vllm(config) else "packed"})
-    return config.model_copy(update={"engines": engines})
+    device, model, path = resolve_device(config), config.model, Path(config.model.name)
+    if not config.learners.count:  # the learner runs here
+        check_device(device)
+    if path.is_dir() or path.suffix == ".gguf":
+        model = model.model_copy(update={"name": str(path.resolve())})
+    threads = config.threads or (cpu.default_threads() if config.in_one_process else 0)
+    return config.model_copy(update={"device": device, "threads": threads, "model": model})
 
 
-def serves_vllm(config: Config) -> bool:
-    """Whether engines are vLLM's here: `auto` takes it where it is installed and serves the model.
+def resolve_device(config: Config) -> str:
+    """The device that is named, or what `auto` means on this machine."""
+    if config.device != "auto":
+        return config.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine lacks.
 
     Raises:
-        ModelError: vLLM is asked for by name or by `engines.tensor_parallel`, and cannot serve the model; or the model
-            cannot be found.
+        ConfigError: it does.
     """
-    if config.engines.type == "packed":
-        return False
-    obstacle = _obstacle_to_vllm(config)
-    if config.engines.type == "auto" and config.engines.tensor_parallel == 1:
-        return obstacle is None and find_spec("vllm") is not None
-    if obstacle:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {device!r} cannot be used here ({error}); take auto or cpu") from error
+
+
+def in_one_process(config: Config, device: str) -> Config:
+    """The same agent on `device`, without engines and learner ranks."""
+    alone = {"engines": EnginesConfig(), "learners": LearnersConfig(), "runtime": RuntimeConfig()}
+    return config.model_copy(update={"device": device, **alone})
+
+
+def check_engines(config: Config) -> None:
+    """Refuse engines for a model that vLLM cannot serve.
+
+    Raises:
+        ModelError: vLLM cannot serve it, or it cannot be found.
+    """
+    if config.engines.count and (obstacle := _obstacle_to_vllm(config)):
         raise ModelError(
-            f"vLLM cannot serve model {config.model.name!r}: {obstacle}; expected engines.type auto or packed (our own "
-            "forward pass, in a process of its own) and engines.tensor_parallel 1"
+            f"vLLM cannot serve model {config.model.name!r}: {obstacle}; set engines.count to 0 (--engines 0), so that "
+            "the learner scores"
         )
-    return True
 
 
 def why_no_vllm(config: Config) -> str | None:
@@ -118,5 +143,5 @@ def with_temperature(config: Config) -> Config:
     here = in_one_process(config, "cpu" if config.learners.count else config.device)
     cpu.prepare(here.threads or cpu.default_threads())
     policies = scorer_of(build_model(here.model_copy(update={"policy": open_at}))).log_policy(first_states(config))
-    found = opening_temperature(policies, OPEN_SHARE)
-    return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": found})})
+    temperature = opening_temperature(policies, OPEN_SHARE)
+    return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": temperature})})

@@ -9,14 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sacglam import config as configuration
-from sacglam.build import (
-    Parts,
-    build,
-    build_env,
-    first_states,
-)
-from sacglam.config import Config
+from sacglam.build import Parts, build, build_env, first_states
+from sacglam.config import Config, override
 from sacglam.envs import Split, check_env
 from sacglam.errors import memory_explained
 from sacglam.evaluate import EVALUATIONS_AFTER, evaluate
@@ -35,9 +29,9 @@ from sacglam.samples import EPISODES, sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Evaluation
 
-# Streams of evaluation episodes: before and after a run play the same ones, and training none of them.
-_FINAL, _HELDOUT, _INTERIM, _SAMPLES = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1
-_SAMPLED = 0x5A3D  # the stream of sampled actions after training
+# Streams of evaluation episodes: before and after a run play the same ones, and training none of them. The last one is
+# of actions, those that are sampled after training.
+_FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
 
 @memory_explained()
@@ -80,7 +74,7 @@ def resume(
     """
     directory = RunDirectory.open(root, trusted)
     # With another placement threads are settled again: they were for other processes.
-    config = resolve(configuration.override(directory.config(), ["threads=0", *placement] if placement else ()))
+    config = resolve(override(directory.config(), ["threads=0", *placement] if placement else ()))
     shown = display or Display()
     with closing(build(config, shown.note)) as parts:
         return Run(directory, config, shown, parts, tracker).run()
@@ -101,6 +95,7 @@ class Run:
         self._log = LineLog(directory.metrics_file)
         self._samples = LineLog(directory.samples_file, LINE)
         self._tracker = tracker(directory, config.tracking, display) if tracker else Tracker()
+        self._stop = StopSignal()
         self._saved_at: int | None = None
         self._ready = False  # to take steps and checkpoints
         self._random_success = 0.0
@@ -108,30 +103,36 @@ class Run:
 
     def run(self, new: bool = False) -> dict[str, Any]:
         """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
-        with StopSignal() as stop, self._directory.locked(), closing(self._tracker):
+        with self._stop, self._directory.locked(), closing(self._tracker):
             if new:
                 self._directory.claim(self._config)
             try:
-                start = self._start(stop)
-                self._train(stop)
-                after = self._evaluate_end(stop)
+                start = self._start()
+                self._train()
+                after = self._evaluate_end()
             except Stopped:
                 return self._stopped()
             return self._summarise(start, after)
 
-    def _start(self, stop: StopSignal) -> dict[str, Any]:
-        """Resume from a checkpoint if there is one; the summary's first part."""
-        # Where it was lost, the untrained policy is evaluated again, before a checkpoint replaces it.
-        lost = self._directory.summary() is None and bool(checkpoint.steps(self._directory.checkpoints))
-        self._loop.start_up(self._display, stop.check)
-        if lost:
+    def _start(self) -> dict[str, Any]:
+        """Resume from the newest whole checkpoint, if any, and drop later lines of logs; the summary's first part."""
+        checkpoints = self._directory.checkpoints
+        resumes = bool(checkpoint.steps(checkpoints))
+        self._loop.start_up(self._display, self._stop.check)
+        if resumes and self._directory.summary() is None:  # evaluate the untrained policy before it is replaced
             self._loop.publish()
-            self._evaluate_start(stop)
-        self._restore()
+            self._evaluate_start()
+        if resumes:
+            folder, _ = checkpoint.restore_newest(checkpoints, self._loop.restore, self._display.note)
+            self._saved_at = self._loop.progress.env_steps
+            self._display.note(f"resuming from {folder}")
+        damaged = sum(log.rewind(self._loop.progress.env_steps) for log in (self._log, self._samples))
+        if damaged:
+            self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
         self._ready = True
         self._tracker.start()
         self._loop.publish()
-        return self._evaluate_start(stop)
+        return self._evaluate_start()
 
     def _stopped(self) -> dict[str, Any]:
         """End early, with a checkpoint; a run that was finished before, or is not restored yet, stays as it is."""
@@ -143,30 +144,19 @@ class Run:
         self._checkpoint()
         return self._summarise(summary, {})
 
-    def _train(self, stop: StopSignal) -> None:
-        """Run the loop until the budget is spent or `stop` is set; log, evaluate and save when it is time to."""
+    def _train(self) -> None:
+        """Run the loop until the budget is spent or a stop is requested; log, evaluate and save when due."""
         self._display.stage("training", self._config.steps)
-        if not stop.requested:
+        if not self._stop.requested:
             for _ in self._loop.intervals():
                 self._at_due_times()
-                if stop.requested:
+                if self._stop.requested:
                     break
         self._checkpoint()
 
-    def _restore(self) -> None:
-        """Resume from the newest whole checkpoint, and drop what was logged after it."""
-        if checkpoint.steps(self._directory.checkpoints):
-            folder, _ = checkpoint.restore_newest(self._directory.checkpoints, self._loop.restore, self._display.note)
-            self._saved_at = self._loop.progress.env_steps
-            self._display.note(f"resuming from {folder}")
-        damaged = sum(log.rewind(self._loop.progress.env_steps) for log in (self._log, self._samples))
-        if damaged:
-            self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
-
     def _at_due_times(self) -> None:
         progress = self._loop.progress
-        every = self._config.log_every_steps
-        if self._due(every) or (every and progress.env_steps >= self._config.steps):
+        if self._due(self._config.log_every_steps) or progress.env_steps >= self._config.steps:
             metrics = {**self._loop.window.flush(), **self._parts.collector.experience.metrics(progress.updates)}
             self._append(metrics)
             self._display.metrics(progress, metrics)
@@ -183,10 +173,10 @@ class Run:
         """Note why the run may not learn, while there is time to start again: each cause once."""
         now, interval, steps = self._loop.progress.env_steps, self._config.algo.update_interval, self._config.steps
         due = any(now - interval < share * steps <= now < steps for share in diagnosis.CHECKS)
-        found = self._diagnose({}) if due and now > self._config.random_steps else {}
-        for rule in [rule for rule in found if rule not in self._noted]:
-            self._display.note(f"warning after {now:,} of {steps:,} steps: {found[rule]}")
-        self._noted.update(found)
+        causes = self._diagnose({}) if due and now > self._config.random_steps else {}
+        for rule in [rule for rule in causes if rule not in self._noted]:
+            self._display.note(f"warning after {now:,} of {steps:,} steps: {causes[rule]}")
+        self._noted.update(causes)
 
     def _diagnose(self, after: Mapping[str, Evaluation]) -> dict[str, str]:
         """Why the run does not learn, if it does not: messages by rule."""
@@ -216,14 +206,13 @@ class Run:
 
     def _counters(self) -> dict[str, float]:
         progress = self._loop.progress
+        counters = {"env_steps": progress.env_steps, "updates": progress.updates}
         seconds = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
-        known = {name: round(each, 3) for name, each in seconds.items() if each is not None}
-        return {"env_steps": progress.env_steps, "updates": progress.updates, **known}
+        return {**counters, **{name: round(each, 3) for name, each in seconds.items() if each is not None}}
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of this moment, unless there is one, or the policy is broken and would spoil it."""
-        now = self._loop.progress.env_steps
-        if self._saved_at == now:
+        if self._saved_at == (now := self._loop.progress.env_steps):
             return
         with self._loop.training_time():
             self._loop.finish_updates()
@@ -232,63 +221,47 @@ class Run:
             checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint())
         self._saved_at = now
 
-    def _evaluate_start(self, stop: StopSignal) -> dict[str, Any]:
+    def _evaluate_start(self) -> dict[str, Any]:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
         start = self._directory.summary()
         if start is None:
-            self._warn_of_collapse()
+            policies = self._parts.scorer.log_policy(first_states(self._config))
+            if message := diagnosis.collapsed_start(mean_entropy(policies), uniform_entropy(policies)):
+                self._display.note(message)
             rng = np.random.default_rng(self._config.seed)
-            random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng), stop)
-            before = self._evaluate("evaluating before", self._parts.scorer, greedy, stop)
+            random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng))
+            before = self._evaluate("evaluating before", self._parts.scorer, greedy)
             start = {**summary_of_start(random, before), "config_sha256": self._directory.config_hash()}
             self._directory.write_summary(start)
         self._random_success = start["success_random"]["overall"]
         return start
 
-    def _warn_of_collapse(self) -> None:
-        """Note a policy that is almost deterministic before it has learned anything."""
-        policies = self._parts.scorer.log_policy(first_states(self._config))
-        if message := diagnosis.collapsed_start(mean_entropy(policies), uniform_entropy(policies)):
-            self._display.note(message)
-
-    def _evaluate_end(self, stop: StopSignal) -> dict[str, Evaluation]:
+    def _evaluate_end(self) -> dict[str, Evaluation]:
         """The trained policy on the goals of training and on those held out, if the budget is spent."""
         if self._loop.progress.env_steps < self._config.steps:
             return {}
         env, sampling = build_env(self._config), SamplingPolicy(np.random.default_rng([self._config.seed, _SAMPLED]))
         return {
-            name: self._evaluate(stage, self._parts.scorer, sampling if name == "sampled" else greedy, stop, split)
+            name: self._evaluate(stage, self._parts.scorer, sampling if name == "sampled" else greedy, split)
             for name, (stage, split) in EVALUATIONS_AFTER.items()
             if env.goals(split)
         }
 
     def _summarise(self, start: Mapping[str, Any], after: Mapping[str, Evaluation]) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
-        parts = self._parts
-        end = summary_of_end(self._config, self._loop.progress, parts.clock.seconds, self._processes(), after)
+        config, parts = self._config, self._parts
+        end = summary_of_end(config, self._loop.progress, parts.clock.seconds, parts.processes(config), after)
         summary = {**start, **end, "warnings": list(self._diagnose(after).values()) if after else []}
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
-            card = model_card(self._config, self._loop.progress.env_steps, summary)
+            card = model_card(config, self._loop.progress.env_steps, summary)
             write_files(self._directory.adapter, {**parts.learners.exported(), MODEL_CARD: card})
         draw_curves(self._directory)
         if start and (addition := self._tracker.close()):
             summary |= addition
             self._directory.write_summary(summary)
         return summary
-
-    def _processes(self) -> dict[str, Any]:
-        """What ran next to the driver, if anything did."""
-        config, parts = self._config, self._parts
-        if parts.processes is None:
-            return {}
-        found: dict[str, Any] = {"engines": config.engines.count, "learners": config.learners.count}
-        if parts.processes.engines:
-            found |= {"engine_type": config.engines.type, "engine_restarts": parts.processes.engines.restarts}
-        if config.learners.count:  # else the driver learns, and on its own clock
-            found["learner_seconds"] = {name: round(s, 3) for name, s in parts.learners.seconds().items()}
-        return found
 
     def _interim_evaluation(self) -> dict[str, float]:
         settings, splits = self._config.evaluation, dict[str, Split](eval_success="train")
@@ -297,8 +270,8 @@ class Run:
         metrics: dict[str, float] = {}
         for prefix, split in splits.items():
             with self._parts.clock.phase("evaluation"):
-                found = self._play(self._parts.scorer, greedy, settings.every_episodes, _INTERIM, split=split)
-            metrics |= {f"{prefix}/{name}": value for name, value in found.success.items()}
+                evaluation = self._play(self._parts.scorer, greedy, settings.every_episodes, _INTERIM, split=split)
+            metrics |= {f"{prefix}/{name}": value for name, value in evaluation.success.items()}
         return metrics
 
     def _sample(self, episodes: int) -> list[dict[str, Any]]:
@@ -312,21 +285,18 @@ class Run:
                 Prompt(self._config.prompt),
             )
 
-    def _evaluate(
-        self, stage: str, scorer: Scorer, policy: Policy, stop: StopSignal, split: Split = "train"
-    ) -> Evaluation:
+    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, split: Split = "train") -> Evaluation:
         episodes = self._config.evaluation.episodes
         self._display.stage(stage, episodes)
 
         def progress(done: int) -> None:
             self._display.advance(done)
-            stop.check()
+            self._stop.check()
             self._parts.learners.check()
 
-        stream = _FINAL if split == "train" else _HELDOUT
+        stream = _HELDOUT if split == "heldout" else _FINAL
         return self._play(scorer, policy, episodes, stream, split=split, progress=progress)
 
     def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
-        rng = np.random.default_rng([self._config.seed, stream])
-        options["prompt"] = Prompt(self._config.prompt)
-        return evaluate(partial(build_env, self._config), scorer, policy, episodes=episodes, rng=rng, **options)
+        options |= {"rng": np.random.default_rng([self._config.seed, stream]), "prompt": Prompt(self._config.prompt)}
+        return evaluate(partial(build_env, self._config), scorer, policy, episodes=episodes, **options)

@@ -159,40 +159,27 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """Policies at several states, and the version of the adapter that gave them."""
-
-    version: int
-    policies: list[LogPolicy]
-
-
-@dataclass(frozen=True, slots=True)
 class Adapter:
     """The actor's LoRA weights at one version, as the files of a peft folder.
 
-    Bytes instead of a path, so that it reaches other machines without a shared disk.
+    Bytes instead of a path, so that it reaches other machines without a shared disk. `probe` is the learner's policy at
+    the states where engines' policies are compared with it, if they are to be.
     """
 
     version: int
     files: Mapping[str, bytes]
+    probe: Sequence[LogPolicy] = ()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Pickle the files apart from the rest, so that Ray copies tens of megabytes once and not four times."""
         if operator.index(protocol) < 5:
             return object.__reduce_ex__(self, protocol)
-        return _adapter, (self.version, {name: PickleBuffer(content) for name, content in self.files.items()})
+        files = {name: PickleBuffer(content) for name, content in self.files.items()}
+        return _adapter, (self.version, files, self.probe)
 
 
-def _adapter(version: int, files: Mapping[str, "bytes | memoryview"]) -> Adapter:
-    return Adapter(version, {name: bytes(content) for name, content in files.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """An adapter for the engines, with the learner's own policy at the probe states, to compare theirs with."""
-
-    adapter: Adapter
-    probe: list[LogPolicy]
+def _adapter(version: int, files: Mapping[str, "bytes | memoryview"], probe: Sequence[LogPolicy]) -> Adapter:
+    return Adapter(version, {name: bytes(content) for name, content in files.items()}, probe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +187,4 @@ class Learned:
     """The result of one interval's updates: each update's metrics, and the adapter after the last if requested."""
 
     metrics: list[dict[str, float]]
-    published: Published | None
+    adapter: Adapter | None

@@ -24,6 +24,7 @@ _CONSTANTS = {
     "critic.max_actions": 64,
     "engines.cpu_cache_gib": 1.0,
     "engines.max_restarts": 10,
+    "engines.parity_every": 10,
     "engines.parity_tolerance": None,
     "model.attention": "sdpa",
     "model.bucket": None,
@@ -33,6 +34,8 @@ _CONSTANTS = {
     "algo.soft_target": None,
 }
 """Former settings and what they are now; None: derived."""
+_TIMEOUTS = {"engines.timeout_s": 60.0, "engines.start_timeout_s": 600.0, "learners.timeout_s": 1800.0}
+"""Former settings of which `runtime.timeout_s` is the longest, and their defaults."""
 
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,20 +44,47 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: an old key has no place among the new ones that are there, too.
     """
-    return _relabelling(_without_constants(values))
-
-
-def _without_constants(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = deepcopy(dict(values))
     for key, now in _CONSTANTS.items():
-        *sections, name = key.split(".")
-        inner: Any = kept
-        for section in sections:
-            inner = inner.get(section) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and name in inner and (value := inner.pop(name)) != now:
-            said = "derived" if now is None else f"always {now}"
-            warnings.warn(f"{key} is no longer a setting: it is {said} (got {value!r})", stacklevel=3)
-    return kept
+        for value in _removed(kept, key):
+            if value != now:
+                said = "derived" if now is None else f"always {now}"
+                warnings.warn(f"{key} is no longer a setting: it is {said} (got {value!r})", stacklevel=2)
+    _one_timeout(kept)
+    _without_packed_engines(kept)
+    return _relabelling(kept)
+
+
+def _removed(values: Mapping[str, Any], key: str) -> list[Any]:
+    """Take a dotted key out of `values`; its value, if it is there."""
+    *sections, name = key.split(".")
+    inner: Any = values
+    for section in sections:
+        inner = inner.get(section) if isinstance(inner, dict) else None
+    return [inner.pop(name)] if isinstance(inner, dict) and name in inner else []
+
+
+def _one_timeout(values: dict[str, Any]) -> None:
+    """`runtime.timeout_s` in place of three."""
+    given = {key: each for key, default in _TIMEOUTS.items() for each in _removed(values, key) if each != default}
+    if given:
+        longest = max([*_TIMEOUTS.values(), *(each for each in given.values() if isinstance(each, int | float))])
+        _set(values, "runtime", timeout_s=longest)
+        warnings.warn(f"{', '.join(given)} are now runtime.timeout_s, the longest of them: {longest!r}", stacklevel=3)
+
+
+def _without_packed_engines(values: dict[str, Any]) -> None:
+    """Engines are vLLM's; where they ran our own forward pass, the learner scores."""
+    if "packed" in _removed(values, "engines.type"):
+        _set(values, "engines", count=0, tensor_parallel=1)
+        _set(values, "runtime", lag=0)
+        warnings.warn("engines are vLLM's now: engines.type packed is read as engines.count 0", stacklevel=3)
+
+
+def _set(values: dict[str, Any], section: str, **settings: Any) -> None:
+    inner = values.setdefault(section, {})
+    if isinstance(inner, dict):  # else it is refused later
+        inner.update(settings)
 
 
 def _relabelling(values: dict[str, Any]) -> dict[str, Any]:

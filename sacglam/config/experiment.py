@@ -72,10 +72,10 @@ class Config(Section):
                 f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "
                 "raise steps or lower replay.random_steps"
             )
-        if self.model.quantize != "none" and (self.engines.type == "vllm" or self.engines.tensor_parallel > 1):
+        if self.model.quantize != "none" and self.engines.count:
             raise ValueError(
-                f"model.quantize {self.model.quantize} needs engines with the learner's own 4-bit weights, and vLLM "
-                "0.32 has no bitsandbytes; set engines.type to packed (or auto) and engines.tensor_parallel to 1"
+                f"model.quantize {self.model.quantize} and engines exclude each other: vLLM 0.32 has no bitsandbytes; "
+                "set engines.count to 0, so that the learner scores"
             )
         return self
 
@@ -88,8 +88,8 @@ class Config(Section):
                 "runtime.lag needs engines and learner ranks: where one process scores and learns, a rollout and an "
                 "update cannot overlap; set it to 0, or engines.count and learners.count to 1"
             )
-        if self.engines.tensor_parallel > 1 and (not self.engines.count or self.engines.type == "packed"):
-            raise ValueError("engines.tensor_parallel needs vLLM engines; set it to 1, or engines.count to 1")
+        if self.engines.tensor_parallel > 1 and not self.engines.count:
+            raise ValueError("engines.tensor_parallel needs engines; set it to 1, or engines.count to 1")
         if self.runtime.address is not None and self.in_one_process:
             raise ValueError("runtime.address needs processes to place in the cluster; set learners.count to 1")
         if not self.in_one_process and ":" in self.device:

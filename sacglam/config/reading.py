@@ -29,6 +29,7 @@ _LATER_KEYS = {
     "prompt",
     "env.workers",
     "replay.random_steps",
+    "runtime.timeout_s",
 }
 """Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
 LARGEST = files.MIB

@@ -196,22 +196,14 @@ class CheckpointConfig(Section):
 
 
 class EnginesConfig(Section):
-    """The engines that score the rollout's actions, each in its own process: vLLM or the packed forward."""
+    """The vLLM engines that score the rollout's actions, each in its own process."""
 
-    type: Literal["auto", "vllm", "packed"] = "auto"
-    """`vllm`, `packed` (our own forward pass), or `auto`: vLLM if it is installed and serves the model, else packed."""
     count: NonNegative = 0
     """Engines; 0: the learner scores, each of its ranks a share of the states, with the weights in training."""
     tensor_parallel: Positive = 1
     """GPUs per engine."""
     gpu_memory: OpenFraction = 0.85
     """Share of a GPU's memory that an engine takes (weights and prefix cache)."""
-    timeout_s: PositiveFloat = 60.0
-    """Seconds without an answer after which an engine counts as hung."""
-    start_timeout_s: PositiveFloat = 600.0
-    """Seconds that an engine may take to start."""
-    parity_every: Positive = 50
-    """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
 
 
 class LearnersConfig(Section):
@@ -221,8 +213,6 @@ class LearnersConfig(Section):
     """Ranks; 0: one learner in the driver's process, without DeepSpeed. Without engines they also score."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     """What ranks shard (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
-    timeout_s: PositiveFloat = 1800.0
-    """Seconds that an interval's updates may take before the learner counts as hung."""
 
 
 class RuntimeConfig(Section):
@@ -232,6 +222,8 @@ class RuntimeConfig(Section):
     """Intervals by which the engines' adapter may trail the learner; 1: the next rollout overlaps the update."""
     address: str | None = None
     """Address of a running Ray cluster, or `auto`; None: start Ray on this machine if needed."""
+    timeout_s: PositiveFloat = 1800.0
+    """Seconds that an engine's scores or an interval's updates may take before the process is considered hung."""
 
 
 class TrackingConfig(Section):

@@ -1,13 +1,12 @@
-"""What differs between learning in one process and on several ranks, and the implementation for one process."""
+"""What differs between learning in one process and on several ranks: here, for one process."""
 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from sacglam.models.actor_critic import lerp
 
@@ -17,8 +16,8 @@ Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
 
 
-class Backend(Protocol):
-    """Gradients, optimizer and collectives of one rank; its parameters are in groups, each with its learning rate.
+class Backend:
+    """Gradients, optimizer and collectives of one rank; this class is the only rank of a single process.
 
     Where weights are sharded (ZeRO stage 3) each call of a module is a collective, which gathers the weights that the
     module owns. So one rule holds for all code that computes with weights: **every rank makes the same calls in the
@@ -26,22 +25,32 @@ class Backend(Protocol):
     calls with something else, at weight 0.
     """
 
-    rank: int
+    rank = 0
     """This rank, from 0."""
-    world: int
+    world = 1
     """Number of ranks."""
+
+    def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
+        """Adam over groups of parameters, each with its learning rate. `max_grad_norm` None: no clipping."""
+        # One kernel for many small tensors; those without data, whose work `benchmarks.kernels` counts, have none.
+        fused = not any(parameter.is_meta for group in groups for parameter in group)
+        self.optimizer = torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
+        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
 
     def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
         """`function` as a forward pass: one in which the modules that it calls have their weights.
 
         If a `backward` follows, its result is a tuple that holds the loss.
         """
+        return function
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add the gradient of one micro-batch's part of the loss; `last` before `step`."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The values on the CPU, summed over ranks, equal to the last bit on all of them."""
+        return values.cpu()
 
     def step(self, rates: Sequence[float | None]) -> float:
         """Clip and take one Adam step at each group's rate, then forget the gradient; its norm over all ranks.
@@ -49,47 +58,6 @@ class Backend(Protocol):
         With rate None a group had no gradient, and its Adam does not count the step. If the norm is not finite, no
         weight and no moment changes.
         """
-
-    def gathered(self, change: bool = False) -> AbstractContextManager[None]:
-        """A context in which weights and targets are whole tensors; with `change` they may be set."""
-
-    def lerp(self, targets: Sequence[nn.Parameter], online: Sequence[nn.Parameter], share: float) -> None:
-        """Move `targets` towards `online`: see `sacglam.models.actor_critic.lerp`."""
-        lerp(targets, online, share)
-
-    def moments(self) -> Moments:
-        """Adam's state; parameters that never had a gradient are left out."""
-
-    def load_moments(self, moments: Moments) -> None:
-        """Restore what `moments()` gave, on any number of ranks."""
-
-
-class TorchBackend(Backend):
-    """One process, without collectives."""
-
-    rank, world = 0, 1
-
-    def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
-        """Adam over groups of parameters. `max_grad_norm` None: no clipping."""
-        # One kernel for many small tensors; those without data, whose work `benchmarks.kernels` counts, have none.
-        fused = not any(parameter.is_meta for group in groups for parameter in group)
-        self.optimizer = torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
-        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
-
-    @override
-    def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
-        return function
-
-    @override
-    def backward(self, loss: Tensor, last: bool) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    @override
-    def all_reduce_sum(self, values: Tensor) -> Tensor:
-        return values.cpu()
-
-    @override
-    def step(self, rates: Sequence[float | None]) -> float:
         self._set_rates(rates)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm).item()
@@ -105,17 +73,21 @@ class TorchBackend(Backend):
     def _step_optimizer(self) -> None:
         self.optimizer.step()
 
-    @override
     def gathered(self, change: bool = False) -> AbstractContextManager[None]:
+        """A context in which weights and targets are whole tensors; with `change` they may be set."""
         return nullcontext()
 
-    @override
+    def lerp(self, targets: Sequence[nn.Parameter], online: Sequence[nn.Parameter], share: float) -> None:
+        """Move `targets` towards `online`: see `sacglam.models.actor_critic.lerp`."""
+        lerp(targets, online, share)
+
     def moments(self) -> Moments:
+        """Adam's state; parameters that never had a gradient are left out."""
         moments: Moments = self.optimizer.state_dict()["state"]
         return moments
 
-    @override
     def load_moments(self, moments: Moments) -> None:
+        """Restore what `moments()` gave, on any number of ranks."""
         # Copies, since the optimizer else steps the given tensors themselves.
         state = {index: {name: tensor.clone() for name, tensor in of.items()} for index, of in moments.items()}
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from sacglam.errors import LearnerError
-from sacglam.learner.backend import Moments, P, Result, TorchBackend
+from sacglam.learner.backend import Backend, Moments, P, Result
 
 PERSISTENT_ELEMENTS = 100_000
 """With stage 3, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
@@ -105,7 +105,7 @@ class _Root(nn.Module):
         return self.compute()
 
 
-class DeepSpeedBackend(TorchBackend):
+class DeepSpeedBackend(Backend):
     """One of several ranks. ZeRO shards, by stage: 0 nothing, 1 moments, 2 gradients, 3 weights."""
 
     def __init__(

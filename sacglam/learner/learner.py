@@ -20,7 +20,7 @@ from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Published, Query
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query
 
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
@@ -40,10 +40,10 @@ def micro_batches(
 ) -> list[MicroBatch[Row]]:
     """The micro-batches of `rank`, at most `size` rows each (None: all at once), equally many on every rank.
 
-    A row counts as many `steps` as the loss is a mean over.
+    `steps` gives the steps of a row, over which the loss is a mean.
 
     Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
-    one with weight 0, for the rule of `Backend`.
+    row with weight 0, as `Backend` demands.
     """
     own = batch[rank::world]
     most = -(-len(batch) // world)  # rows of the rank that has most
@@ -73,16 +73,16 @@ class Learner:
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
-    def learn(self, batches: Batches, publish: bool = False, probe: Sequence[Query] = ()) -> Learned:
-        """The gradient steps that the algorithm takes for an interval's `batches`, and the metrics of each.
+    def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> Learned:
+        """Take the algorithm's gradient steps for an interval's `batches`; returns the metrics of each.
 
-        With `publish` also the adapter after them, and the policy at the states of `probe`.
+        Unless `probe` is None, also the adapter after them, with the policy at these states.
 
         Raises:
             DivergenceError: a loss or gradient is not finite; that step has changed nothing, on any rank.
         """
         metrics = [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
-        return Learned(metrics, self.publish(probe) if publish else None)
+        return Learned(metrics, None if probe is None else self.publish(probe))
 
     def _step(self, rows: Sequence[Any]) -> dict[str, float]:
         """One gradient step, in passes of half as many rows if the GPU runs out of memory and no size is configured."""
@@ -123,23 +123,22 @@ class Learner:
                 batch = self.algorithm.collate(part.rows)
             loss, metrics = backend.as_forward(self.algorithm.losses)(batch, self.updates)
             with self.clock.phase("backward"):
-                found_M = torch.stack([value.double() for value in metrics.values()])
-                sums_M = sums_M + part.weight * found_M
+                metrics_M = torch.stack([value.double() for value in metrics.values()])
+                sums_M = sums_M + part.weight * metrics_M
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
-                weight = torch.full_like(loss, part.weight).masked_fill(~found_M.isfinite().all(), math.nan)
+                weight = torch.full_like(loss, part.weight).masked_fill(~metrics_M.isfinite().all(), math.nan)
                 backend.backward(loss * weight, last=number == len(parts))
         return dict(zip(metrics, backend.all_reduce_sum(sums_M).tolist(), strict=True))
 
     def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
         """See `sacglam.algos.base.MapNoGrad`."""
         parts = micro_batches(range(len(rows)), self.backend.rank, self.backend.world, size)
-        found = [self.backend.as_forward(compute)([rows[i] for i in part.rows]) for part in parts]
-        whole = torch.zeros(len(found[0]), len(rows), dtype=torch.float64)
-        own = [(part.rows, values) for part, values in zip(parts, found, strict=True) if part.weight]
-        if own:
-            columns = [column for part, _ in own for column in part]
-            whole[:, columns] = torch.cat([values for _, values in own], dim=1).to("cpu", torch.float64)
-        return self.backend.all_reduce_sum(whole)
+        computed = [self.backend.as_forward(compute)([rows[i] for i in part.rows]) for part in parts]
+        values_KN = torch.zeros(len(computed[0]), len(rows), dtype=torch.float64)
+        for part, values in zip(parts, computed, strict=True):
+            if part.weight:
+                values_KN[:, list(part.rows)] = values.to("cpu", torch.float64)
+        return self.backend.all_reduce_sum(values_KN)
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         faults = {name: value for name, value in metrics.items() if not math.isfinite(value)}
@@ -150,15 +149,15 @@ class Learner:
                 "algo.max_grad_norm set"
             )
 
-    def publish(self, probe: Sequence[Query]) -> Published:
-        """The actor's adapter now, and the policy at the states of `probe`."""
+    def publish(self, probe: Sequence[Query]) -> Adapter:
+        """The actor's current adapter, with the policy at the states of `probe`."""
         with self.clock.phase("publish"):
             with self.backend.gathered():
-                adapter = Adapter(self.updates, self.model.lm.adapter_files(base_dtype=True))
-            return Published(adapter, self.log_policy(probe) if probe else [])
+                files = self.model.lm.adapter_files(base_dtype=True)
+            return Adapter(self.updates, files, self.log_policy(probe) if probe else ())
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, from the weights that learn: what engines' scores must equal.
+        """log pi over each query's actions, from the weights in training: what engines' scores must equal.
 
         Raises:
             DivergenceError: the policy is not a number.
@@ -168,8 +167,7 @@ class Learner:
     def score(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """`log_policy` at this rank's share of the states, dealt in turn.
 
-        Every rank takes as many through the model, repeating the first state: where weights are sharded each forward is
-        a collective.
+        A rank with fewer states than others repeats the first one, as `Backend` demands.
         """
         rank, world = self.backend.rank, self.backend.world
         own, most = queries[rank::world], -(-len(queries) // world)
@@ -177,10 +175,10 @@ class Learner:
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
-        found: list[npt.NDArray[np.float32]] = []
+        values: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(queries), _Q_STATES):
-            found += self.backend.as_forward(self.model.q_values)(queries[start : start + _Q_STATES])
-        return found
+            values += self.backend.as_forward(self.model.q_values)(queries[start : start + _Q_STATES])
+        return values
 
     def exported(self) -> dict[str, bytes]:
         """Actor and critic as files for other tools, by name."""
@@ -192,9 +190,9 @@ class Learner:
         return self.clock.seconds
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that an update depends on: tensors (weights, targets, Adam's moments) and JSON values.
+        """Everything that an update depends on: tensors (weights, targets, Adam's moments) and JSON values.
 
-        The same whole tensors, on the CPU, whatever the number of ranks and the ZeRO stage.
+        The tensors are whole and on the CPU, whatever the number of ranks and the ZeRO stage.
         """
         with self.backend.gathered():
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
@@ -221,11 +219,11 @@ class Learner:
         self.algorithm.load_state(values)
 
     def _moments_like(self, adam: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of the form of Adam's moments, for the groups that have some: a group is stepped as a whole."""
+        """Tensors of the shapes and types of Adam's moments, for the groups that have any: a group steps as a whole."""
         forms: dict[str, Tensor] = {}
         index = itertools.count()
         for group in (self.model.actor_parameters(), self.model.critic_parameters()):
-            numbered = {f"adam.{number}": parameter for parameter, number in zip(group, index, strict=False)}
+            numbered = {f"adam.{next(index)}": parameter for parameter in group}
             if any(f"{name}.step" in adam for name in numbered):
                 for name, parameter in numbered.items():
                     forms[f"{name}.step"] = torch.zeros(())
@@ -234,7 +232,7 @@ class Learner:
 
 
 def model_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of a learner's state that are its model's, by their names there."""
+    """The tensors of a learner's state that belong to its model, by the model's names."""
     prefix = "model."
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 

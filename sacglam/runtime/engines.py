@@ -1,23 +1,14 @@
 """The scoring engines as one scorer, which survives the loss of any of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import Any
 
-from sacglam.config import EnginesConfig
 from sacglam.errors import EngineBroken, EngineError
-from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
-from sacglam.types import Adapter, LogPolicy, Query, Scores
+from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
+from sacglam.types import Adapter, LogPolicy, Query
 
 _MOST_RESTARTS = 10  # over all engines: more point to a cause that a restart does not remove
-
-
-@dataclass
-class _Slot:
-    """The place of one engine, whichever process fills it."""
-
-    worker: Worker
-    starting: bool = True  # until it has scored a state: the first ones compile kernels
 
 
 class EngineGroup:
@@ -29,17 +20,21 @@ class EngineGroup:
     def __init__(
         self,
         start: Callable[[int], Worker],
-        config: EnginesConfig,
+        count: int,
+        timeout_s: float,
         note: Callable[[str], None],
         most_restarts: int = _MOST_RESTARTS,
     ) -> None:
-        """`start(i)` starts engine i in a new process and returns at once; `note` reports restarts to the user."""
-        self._most_restarts = most_restarts
+        """`start(i)` starts engine i in a new process and returns at once; `note` reports restarts to the user.
+
+        An engine that does not answer within `timeout_s`, or within `START_S` while it starts, is lost.
+        """
         self._start = start
-        self._config = config
+        self._timeout_s, self._start_s = timeout_s, max(timeout_s, START_S)
         self._note = note
+        self._most_restarts = most_restarts
         self._adapter: Adapter | None = None
-        self._slots = [_Slot(start(index)) for index in range(config.count)]
+        self._workers = [start(index) for index in range(count)]
         self.restarts = 0
 
     @property
@@ -53,7 +48,7 @@ class EngineGroup:
         Raises:
             EngineError: too many were lost.
         """
-        self._score([()] * len(self._slots), tick)
+        self._call_all("score", [()] * len(self._workers), self._start_s, tick)
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, float32.
@@ -61,48 +56,48 @@ class EngineGroup:
         Raises:
             EngineError: too many engines were lost.
         """
-        size = -(-len(queries) // len(self._slots))
-        parts = [queries[i * size : (i + 1) * size] for i in range(len(self._slots))]
-        return [policy for scores in self._score(parts) for policy in scores.policies]
+        size = -(-len(queries) // len(self._workers))
+        parts = [queries[i * size : (i + 1) * size] for i in range(len(self._workers))]
+        return [policy for policies in self._score(parts) for policy in policies]
 
     def log_policy_of_each(self, queries: Sequence[Query]) -> list[list[LogPolicy]]:
         """Every engine's policies at the same states."""
-        return [scores.policies for scores in self._score([queries] * len(self._slots))]
+        return self._score([queries] * len(self._workers))
 
     def load(self, adapter: Adapter) -> None:
         """Load `adapter` into every engine; returns when all score with it."""
         self._adapter = adapter
-        self._call_all("load", [adapter] * len(self._slots))
+        self._call_all("load", [adapter] * len(self._workers), self._timeout_s)
 
-    def _score(self, parts: Sequence[Sequence[Query]], tick: Tick = lambda: None) -> list[Scores]:
-        found: list[Scores] = self._call_all("score", parts, tick)
-        others = [scores.version for scores in found if scores.version != self.version]
+    def _score(self, parts: Sequence[Sequence[Query]]) -> list[list[LogPolicy]]:
+        answers = self._call_all("score", parts, self._timeout_s)
+        others = [version for version, _ in answers if version != self.version]
         if others:
             raise EngineError(f"expected scores of adapter version {self.version}, got versions {others}")
-        return found
+        return [policies for _, policies in answers]
 
-    def _call_all(self, method: str, arguments: Sequence[object], tick: Tick = lambda: None) -> list[Any]:
+    def _call_all(
+        self, method: str, arguments: Sequence[object], timeout_s: float, tick: Tick = lambda: None
+    ) -> list[Any]:
         """Call `method` on all engines at once, each with its own argument; again on those that had to be replaced."""
-        pending = [slot.worker.submit(method, each) for slot, each in zip(self._slots, arguments, strict=True)]
-        return [self._result(i, method, each, pending[i], tick) for i, each in enumerate(arguments)]
+        calls = [worker.submit(method, each) for worker, each in zip(self._workers, arguments, strict=True)]
+        return [self._result(i, [calls[i]], (method, each), timeout_s, tick) for i, each in enumerate(arguments)]
 
-    def _result(self, index: int, method: str, argument: object, pending: Pending, tick: Tick) -> Any:
-        slot, calls = self._slots[index], [pending]
+    def _result(
+        self, index: int, calls: "list[Future[Any]]", call: tuple[str, object], timeout_s: float, tick: Tick
+    ) -> Any:
+        """The last result of `calls`; of `call` again, if the engine had to be replaced."""
         while True:
             try:
-                timeout_s = self._config.start_timeout_s if slot.starting else self._config.timeout_s
-                result = [gather([call], timeout_s, tick)[0] for call in calls][-1]
+                return gather(calls, timeout_s, tick)[-1]
             except (WorkerLost, EngineBroken) as error:
                 self._replace(index, error)
-                # The new engine scores with the newest adapter; a call of `load` brings it anyway.
-                first = [] if self._adapter is None or method == "load" else [("load", self._adapter)]
-                calls = [slot.worker.submit(*call) for call in (*first, (method, argument))]
-            else:
-                slot.starting = slot.starting and not (method == "score" and argument)
-                return result
+            timeout_s = self._start_s
+            # The new engine scores with the newest adapter; a call of `load` brings it anyway.
+            first = [] if self._adapter is None or call[0] == "load" else [("load", self._adapter)]
+            calls = [self._workers[index].submit(*each) for each in (*first, call)]
 
     def _replace(self, index: int, cause: Exception) -> None:
-        slot = self._slots[index]
         if self.restarts >= self._most_restarts:
             raise EngineError(
                 f"scoring engine {index} was lost ({cause}), and the {self._most_restarts} restarts of a "
@@ -110,5 +105,5 @@ class EngineGroup:
             ) from cause
         self.restarts += 1
         self._note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")
-        slot.worker.kill()
-        slot.worker, slot.starting = self._start(index), True
+        self._workers[index].kill()
+        self._workers[index] = self._start(index)

@@ -2,46 +2,34 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from typing import Any
 
 from typing_extensions import override
 
 from sacglam.errors import SacglamError
 
+START_S = 600.0
+"""Seconds that a worker may take to start, whatever the time-out of later calls."""
 _POLL_S = 0.5
 _GRACE_S = 3.0
 
 Tick = Callable[[], None]
-"""Called every now and then while waiting; may raise to cancel."""
+"""Polled while waiting; may raise to abort."""
 
 
 class WorkerLost(SacglamError):
     """A worker's process has died or does not answer."""
 
 
-class StillRunning(Exception):
-    """The call has not returned within the time-out."""
-
-
-class Pending(Protocol):
-    """A call in progress."""
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        """The call's result.
-
-        Raises:
-            StillRunning: there is none after `timeout_s`.
-            WorkerLost: the worker has died.
-            Exception: whatever the call raised.
-        """
-
-
 class Worker:
     """Runs the methods of one object, in the order of submission."""
 
-    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
-        """Call `method`; without `reply` its result stays there, and None comes back."""
+    def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
+        """Call `method`; without `reply` its result stays there, and None comes back.
+
+        The future raises `WorkerLost` if the worker has died, or whatever the call raised.
+        """
         raise NotImplementedError
 
     def shared(self, value: Any) -> Any:
@@ -51,19 +39,8 @@ class Worker:
     def check(self) -> None:
         """Raise `WorkerLost` if the worker is known to be dead; never waits."""
 
-    def kill(self, hung: bool = True) -> None:
-        """End the worker at once; by force, which Ray reports as a loss, if it may be `hung`."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """A call that has returned."""
-
-    value: Any
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        """The value."""
-        return self.value
+    def kill(self) -> None:
+        """End the worker at once, even if it hangs."""
 
 
 class LocalWorker(Worker):
@@ -73,11 +50,13 @@ class LocalWorker(Worker):
         self._target = target
 
     @override
-    def submit(self, method: str, *args: Any, reply: bool = True) -> Done:
-        return Done(getattr(self._target, method)(*args))
+    def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
+        done: Future[Any] = Future()
+        done.set_result(getattr(self._target, method)(*args))
+        return done
 
 
-def gather(pending: Sequence[Pending], timeout_s: float, tick: Tick = lambda: None) -> list[Any]:
+def gather(calls: Sequence["Future[Any]"], timeout_s: float, tick: Tick = lambda: None) -> list[Any]:
     """All results, in order.
 
     When one worker dies, those that depend on it fail later or hang; the first cause is raised, not its consequences.
@@ -85,33 +64,21 @@ def gather(pending: Sequence[Pending], timeout_s: float, tick: Tick = lambda: No
     Raises:
         WorkerLost: a worker has died, or has not answered within `timeout_s`.
     """
-    results: dict[int, Any] = {}
     deadline = time.monotonic() + timeout_s
-    while len(results) < len(pending):
-        for index, call in enumerate(pending):
-            if index in results:
-                continue
-            try:
-                results[index] = call.result(_POLL_S)
-            except StillRunning:
-                tick()
-                if time.monotonic() > deadline:
-                    silent = f" from worker {index}" if len(pending) > 1 else ""
-                    raise WorkerLost(f"no answer in {timeout_s:.0f} s{silent}") from None
-            except Exception as error:
-                raise _first_cause(pending, error) from error
-    return [results[index] for index in range(len(pending))]
+    while True:
+        done, running = wait(calls, _POLL_S, FIRST_EXCEPTION)
+        if any(call.exception() for call in done):
+            raise _first_cause(calls)
+        if not running:
+            return [call.result() for call in calls]
+        tick()
+        if time.monotonic() > deadline:
+            silent = [index for index, call in enumerate(calls) if call in running]
+            where = f" from worker {silent[0]}" if len(calls) > 1 else ""
+            raise WorkerLost(f"no answer in {timeout_s:.0f} s{where}")
 
 
-def _first_cause(pending: Sequence[Pending], seen: Exception) -> Exception:
+def _first_cause(calls: Sequence["Future[Any]"]) -> BaseException:
     """The most informative of all workers' failures: deaths before errors meant for the user before any other."""
-    failures = [seen]
-    deadline = time.monotonic() + _GRACE_S
-    for call in pending:
-        try:
-            call.result(max(0.0, deadline - time.monotonic()))
-        except StillRunning:
-            pass
-        except Exception as error:
-            failures.append(error)
+    failures = [error for call in wait(calls, _GRACE_S).done if (error := call.exception())]
     return min(failures, key=lambda e: 0 if isinstance(e, WorkerLost) else 1 if isinstance(e, SacglamError) else 2)

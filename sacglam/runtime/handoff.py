@@ -1,4 +1,4 @@
-"""Brings adapters from the learner to the engines, and compares their policies (the parity gate)."""
+"""Sends adapters from the learner to the engines, and compares their policies (the parity gate)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,34 +9,29 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.errors import ParityError
 from sacglam.runtime.engines import EngineGroup
-from sacglam.types import LogPolicy, Published, Query
+from sacglam.types import Adapter, LogPolicy, Query
 
 
 class Handoff:
-    """Brings adapters to the scorer. This base class does nothing: the rollout scores with the learner's weights."""
+    """Sends adapters to the scorer. This base class does nothing: the rollout scores with the learner's weights."""
 
-    publishes = False
-    """Whether the learner should publish adapters."""
+    def probe(self, updates: int) -> Sequence[Query] | None:
+        """The states at which to compare policies after `updates`; None if no adapter is needed."""
+        return None
 
-    def probe(self, updates: int) -> Sequence[Query]:
-        """The states at which to compare policies after `updates`; none if no comparison is due."""
-        return ()
-
-    def deliver(self, published: Published | None) -> dict[str, float]:
-        """Bring an adapter to the engines; returns metrics."""
+    def deliver(self, adapter: Adapter | None) -> dict[str, float]:
+        """Send an adapter to the engines; returns metrics."""
         return {}
 
 
 @dataclass(eq=False)
 class EngineHandoff(Handoff):
-    """Loads each adapter into all engines, and holds some of them to the parity gate.
+    """Loads each adapter into all engines, and checks some of them at the parity gate.
 
-    `queries` are the fixed probe states; `tolerance` bounds their mean total variation, since in bfloat16 a single
-    state may differ as much by rounding as by a fault. `every` counts updates, so that a resumed run compares at the
-    same updates as an uninterrupted one.
+    `queries` are the fixed probe states; `tolerance` bounds their mean total variation, since in bfloat16 rounding can
+    move a single state as far as a fault does. `every` counts updates, so that a resumed run compares at the same
+    updates as an uninterrupted one.
     """
-
-    publishes = True
 
     engines: EngineGroup
     queries: Sequence[Query]
@@ -46,23 +41,24 @@ class EngineHandoff(Handoff):
 
     @override
     def probe(self, updates: int) -> Sequence[Query]:
+        """The probe states, or none if no comparison is due."""
         return self.queries if updates % self.every == 0 else ()
 
     @override
-    def deliver(self, published: Published | None) -> dict[str, float]:
-        """Load the adapter and, if the learner sent its policy at the probe states, compare.
+    def deliver(self, adapter: Adapter | None) -> dict[str, float]:
+        """Load the adapter and, if it comes with the learner's policy at the probe states, compare.
 
         Raises:
             ParityError: an engine's policy differs from the learner's by more than the tolerance.
         """
-        if published is None:
+        if adapter is None:
             return {}
         with self.clock.phase("handoff"):
-            self.engines.load(published.adapter)
-        if not published.probe:
+            self.engines.load(adapter)
+        if not adapter.probe:
             return {}
         with self.clock.phase("parity"):
-            return {"parity_gap": self._compare(published.probe)}
+            return {"parity_gap": self._compare(adapter.probe)}
 
     def _compare(self, learner: Sequence[LogPolicy]) -> float:
         largest = 0.0

@@ -1,17 +1,17 @@
 """The learner's ranks as one learner."""
 
-from __future__ import annotations
-
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
-from sacglam.runtime.group import Pending, Tick, Worker, WorkerLost, gather
-from sacglam.types import Batches, Learned, LogPolicy, Published, Query
+from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query
 
 
 @dataclass(eq=False)
@@ -20,7 +20,7 @@ class LearnerGroup:
 
     Where there are no engines it is the scorer, too: each rank scores its share of the states.
 
-    The methods are those of the learner, and raise `LearnerError` if a rank dies or hangs.
+    The methods are those of the learner, and raise `LearnerError` if a rank dies, hangs or fails.
     """
 
     workers: Sequence[Worker]
@@ -31,16 +31,34 @@ class LearnerGroup:
     """Those that have finished."""
     begun: int = 0
     """Those requested."""
+    _pending: "deque[tuple[int, list[Future[Any]]]]" = field(default_factory=deque, init=False)
 
-    def learn(self, batches: Batches, updates: int, publish: bool, probe: Sequence[Query]) -> PendingUpdate:
-        """Start one interval's `updates`; with `publish`, the result has the adapter and its policy at `probe`."""
+    @property
+    def pending(self) -> int:
+        """Intervals whose updates `finish` has not waited for."""
+        return len(self._pending)
+
+    def learn(self, batches: Batches, updates: int, probe: Sequence[Query] | None) -> None:
+        """Start one interval's `updates`, whose result `finish` returns: see `Learner.learn`."""
         self.begun += updates
-        return PendingUpdate(self, self._submit("learn", batches, publish, probe), updates)
+        self._pending.append((updates, self._submit("learn", batches, probe)))
 
-    def publish(self, probe: Sequence[Query]) -> Published:
-        """The current adapter, and the policy at `probe`."""
-        published: Published = self._call("publish", probe)
-        return published
+    def finish(self) -> Learned:
+        """Wait for the oldest pending interval's updates.
+
+        Raises:
+            LearnerError: a rank died or hangs.
+            DivergenceError: a loss or gradient is not finite.
+        """
+        updates, calls = self._pending.popleft()
+        learned: Learned = self._results(calls)[0]
+        self.updates += updates
+        return learned
+
+    def publish(self, probe: Sequence[Query]) -> Adapter:
+        """The current adapter, with the policy at `probe`."""
+        adapter: Adapter = self._call("publish", probe)
+        return adapter
 
     @property
     def version(self) -> int:
@@ -49,9 +67,8 @@ class LearnerGroup:
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, float32, from the weights that learn."""
-        pending = self._submit("score", queries, reply_from_all=True)
         policies: dict[int, LogPolicy] = {}
-        for rank, share in enumerate(self.results(pending)):
+        for rank, share in enumerate(self._results(self._submit("score", queries, reply_from_all=True))):
             policies |= zip(range(rank, len(queries), len(self.workers)), share, strict=True)
         return [policies[place] for place in range(len(queries))]
 
@@ -80,9 +97,9 @@ class LearnerGroup:
         seconds: dict[str, float] = self._call("seconds")
         return seconds
 
-    def wait_ready(self, timeout_s: float, tick: Tick = lambda: None) -> None:
+    def wait_ready(self, tick: Tick) -> None:
         """Wait until every rank has started."""
-        self.first_result(self._submit("seconds"), timeout_s, tick)
+        self._results(self._submit("seconds"), max(self.timeout_s, START_S), tick)
 
     def check(self) -> None:
         """Raise `LearnerError` if a rank is known to be dead; for times without calls, such as an evaluation."""
@@ -92,27 +109,22 @@ class LearnerGroup:
             except WorkerLost as error:
                 raise _lost(error) from error
 
-    def _submit(self, method: str, *args: Any, reply_from_all: bool = False) -> list[Pending]:
+    def _call(self, method: str, *args: Any) -> Any:
+        return self._results(self._submit(method, *args))[0]
+
+    def _submit(self, method: str, *args: Any, reply_from_all: bool = False) -> "list[Future[Any]]":
         shared = [self.workers[0].shared(arg) for arg in args]
-        replies = [reply_from_all or rank == 0 for rank in range(len(self.workers))]
-        return [w.submit(method, *shared, reply=reply) for w, reply in zip(self.workers, replies, strict=True)]
+        return [
+            worker.submit(method, *shared, reply=reply_from_all or rank == 0)
+            for rank, worker in enumerate(self.workers)
+        ]
 
-    def first_result(
-        self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
-    ) -> Any:
-        """The first rank's result, once all ranks have one."""
-        return self.results(pending, timeout_s, tick)[0]
-
-    def results(
-        self, pending: Sequence[Pending], timeout_s: float | None = None, tick: Tick = lambda: None
+    def _results(
+        self, calls: "Sequence[Future[Any]]", timeout_s: float | None = None, tick: Tick = lambda: None
     ) -> list[Any]:
-        """All ranks' results, in order.
-
-        Raises:
-            LearnerError: a rank died, hangs or failed.
-        """
+        """All ranks' results, in order."""
         try:
-            return gather(pending, timeout_s or self.timeout_s, tick)
+            return gather(calls, timeout_s or self.timeout_s, tick)
         except WorkerLost as error:
             raise _lost(error) from error
         except SacglamError:
@@ -122,29 +134,6 @@ class LearnerGroup:
                 raise
             traceback = str(error).strip().splitlines() or [type(error).__name__]
             raise LearnerError(f"a learner rank failed: {traceback[-1].strip()}") from error
-
-    def _call(self, method: str, *args: Any) -> Any:
-        return self.first_result(self._submit(method, *args))
-
-
-@dataclass(frozen=True)
-class PendingUpdate:
-    """One interval's updates in progress."""
-
-    group: LearnerGroup
-    pending: Sequence[Pending]
-    updates: int
-
-    def finish(self) -> Learned:
-        """Wait for the result.
-
-        Raises:
-            LearnerError: a rank died or hangs.
-            DivergenceError: a loss or gradient is not finite.
-        """
-        learned: Learned = self.group.first_result(self.pending)
-        self.group.updates += self.updates
-        return learned
 
 
 def _lost(error: WorkerLost) -> LearnerError:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sacglam import cpu
 from sacglam.config import Config
 from sacglam.errors import ConfigError
 
@@ -16,6 +17,13 @@ class Machine:
 
     gpus: int
     cores: int
+
+
+def machine() -> Machine:
+    """What this machine has to place processes on."""
+    import torch  # here, since the command line places processes before it loads torch
+
+    return Machine(gpus=torch.cuda.device_count(), cores=cpu.cores())
 
 
 @dataclass(frozen=True)

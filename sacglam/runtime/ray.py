@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from typing_extensions import override
 from sacglam import children, cpu
 from sacglam.errors import ConfigError, SacglamError
 from sacglam.runtime import guardian
-from sacglam.runtime.group import StillRunning, Worker, WorkerLost
+from sacglam.runtime.group import Worker, WorkerLost
 
 # The object store holds batches, adapters and a learner's whole state: some megabytes, or 0.8 GB for a model with
 # 7 billion parameters. By default Ray takes a third of the machine's memory.
@@ -43,10 +44,6 @@ class WorkerSpec:
     role: str
     threads: int = 1
     gpus: int = 0
-
-    def bundle(self) -> dict[str, float]:
-        """The resources that Ray reserves: the GPUs if there are any, else the threads."""
-        return {"GPU": float(self.gpus)} if self.gpus else {"CPU": float(self.threads)}
 
 
 class _Actor:
@@ -92,85 +89,74 @@ class _Actor:
             return f"tcp://{address}:{found.getsockname()[1]}"
 
 
-@dataclass(frozen=True)
-class RayPending:
-    """A call in progress in another process."""
-
-    ray: Any
-    ref: Any
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        """See `Pending`."""
-        errors = self.ray.exceptions
-        try:
-            return self.ray.get(self.ref, timeout=timeout_s)
-        except errors.GetTimeoutError:
-            raise StillRunning from None
-        except errors.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, SacglamError) else error) from None
-        except errors.RayError as error:  # a dead process or node, out of memory, ...
-            raise WorkerLost(_death(error)) from None
-
-
-@dataclass(frozen=True)
-class RayCall(RayPending):
-    """A call to a worker's object, which `count` is given the CPU seconds of."""
-
-    count: Callable[[float], None]
-
-    @override
-    def result(self, timeout_s: float | None = None) -> Any:
-        result, cpu_seconds = super().result(timeout_s)
-        self.count(cpu_seconds)
-        return result
-
-
 class RayWorker(Worker):
     """Calls methods of an object in another process."""
 
     def __init__(self, ray: Any, actor: Any, own: bool, count: Callable[[float], None]) -> None:
-        """`actor` is a Ray handle of `_Actor`; `own` if we started Ray ourselves; `count` as in `RayCall`."""
+        """`actor` is a Ray handle of `_Actor`; `own`: we started Ray; `count` is given each call's CPU seconds."""
         self._ray = ray
         self._actor = actor
         self._own = own
         self._count = count
         self._killed = False
-        self._ping: RayPending | None = None
-        self._where = actor.where.remote()
+        self._where = self._ping = self._future(actor.where.remote())
 
     def build(self, factory: Callable[..., Any], *args: Any) -> Self:
         """Create the object `factory(*args)` there; returns at once, and calls wait for it."""
         self._actor.build.remote(factory, args)
         return self
 
-    def init_method(self, timeout_s: float) -> str:
+    def init_method(self) -> "Future[str]":
         """The URL at which ranks join torch.distributed, with this worker as rank 0."""
-        return str(RayPending(self._ray, self._actor.init_method.remote(self._own)).result(timeout_s))
+        return self._future(self._actor.init_method.remote(self._own))
 
     @override
     def shared(self, value: Any) -> Any:
         return self._ray.put(value)
 
     @override
-    def submit(self, method: str, *args: Any, reply: bool = True) -> RayCall:
-        return RayCall(self._ray, self._actor.call.remote(method, reply, *args), self._count)
+    def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
+        def counted(returned: tuple[Any, float]) -> Any:
+            result, cpu_seconds = returned
+            self._count(cpu_seconds)
+            return result
+
+        return self._future(self._actor.call.remote(method, reply, *args), counted)
+
+    def _future(self, ref: Any, read: Callable[[Any], Any] = lambda returned: returned) -> "Future[Any]":
+        """A call's result as `read` returns it; its errors are those of `Worker.submit`."""
+        future: Future[Any] = Future()
+
+        def finish(finished: "Future[Any]") -> None:
+            error = finished.exception()
+            if error is None:
+                future.set_result(read(finished.result()))
+            else:
+                future.set_exception(self._explained(error))
+
+        ref.future().add_done_callback(finish)
+        return future
+
+    def _explained(self, error: BaseException) -> BaseException:
+        if isinstance(error, self._ray.exceptions.RayTaskError):
+            return error.cause if isinstance(error.cause, SacglamError) else error
+        # A dead process or node, out of memory, ...
+        return WorkerLost(_death(error)) if isinstance(error, self._ray.exceptions.RayError) else error
 
     @override
     def check(self) -> None:
-        if self._ping is None:  # one at a time, since it queues behind the worker's calls
-            self._ping = RayPending(self._ray, self._actor.where.remote())
-        with contextlib.suppress(StillRunning):
-            self._ping.result(0)
-            self._ping = None
+        if self._ping.done():  # one at a time, since it queues behind the worker's calls
+            self._ping.result()
+            self._ping = self._future(self._actor.where.remote())
 
     @override
-    def kill(self, hung: bool = True) -> None:
+    def kill(self) -> None:
         if self._killed:  # its process id may have been reused
             return
         self._killed = True
         with contextlib.suppress(Exception):
-            node, pid = self._ray.get(self._where, timeout=0)
-            if hung and node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
+            node, pid = self._where.result(0)
+            if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
                 for each in [*guardian.descendants(pid), pid]:
                     with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
                         os.kill(each, signal.SIGKILL)
@@ -246,7 +232,8 @@ class RayRuntime:
     def _reserve(self, timeout_s: float) -> None:
         from ray.util.placement_group import placement_group
 
-        bundles = [spec.bundle() for spec in self._specs]
+        # The GPUs if there are any, else the threads.
+        bundles = [{"GPU": spec.gpus} if spec.gpus else {"CPU": spec.threads} for spec in self._specs]
         self._group = placement_group(bundles, strategy="PACK")
         try:
             self._ray.get(self._group.ready(), timeout=timeout_s)
@@ -261,8 +248,7 @@ class RayRuntime:
         """Start an empty worker process with the resources of `specs[index]`; returns at once."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        spec = self._specs[index]
-        env = {**self._env, "OMP_NUM_THREADS": str(spec.threads)}
+        spec, place = self._specs[index], PlacementGroupSchedulingStrategy(self._group, index)
         actor: Any = (
             self._ray.remote(type(spec.role, (_Actor,), {}))
             .options(
@@ -270,10 +256,8 @@ class RayRuntime:
                 num_gpus=spec.gpus,
                 max_restarts=0,
                 max_concurrency=1,
-                runtime_env={"env_vars": env},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._group, placement_group_bundle_index=index
-                ),
+                runtime_env={"env_vars": {**self._env, "OMP_NUM_THREADS": str(spec.threads)}},
+                scheduling_strategy=place,
             )
             .remote()
         )
@@ -288,7 +272,6 @@ class RayRuntime:
         """End every worker, and Ray itself if we started it."""
         for worker in self._workers:
             worker.kill()
-        self._workers.clear()
         if self._group is not None:
             with contextlib.suppress(Exception):  # the cluster may be gone
                 from ray.util.placement_group import remove_placement_group
@@ -308,11 +291,10 @@ def object_store_bytes() -> int:
     return min(max(free // 4, _LEAST_STORE_BYTES), _MOST_STORE_BYTES)
 
 
-def _death(error: Exception) -> str:
+def _death(error: BaseException) -> str:
     """Ray's report of a death, without names and advice."""
-    lines = [line.strip() for line in str(error).splitlines()]
     names = ("class_name", "actor_id", "namespace", "ip:")
-    text = " ".join(line for line in lines if line and not line.startswith(names))
+    text = " ".join(line for each in str(error).splitlines() if not (line := each.strip()).startswith(names))
     for advice in (". There are some potential root causes", "Some common causes"):
         text = text.split(advice)[0].strip()
     return text or type(error).__name__

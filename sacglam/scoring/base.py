@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sacglam.types import Adapter, LogPolicy, Query, Scores
+from sacglam.types import Adapter, LogPolicy, Query
 
 
 class Scorer(Protocol):
@@ -30,9 +30,9 @@ class Engine(Scorer, ABC):
     def load(self, adapter: Adapter) -> None:
         """Replace the adapter; every later score comes from this one."""
 
-    def score(self, queries: Sequence[Query]) -> Scores:
-        """Policies at `queries`, with the version that gave them."""
-        return Scores(self.version, self.log_policy(queries))
+    def score(self, queries: Sequence[Query]) -> tuple[int, list[LogPolicy]]:
+        """The policies at `queries`, after the version that gave them."""
+        return self.version, self.log_policy(queries)
 
 
 class UniformScorer:

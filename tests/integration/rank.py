@@ -23,7 +23,7 @@ from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner import deepspeed
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
-from sacglam.runtime.devices import on_this_machine
+from sacglam.resolve import on_this_machine
 from sacglam.types import Observation, Window
 
 STAGES = (0, 1, 2, 3)
@@ -103,7 +103,7 @@ def trials(world: int, stage: int, saved: State | None = None) -> dict[str, Any]
     found["metrics"] += learner.learn(BATCHES[HALF:]).metrics
     found["whole elements"] = sum(p.numel() for p in learner.model.module.parameters())
     found["end"] = learner.state()
-    found["adapter"], found["exported"] = learner.publish(()).adapter, learner.exported()
+    found["adapter"], found["exported"] = learner.publish(()), learner.exported()
     found["log_policy"] = learner.log_policy(QUERIES)
     found["resumed"] = resumed(world, stage, found["half"])
     found["resumed elsewhere"] = resumed(world, stage, saved) if saved else None

@@ -58,9 +58,9 @@ def test_a_comparison_s_runs_workers_and_aim_run_no_file_that_lies_around(plante
 
 @pytest.mark.slow
 def test_ray_s_workers_run_no_file_that_lies_around(planted: Path) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("deepspeed")
     command = [*SACGLAM, "train", "--out", str(planted.parent / "out"), "--set", "threads=1", *OVERRIDES]
-    places = ("engines.count=1", "engines.type=packed", "device=cpu")
+    places = ("learners.count=1", "device=cpu")
     assert_nothing_ran(run([*command, *(word for each in places for word in ("--set", each))], planted), planted)
 
 

@@ -25,6 +25,7 @@ from tests.conftest import sacglam, tiny_train
 from tests.integration.processes import left_after, marked
 from tests.integration.test_resume import assert_same_end
 from tests.launcher import Launched, start
+from tests.with_stand_in import stood_in
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ STAGES = ("training", "a checkpoint", "the last evaluation", "start-up")
 KILLS_PER_RUN = 5
 LINES, LINE_STEPS = 20, 32
 PATIENCE_S = 600  # a run that starts on a busy machine
-RANKS = ["engines.type=packed", "engines.count=1", "learners.count=2", "device=cpu", "engines.parity_every=5"]
+RANKS = ["engines.count=1", "learners.count=2", "device=cpu"]
 
 KINDS = [
     pytest.param([], id="one-process"),
@@ -64,6 +65,8 @@ class Faulty:
         command = (
             sacglam("train", resume=str(self.folder)) if self.claimed else tiny_train(self.folder, *self.overrides)
         )
+        if self.overrides:
+            command = stood_in(command)
         mark = uuid.uuid4().hex
         # Ray's own folder stays where it is, since the paths of its sockets must be short.
         env = {**os.environ, "SACGLAM_MARK": mark, "TMPDIR": str(self.temporary), "RAY_TMPDIR": "/tmp"}

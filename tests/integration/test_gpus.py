@@ -210,7 +210,7 @@ def placed(eight_gpus: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         return [tell(worker) for worker in made[-1]._workers]
 
     monkeypatch.setattr(build, "RayRuntime", runtime)
-    monkeypatch.setattr(build, "host_engine", Here)
+    monkeypatch.setattr(build, "host_engine", lambda factory, settings, threads: Here(settings, threads))
     monkeypatch.setattr(build, "host_learner", Here)
     yield build_on
     made[-1].close()

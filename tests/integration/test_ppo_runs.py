@@ -17,6 +17,7 @@ from tests.conftest import call, tiny_ppo
 from tests.conftest import sacglam as command
 from tests.integration.test_agent import ACTIONS, GOAL, OBSERVATION
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
+from tests.with_stand_in import stood_in
 
 pytestmark = pytest.mark.slow
 
@@ -75,8 +76,9 @@ def test_an_engine_and_two_ranks_on_two_nodes_learn_as_one_process_does(run: Pat
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=2)
-        settings = ["engines.type=packed", "engines.count=1", "learners.count=2", "engines.parity_every=5"]
-        done = call([*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu", "--address", cluster.address])
+        settings = ["engines.count=1", "learners.count=2"]
+        command = [*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu", "--address", cluster.address]
+        done = call(stood_in(command))
         assert done.returncode == 0, done.stderr
     finally:
         cluster.shutdown()

@@ -321,10 +321,6 @@ def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings
         np.testing.assert_allclose(got, right, atol=1e-4)
 
 
-def _broken(adapter: Adapter) -> Adapter:
-    return replace(adapter, files={**adapter.files, "adapter_model.safetensors": b"no tensors"})
-
-
 def _of_rank_64(adapter: Adapter) -> Adapter:
     config = adapter.files["adapter_config.json"].replace(b'"r": 16', b'"r": 64')
     return replace(adapter, files={**adapter.files, "adapter_config.json": config})
@@ -339,7 +335,6 @@ def _of_no_numbers(adapter: Adapter) -> Adapter:
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     [
-        (_broken, EngineError, "version 9 to hold tensors"),
         (_of_rank_64, EngineError, "cannot load adapter version 9"),
         (_of_no_numbers, DivergenceError, "version 9 holds values that are not finite"),
     ],

@@ -185,12 +185,11 @@ def test_a_buffer_too_small_ever_to_learn_from_is_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({"engines": {"type": "vllm"}}, "vLLM 0.32 has no bitsandbytes; set engines.type to packed"),
-        ({"engines": {"count": 1, "tensor_parallel": 2}}, "engines.tensor_parallel to 1"),
+        ({"engines": {"count": 1}}, "vLLM 0.32 has no bitsandbytes; set engines.count to 0"),
     ],
 )
 def test_what_a_base_in_4_bits_does_not_go_with(values: dict[str, Any], fault: str) -> None:
-    assert parse({"model": {"quantize": "nf4"}, "engines": {"count": 1}}).model.quantize == "nf4"
+    assert parse({"model": {"quantize": "nf4"}, "learners": {"count": 1}}).model.quantize == "nf4"
     parse(values)
     assert re.search(fault, _fault(values | {"model": {"quantize": "nf4", **values.get("model", {})}}))
 
@@ -576,3 +575,25 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
         load(None, ["engines.parity_tolerance=0.1"])
     with pytest.warns(UserWarning, match=r"model\.lora\.merged is no longer a setting: it is derived \(got True\)"):
         assert load(_write(tmp_path, "model: {lora: {merged: true, rank: 4}}")).model.lora.rank == 4
+
+
+def test_a_run_with_packed_engines_continues_without() -> None:
+    former = {
+        "engines": {"type": "packed", "count": 1, "timeout_s": 60.0, "start_timeout_s": 600.0, "parity_every": 10},
+        "learners": {"count": 2, "timeout_s": 1800.0},
+        "runtime": {"lag": 1},
+    }
+    with pytest.warns(UserWarning, match=r"engines\.type packed is read as engines\.count 0"):
+        found = parse(former)
+    assert (found.engines.count, found.learners.count, found.runtime.lag) == (0, 2, 0)
+    assert former["engines"]["type"] == "packed", "it is not changed where it is"
+
+
+def test_three_time_outs_are_one_now_and_the_longest_counts() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert parse({"engines": {"type": "auto", "timeout_s": 60.0}, "learners": {"timeout_s": 1800.0}}) == Config()
+    with pytest.warns(UserWarning, match=r"engines\.timeout_s are now runtime\.timeout_s, the longest of them: 7200"):
+        assert load(None, ["engines.timeout_s=7200", "learners.timeout_s=1800"]).runtime.timeout_s == 7200
+    with pytest.warns(UserWarning, match=r"the longest of them: 1800"):
+        assert load(None, ["engines.timeout_s=5"]).runtime.timeout_s == 1800

@@ -66,7 +66,6 @@ MODELS: dict[str, dict[str, Any]] = {
     # Not the paper's: a decoder-only model, with the paper's 4 GPUs.
     "qwen2.5_0.5b": {
         "model.name": "Qwen/Qwen2.5-0.5B-Instruct",
-        "engines.type": "auto",
         "engines.count": 1,
         "learners.count": 3,
     },

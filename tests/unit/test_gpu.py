@@ -16,7 +16,7 @@ from sacglam.algos import sac
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
 from sacglam.config import ModelConfig
-from sacglam.learner.backend import TorchBackend
+from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models import architectures
 from sacglam.models.agent_model import AgentModel
@@ -24,7 +24,7 @@ from sacglam.models.loading import load_model
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.packing import Packed
 from sacglam.prompt import query
-from sacglam.runtime.devices import on_this_machine
+from sacglam.resolve import on_this_machine
 from sacglam.types import Observation, Window
 from tests.conftest import SIMPLE_PPO
 from tests.fake_gpu import FakeGpu, MixUp, fake_gpu
@@ -126,7 +126,7 @@ def _stays(patch: pytest.MonkeyPatch, field: str) -> None:
 
 
 def _moments(patch: pytest.MonkeyPatch, learner: Learner) -> None:
-    assert isinstance(learner.backend, TorchBackend)
+    assert isinstance(learner.backend, Backend)
     state = next(iter(learner.backend.optimizer.state.values()))
     patch.setitem(state, "exp_avg", state["exp_avg"].cpu())
 
@@ -206,9 +206,9 @@ def test_an_adapter_leaves_the_gpu_in_one_copy(trained: tuple[FakeGpu, Learner])
     gpu, learner = trained
     with fake_gpu(gpu):
         gpu.waits.clear()
-        published = learner.publish(())
+        adapter = learner.publish(())
     assert gpu.waits == {"copy to the host": 1}
-    tensors = load(published.adapter.files["adapter_model.safetensors"])
+    tensors = load(adapter.files["adapter_model.safetensors"])
     assert len(tensors) > 1
     for name, parameter in learner.model.lm.adapter_parameters(ACTOR).items():
         assert torch.equal(tensors[name], parameter.cpu())

@@ -86,7 +86,7 @@ class VllmEngine(Engine):
         """
         from vllm.lora.request import LoRARequest
 
-        adapters.check(adapter)
+        adapters.check_finite(adapter)
         number = next(self._lora_ids)
         with adapters.unpacked(adapter, f"v{number}") as folder:
             lora = LoRARequest(f"v{number}", number, str(folder))

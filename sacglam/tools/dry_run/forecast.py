@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedConfig
@@ -14,10 +13,9 @@ from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER
 from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
-from sacglam.resolve import with_copies, with_engines, with_temperature
+from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_temperature
 from sacglam.runs.display import Display
-from sacglam.runtime.devices import check_device, in_one_process, machine, resolve_device
-from sacglam.runtime.placement import Plan, plan
+from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.samples import EPISODES
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
@@ -41,10 +39,8 @@ class Forecast:
 
 
 def placed(config: Config) -> tuple[Config, Plan]:
-    """Resolve the device and engines of `config`, and decide which process would run where."""
+    """Resolve the device and copies of `config`, and decide which process would run where."""
     settled = with_copies(config.model_copy(update={"device": resolve_device(config)}))
-    with suppress(ModelError):  # which `forecast` reports
-        settled = with_engines(settled)
     return settled, plan(settled, machine())
 
 
@@ -69,6 +65,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads, "model": plain})
     display.stage(f"loading {config.model.name}", 1)
     try:
+        check_engines(config)
         architecture, model = _in_words(load_shape(config.model)), build_model(with_temperature(here))
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played)

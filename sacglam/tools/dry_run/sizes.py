@@ -79,9 +79,14 @@ def memory(
     """Memory of each process of a run; `calibration` is None if this machine lacks the run's device."""
     driver = {"Python and libraries": libraries, "replay": replay}
     learner = _learner(config, max(1, where.learners), sizes, calibration)
-    engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration))] if where.engines else []
+    engines = (
+        [Process("engine", where.engines, _engine(config, where, sizes, calibration is not None))]
+        if where.engines
+        else []
+    )
     if not engines:
-        states, peak = _scoring(config, where.learners, calibration)
+        states = -(-config.env.copies // max(1, where.learners))
+        peak = calibration.scoring.peak_of(states) if calibration else None
         learner[f"scoring {states} states (not while learning)"] = peak
     if where.learners:
         return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
@@ -107,32 +112,18 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
         **({"target: adapters and heads": sizes.target.bytes} if sizes.target.bytes else {}),
         "gradients": sizes.trained_bytes // gradients,
         "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // optimizer,
-        **_kept(config),
+        **({"hidden states of frozen layers": config.model.cache_mib << 20} if config.model.cache_mib else {}),
         _activations(rows): activations,
     }
 
 
-def _engine(config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None) -> dict[str, int | None]:
+def _engine(config: Config, where: Plan, sizes: Sizes, has_device: bool) -> dict[str, int | None]:
     """Memory of one engine."""
     weights, share = sizes.base.bytes // where.tensor_parallel, config.engines.gpu_memory
-    if config.engines.type == "packed":
-        states, peak = _scoring(config, where.engines, calibration)
-        forward = {f"packed forward of {states} states": peak}
-        return {"base weights": weights, "LoRA adapter": sizes.adapters.bytes, **_kept(config), **forward}
     if where.device == "cpu":
         return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
-    cache = round(share * total_bytes("cuda")) - weights if calibration else None  # no GPU here
+    cache = round(share * total_bytes("cuda")) - weights if has_device else None
     return {"base weights": weights, f"KV cache: the rest of {share:.0%} of its GPU": cache}
-
-
-def _scoring(config: Config, scorers: int, calibration: Calibration | None) -> tuple[int, int | None]:
-    """The states that each scorer takes at once, and the memory this needs."""
-    states = -(-config.env.copies // max(1, scorers))
-    return states, calibration.scoring.peak_of(states) if calibration else None
-
-
-def _kept(config: Config) -> dict[str, int]:
-    return {"hidden states of frozen layers": config.model.cache_mib << 20} if config.model.cache_mib else {}
 
 
 def _activations(rows: int) -> str:

@@ -128,7 +128,7 @@ def differences(there: Config, now: Config) -> list[str]:
     before, after = _flat(there.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
     if Path(now.model.name).exists():  # a run records the absolute path
         after["model.name"] = str(Path(now.model.name).resolve())
-    for key in ("device", "engines.type", "policy.temperature"):
+    for key in ("device", "policy.temperature"):
         if after[key] == "auto":
             before[key] = "auto"
     return [

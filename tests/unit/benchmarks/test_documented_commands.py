@@ -36,7 +36,7 @@ ADDED = {
 """Options that all commands of a module get; numbers that a command already has become at most as large."""
 AT_MOST = {"--layers": 2, "--lean": 1, "--cache-mib": 1, "--rank": 4, "--world": 1}
 NEEDS = {
-    "handoff": ("ray",),
+    "handoff": ("ray", "vllm"),
     "aim": ("aim", "websockets"),
     "ranks": ("deepspeed",),
     "env.name=textworld": ("textworld",),

@@ -128,14 +128,14 @@ def test_a_gpus_memory_is_shared_where_it_is_alone() -> None:
     assert "ranks --world 1" in one["ranks"]
     assert "--gpus 4 --out" in four["train bfloat16"]
     assert "ranks --world 2" in four["ranks"]
-    assert "engines.parity_every=1" in one["train bfloat16"]
+    assert "--gpus 1 --out" in one["train float32"]
 
 
 def test_on_a_gpu_vllm_computes_in_bfloat16_only() -> None:
     found = commands("cuda", 4)
     assert "--dtype bfloat16" in found["engine"]
-    assert "model.dtype=bfloat16 --set engines.type=vllm" in found["train bfloat16"]
-    assert "model.dtype=float32 --set engines.type=auto" in found["train float32"]
+    assert "--gpus 4" in found["train bfloat16"]
+    assert "model.dtype=float32" in found["train float32"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -15,10 +15,10 @@ from sacglam import config
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
 from sacglam.errors import CheckpointError, DivergenceError
-from sacglam.learner.backend import TorchBackend
+from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
-from sacglam.runtime.devices import on_this_machine
+from sacglam.resolve import on_this_machine
 from sacglam.types import Observation, Window
 
 ACTIONS = ("Grasp", "Go to baby red cat", "Go to blue water")
@@ -34,7 +34,7 @@ def make_learner(*overrides: str) -> Learner:
 
 def optimizer_of(learner: Learner) -> torch.optim.Optimizer:
     backend = learner.backend
-    assert isinstance(backend, TorchBackend)
+    assert isinstance(backend, Backend)
     return backend.optimizer
 
 
@@ -169,9 +169,9 @@ def test_terminal_rows_alone_have_their_reward_for_target() -> None:
 def test_what_is_published_is_the_policy_that_learns() -> None:
     learner = make_learner("algo.actor_lr=0.1")
     queries = [query("Grasp any cat", STATE)]
-    [before], first = learner.log_policy(queries), learner.publish(()).adapter
+    [before], first = learner.log_policy(queries), learner.publish(())
     learner.learn([windows()])
-    [after], second = learner.log_policy(queries), learner.publish(()).adapter
+    [after], second = learner.log_policy(queries), learner.publish(())
     assert (first.version, second.version) == (0, 1)
     assert not np.allclose(before, after)
     assert first.files["adapter_config.json"] == second.files["adapter_config.json"]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sacglam.config import EnginesConfig
 from sacglam.errors import EngineBroken, EngineError
 from sacglam.runtime.engines import EngineGroup
-from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
+from sacglam.runtime.group import Worker, WorkerLost
 from sacglam.scoring.base import Engine
 from sacglam.types import Adapter, LogPolicy, Query
-from tests.unit.runtime.test_group import Failing
+from tests.unit.runtime.test_group import done, failed
 
 
 class ByText(Engine):
@@ -28,18 +27,7 @@ class ByText(Engine):
         self.version = adapter.version
 
 
-class Slow:
-    """A result that comes after a moment."""
-
-    def __init__(self, pending: Pending) -> None:
-        self.pending = pending
-        self.ready = time.monotonic() + 0.3
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        if time.monotonic() < self.ready:
-            time.sleep(0.02)
-            raise StillRunning
-        return self.pending.result()
+HANGS = Exception("never answers")
 
 
 class Mortal(Worker):
@@ -51,9 +39,11 @@ class Mortal(Worker):
         self.dead: Exception | None = None
         self.killed = False
 
-    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Future[Any]:
         self.dead = self.dead or (self.faults.pop(0) if self.faults else None)
-        return Failing(self.dead) if self.dead else Done(getattr(self.engine, method)(*args))
+        if self.dead is HANGS:
+            return Future()
+        return failed(self.dead) if self.dead else done(getattr(self.engine, method)(*args))
 
     def kill(self) -> None:
         self.killed = True
@@ -68,8 +58,7 @@ def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> 
         return workers[-1]
 
     notes: list[str] = []
-    made = EngineGroup(start, EnginesConfig(count=count, timeout_s=1, start_timeout_s=9), notes.append, restarts)
-    return made, workers
+    return EngineGroup(start, count, 1, notes.append, restarts), workers
 
 
 QUERIES = [Query(str(i), ("a", "b")) for i in range(5)]
@@ -126,30 +115,11 @@ def test_an_engine_that_dies_while_it_loads_is_replaced() -> None:
 
 
 def test_a_hung_engine_counts_as_lost() -> None:
-    engines, workers = group([None, None, StillRunning()])
+    engines, workers = group([None, None, HANGS])
     engines.wait_ready()
     engines.log_policy(QUERIES)
     assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
     assert workers[0].killed
-
-
-def test_the_first_states_may_take_as_long_as_a_start() -> None:
-    """Kernels are compiled then, with the first adapter too."""
-
-    class Compiling(Mortal):
-        def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
-            done = super().submit(method, *args)
-            return Slow(done) if method == "load" or args[0] else done
-
-    notes: list[str] = []
-    config = EnginesConfig(count=1, timeout_s=0.1, start_timeout_s=9)
-    engines = EngineGroup(lambda _: Compiling([]), config, notes.append)
-    engines.wait_ready()
-    engines.load(Adapter(3, {}))
-    assert prompts(engines.log_policy(QUERIES)) == [0, 1, 2, 3, 4]
-    assert notes == []
-    engines.log_policy(QUERIES)
-    assert len(notes) == 1  # from then on an answer as slow as that means a hung engine
 
 
 def test_restarts_are_bounded() -> None:
@@ -178,7 +148,7 @@ def test_waiting_can_be_given_up() -> None:
     def give_up() -> None:
         raise KeyboardInterrupt
 
-    engines, _ = group([StillRunning()])
+    engines, _ = group([HANGS])
     with pytest.raises(KeyboardInterrupt):
         engines.wait_ready(give_up)
 

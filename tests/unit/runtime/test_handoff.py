@@ -9,13 +9,12 @@ import pytest
 
 from sacglam.build import PARITY_TOLERANCES
 from sacglam.clock import PhaseClock
-from sacglam.config import EnginesConfig
 from sacglam.errors import ParityError
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import LocalWorker
 from sacglam.runtime.handoff import EngineHandoff, total_variation
 from sacglam.scoring.base import Engine, UniformScorer
-from sacglam.types import Adapter, LogPolicy, Published, Query
+from sacglam.types import Adapter, LogPolicy, Query
 
 QUERY = Query("Goal: x\nAction:", (" left", " right"))
 
@@ -47,7 +46,8 @@ def handoff(
 ) -> EngineHandoff:
     engines = EngineGroup(
         lambda index: LocalWorker(engine or Uniform()),
-        EnginesConfig(count=2, timeout_s=1, start_timeout_s=1),
+        count=2,
+        timeout_s=1,
         note=lambda text: None,
     )
     return EngineHandoff(engines, queries, tolerance=tolerance, every=every, clock=PhaseClock())
@@ -65,17 +65,17 @@ def test_checks_go_by_the_count_of_updates() -> None:
 
 
 def test_equal_policies_pass_and_the_gap_is_reported() -> None:
-    assert handoff().deliver(Published(Adapter(1, {}), [log(0.5, 0.5)])) == {"parity_gap": 0.0}
+    assert handoff().deliver(Adapter(1, {}, [log(0.5, 0.5)])) == {"parity_gap": 0.0}
 
 
 def test_an_adapter_without_a_probe_is_loaded_and_not_checked() -> None:
-    assert handoff().deliver(Published(Adapter(1, {}), [])) == {}
+    assert handoff().deliver(Adapter(1, {}, [])) == {}
     assert handoff().deliver(None) == {}
 
 
 def test_a_gap_beyond_the_tolerance_stops_with_both_tables() -> None:
     with pytest.raises(ParityError) as raised:
-        handoff().deliver(Published(Adapter(5, {}), [log(0.7, 0.3)]))
+        handoff().deliver(Adapter(5, {}, [log(0.7, 0.3)]))
     message = str(raised.value)
     assert (
         "differ by 0.2 in total variation (mean over 1 states) at adapter version 5, beyond the tolerance 0.0001"
@@ -87,7 +87,7 @@ def test_a_gap_beyond_the_tolerance_stops_with_both_tables() -> None:
 
 def test_a_policy_that_is_no_number_never_passes() -> None:
     with pytest.raises(ParityError):
-        handoff(tolerance=1.0).deliver(Published(Adapter(1, {}), [np.array([np.nan, 0.0], dtype=np.float32)]))
+        handoff(tolerance=1.0).deliver(Adapter(1, {}, [np.array([np.nan, 0.0], dtype=np.float32)]))
 
 
 def probe(rng: np.random.Generator, noise: float) -> tuple[list[LogPolicy], list[LogPolicy]]:
@@ -109,8 +109,8 @@ def test_in_bfloat16_rounding_passes_and_another_states_policies_do_not() -> Non
         queries = [Query("Goal: x\nAction:", (" left",) * len(policy)) for policy in exact]
         worst = max(worst, *map(total_variation, exact, rounded))
         link = handoff(tolerance, engine=Fixed(rounded), queries=queries)
-        assert 0 < link.deliver(Published(Adapter(1, {}), exact))["parity_gap"] < tolerance
+        assert 0 < link.deliver(Adapter(1, {}, exact))["parity_gap"] < tolerance
         link = handoff(tolerance, engine=Fixed([np.roll(policy, 1) for policy in exact]), queries=queries)
         with pytest.raises(ParityError):
-            link.deliver(Published(Adapter(1, {}), exact))
+            link.deliver(Adapter(1, {}, exact))
     assert worst > tolerance, "a bound on single states would have ended the run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 
 from sacglam.errors import DivergenceError, LearnerError
 from sacglam.runs.stopping import Stopped
-from sacglam.runtime.group import Done, Pending, StillRunning, Worker, WorkerLost
+from sacglam.runtime.group import Worker, WorkerLost
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.types import Learned, Query
-from tests.unit.runtime.test_group import Failing
+from tests.unit.runtime.test_group import done, failed
 
 
 class Rank(Worker):
@@ -22,10 +23,10 @@ class Rank(Worker):
         self.number = number
         self.error = error
 
-    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Future[Any]:
         if self.error:
-            return Failing(self.error)
-        return Done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
+            return failed(self.error)
+        return done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
 
     def check(self) -> None:
         if self.error:
@@ -36,26 +37,28 @@ def test_waiting_for_ranks_can_be_given_up() -> None:
     def stop() -> None:
         raise Stopped
 
+    class Starting(Rank):
+        def submit(self, method: str, *args: Any, reply: bool = True) -> Future[Any]:
+            return Future()
+
     with pytest.raises(Stopped):
-        LearnerGroup([Rank(0, StillRunning()), Rank(1)], timeout_s=1).wait_ready(9, stop)
+        LearnerGroup([Starting(0), Rank(1)], timeout_s=1).wait_ready(stop)
 
 
 def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
     group = LearnerGroup([Rank(0), Rank(1)], timeout_s=1)
-    pending = group.learn([[], []], 2, publish=False, probe=())
-    assert (group.begun, group.updates) == (2, 0)
-    assert pending.finish().metrics == [{"rank": 0.0}] * 2
-    assert (group.begun, group.updates, group.version) == (2, 2, 2)
+    group.learn([[], []], 2, None)
+    assert (group.begun, group.updates, group.pending) == (2, 0, 1)
+    assert group.finish().metrics == [{"rank": 0.0}] * 2
+    assert (group.begun, group.updates, group.version, group.pending) == (2, 2, 2, 0)
     group.check()
 
 
 def test_a_lost_rank_is_an_error_for_the_user() -> None:
     group = LearnerGroup([Rank(0, RuntimeError("connection closed")), Rank(1, WorkerLost("killed"))], timeout_s=1)
-    with pytest.raises(
-        LearnerError,
-        match=r"a learner rank was lost: killed\. --resume continues from the last",
-    ):
-        group.learn([[]], 1, publish=False, probe=()).finish()
+    group.learn([[]], 1, None)
+    with pytest.raises(LearnerError, match=r"a learner rank was lost: killed\. --resume continues from the last"):
+        group.finish()
     with pytest.raises(LearnerError, match="killed"):
         LearnerGroup([Rank(0), Rank(1, WorkerLost("killed"))], timeout_s=1).check()
 
@@ -79,9 +82,9 @@ class Scoring(Rank):
         super().__init__(number)
         self.world = world
 
-    def submit(self, method: str, *args: Any, reply: bool = True) -> Pending:
+    def submit(self, method: str, *args: Any, reply: bool = True) -> Future[Any]:
         assert (method, reply) == ("score", True)
-        return Done([np.array([len(query.actions), self.number]) for query in args[0][self.number :: self.world]])
+        return done([np.array([len(query.actions), self.number]) for query in args[0][self.number :: self.world]])
 
 
 @pytest.mark.parametrize("states", [0, 1, 2, 7])

@@ -57,7 +57,6 @@ def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
     [
         ["runtime.lag=1", "engines.count=1"],
         ["engines.tensor_parallel=2"],
-        ["engines.tensor_parallel=2", "engines.count=1", "engines.type=packed"],
         ["runtime.address=auto"],
         ["device=cuda:1", "engines.count=1", "learners.count=1"],
         ["runtime.lag=1", "learners.count=2"],

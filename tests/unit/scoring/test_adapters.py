@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from sacglam.errors import DivergenceError, EngineError
-from sacglam.scoring.vllm.adapters import check, unpacked
+from sacglam.scoring.vllm.adapters import check_finite, unpacked
 from sacglam.types import Adapter
 
 FILES = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"\x00\x01"}
@@ -50,29 +50,11 @@ def test_a_disk_that_refuses_is_an_error_that_leaves_nothing(disk: Path) -> None
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("missing", list(FILES))
-def test_an_adapter_that_lacks_a_file_is_refused(missing: str) -> None:
-    files = {name: content for name, content in FILES.items() if name != missing}
-    with pytest.raises(EngineError, match=rf"version 8 to have .*{missing}"):
-        check(Adapter(8, files))
-
-
-@pytest.mark.parametrize("name", ["../outside", "inner/file", "/absolute", ".."])
-def test_a_file_cannot_leave_its_folder(name: str) -> None:
-    with pytest.raises(EngineError, match="plain names"):
-        check(Adapter(1, {**FILES, name: b""}))
-
-
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_weights_that_are_not_finite_are_refused(value: float) -> None:
     tensors = {"a.lora_A.weight": torch.zeros(2, 3), "a.lora_B.weight": torch.zeros(3, 2)}
     good = Adapter(6, {**FILES, "adapter_model.safetensors": safetensors.torch.save(tensors)})
-    check(good)
+    check_finite(good)
     tensors["a.lora_B.weight"][2, 1] = value
     with pytest.raises(DivergenceError, match=r"version 6 .* first in a.lora_B.weight.*diverged"):
-        check(Adapter(6, {**FILES, "adapter_model.safetensors": safetensors.torch.save(tensors)}))
-
-
-def test_weights_that_cannot_be_read_are_refused() -> None:
-    with pytest.raises(EngineError, match="version 6 to hold tensors"):
-        check(Adapter(6, FILES))
+        check_finite(Adapter(6, {**FILES, "adapter_model.safetensors": safetensors.torch.save(tensors)}))

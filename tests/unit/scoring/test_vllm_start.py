@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sacglam import resolve
-from sacglam.config import Config, ModelConfig, load
+from sacglam.config import Config, EnginesConfig, ModelConfig, load
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
-from sacglam.resolve import serves_vllm, with_engines
+from sacglam.resolve import check_engines, why_no_vllm
 from sacglam.scoring.vllm.engine import vllm_engine
 
 
@@ -30,13 +30,13 @@ def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [("t5", "expected engines.type auto or packed"), ("nonsense", "cannot be loaded")]
+    ("kind", "message"), [("t5", "it is an encoder-decoder; set engines.count to 0"), ("nonsense", "cannot be loaded")]
 )
 def test_a_model_that_is_no_decoder_is_refused_before_vllm_starts(tmp_path: Path, kind: str, message: str) -> None:
     (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
-    config = _config(tmp_path)
     with pytest.raises(ModelError, match=message):
-        serves_vllm(config.model_copy(update={"engines": config.engines.model_copy(update={"type": "vllm"})}))
+        check_engines(_config(tmp_path).model_copy(update={"engines": EnginesConfig(count=1)}))
+    check_engines(_config(tmp_path))
 
 
 @pytest.fixture
@@ -48,47 +48,26 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     return lambda *capability: monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
 
 
-def _serves(kind: str, dtype: str, *settings: str) -> bool:
-    return serves_vllm(
-        load(None, ["device=cuda", "engines.count=1", f"engines.type={kind}", f"model.dtype={dtype}", *settings])
-    )
+def _obstacle(dtype: str, device: str = "cuda") -> str | None:
+    return why_no_vllm(load(None, [f"device={device}", "engines.count=1", f"model.dtype={dtype}"]))
 
 
 def test_on_a_gpu_vllm_serves_bfloat16_from_ampere_on(gpu: Callable[[int, int], None]) -> None:
     gpu(8, 0)
-    assert _serves("auto", "bfloat16")
-    assert _serves("vllm", "bfloat16")
-    assert not _serves("auto", "float32")
-    with pytest.raises(ModelError, match=r"16 bits only, and model.dtype is float32"):
-        _serves("vllm", "float32")
-    with pytest.raises(ModelError, match=r"float32.* engines.tensor_parallel 1"):
-        _serves("auto", "float32", "engines.tensor_parallel=2")
+    assert _obstacle("bfloat16") is None
+    assert "16 bits only, and model.dtype is float32" in str(_obstacle("float32"))
     gpu(7, 5)
-    assert not _serves("auto", "bfloat16")
-    with pytest.raises(ModelError, match="Tesla T4 has no bfloat16"):
-        _serves("vllm", "bfloat16")
+    assert "Tesla T4 has no bfloat16" in str(_obstacle("bfloat16"))
 
 
 def test_on_a_cpu_vllm_serves_float32(gpu: Callable[[int, int], None]) -> None:
     gpu(7, 5)
-    assert serves_vllm(load(None, ["device=cpu", "engines.count=1"]))
+    assert _obstacle("float32", "cpu") is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "kind"),
-    [
-        (["engines.count=1"], "vllm"),
-        (["engines.count=1", "engines.type=packed"], "packed"),
-        (["engines.count=1", "engines.type=vllm"], "vllm"),
-        (["engines.count=1", "model.name=builtin-t5"], "packed"),
-        (["engines.count=1", "engines.tensor_parallel=2"], "vllm"),
-        ([], "auto"),
-    ],
-)
-def test_auto_is_vllm_where_it_serves_the_model(
-    gpu: Callable[[int, int], None], settings: list[str], kind: str
-) -> None:
-    assert with_engines(load(None, ["device=cpu", *settings])).engines.type == kind
+def test_what_is_not_installed_serves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "find_spec", lambda name: None)
+    assert _obstacle("float32", "cpu") == "vLLM is not installed"
 
 
 def test_adapted_layers_are_those_of_the_settings_and_never_the_output_layer() -> None:

@@ -60,9 +60,9 @@ def test_one_process() -> None:
 
 def test_hidden_states_that_are_kept() -> None:
     lean = ("model.lora.layers=1", "model.cache_mib=3")
-    distributed = processes(of(*lean, "engines.count=1", "learners.count=1", "engines.type=packed"))
+    distributed = processes(of(*lean, "engines.count=1", "learners.count=1"))
     held = [parts(each).get("hidden states of frozen layers") for each in [*processes(of(*lean)), *distributed]]
-    assert held == [3 * 2**20, None, 3 * 2**20, 3 * 2**20]  # one process; driver, engine, rank
+    assert held == [3 * 2**20, None, None, 3 * 2**20]  # one process; driver, engine, rank
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_hidden_states_that_are_kept() -> None:
     [(0, 2000, 60, 120), (1, 2000, 60, 40), (2, 2000, 20, 40), (3, 666, 20, 40)],
 )
 def test_ranks_share_out_what_their_stage_says(stage: int, weights: int, gradients: int, moments: int) -> None:
-    where = ["engines.count=2", "engines.type=packed", "learners.count=3", f"learners.zero_stage={stage}"]
+    where = ["engines.count=2", "learners.count=3", f"learners.zero_stage={stage}"]
     driver, engine, rank = processes(of(*where))
     assert parts(driver) == {"Python and libraries": 5, "replay": 7}
-    assert parts(engine) == {"base weights": 2000, "LoRA adapter": 40, "packed forward of 16 states": 800}
+    assert parts(engine) == {"base weights": 2000, "KV cache": 2**30}
     found = parts(rank)
     assert (found["base weights"], found["gradients"], found["optimizer: Adam's moments"]) == (
         weights,
@@ -102,7 +102,7 @@ def test_the_largest_micro_batch_leaves_a_fifth_of_the_memory() -> None:
 
 
 def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
-    found = processes(of("engines.count=1", "engines.type=vllm"))
+    found = processes(of("engines.count=1"))
     assert [process.name for process in found] == ["driver and learner", "engine"]
     assert parts(found[1]) == {"base weights": 2000, "KV cache": 2**30}
 

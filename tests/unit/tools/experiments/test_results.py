@@ -53,12 +53,6 @@ def test_a_device_asked_for_is_compared() -> None:
     assert differences(there, now) == ["device: 'cpu' there, 'cuda' now"]
 
 
-def test_engines_that_a_run_chose_by_measure_agree_with_auto() -> None:
-    there, now = (configuration.load(None, ["engines.count=1", f"engines.type={kind}"]) for kind in ("packed", "auto"))
-    assert differences(there, now) == []
-    assert differences(now, there) == ["engines.type: 'auto' there, 'packed' now"]
-
-
 def test_a_models_folder_is_compared_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,24 @@
+"""`python -m tests.with_stand_in train ...` is `sacglam train ...` with engines that start in seconds."""
+
+from __future__ import annotations
+
+from sacglam.runs.stopping import exit_on_interrupt
+
+
+def stood_in(command: list[str]) -> list[str]:
+    """A command of `tests.conftest.sacglam` with such engines, whose every fifth adapter passes the parity gate."""
+    assert command[1:3] == ["-m", "sacglam"]
+    return [*command[:2], "tests.with_stand_in", *command[3:]]
+
+
+def main() -> None:
+    """As `sacglam.__main__`."""
+    exit_on_interrupt()
+    from sacglam import build, cli
+
+    build.ENGINE, build.PARITY_EVERY = "tests.stand_in:engine", 5
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
