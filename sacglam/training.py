@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ from sacglam.samples import EPISODES, sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Evaluation
 
-# Streams of evaluation episodes: before and after a run play the same ones, and training none of them. The last one is
-# of actions, those that are sampled after training.
+# Streams of evaluation episodes: before and after a run the same ones, and others during it; the last one, of actions.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
 
@@ -206,9 +204,9 @@ class Run:
 
     def _counters(self) -> dict[str, float]:
         progress = self._loop.progress
-        counters = {"env_steps": progress.env_steps, "updates": progress.updates}
+        steps: dict[str, float] = {"env_steps": progress.env_steps, "updates": progress.updates}
         seconds = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
-        return {**counters, **{name: round(each, 3) for name, each in seconds.items() if each is not None}}
+        return steps | {name: round(each, 3) for name, each in seconds.items() if each is not None}
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of this moment, unless there is one, or the policy is broken and would spoil it."""
@@ -299,4 +297,4 @@ class Run:
 
     def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
         options |= {"rng": np.random.default_rng([self._config.seed, stream]), "prompt": Prompt(self._config.prompt)}
-        return evaluate(partial(build_env, self._config), scorer, policy, episodes=episodes, **options)
+        return evaluate(lambda: build_env(self._config), scorer, policy, episodes=episodes, **options)
