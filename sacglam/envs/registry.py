@@ -73,8 +73,8 @@ def make(name: str, **options: Any) -> CheckedEnv:
 def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
     """The names of the foreign code that `make(name, **options)` would run: all that does not come with sacglam.
 
-    Registered environments and gymnasium's environments with a shipped describer run none. Any other gymnasium id may
-    run what its keyword arguments name. Nothing is imported to find out.
+    Registered environments and gymnasium's environments with an included describer run none. Any other gymnasium id
+    may run what its keyword arguments name. Nothing is imported to find out.
     """
     if name in _REGISTRY or ":" not in name:
         return []

@@ -303,6 +303,12 @@ def test_what_a_run_would_meet_at_its_end_is_found_before(world: World) -> None:
         check_env(lambda: CheckedEnv(world, "world"), repeats=False)
 
 
+def test_a_class_is_checked_as_it_is() -> None:
+    assert check_env(lambda: World(train=("win",)), 3).successes == 3
+    with pytest.raises(EnvironmentContractError, match=r"environment 'World', step.* reward 1 with"):
+        check_env(lambda: World((replace(WON, reward=0.0),), train=("win",)))
+
+
 LOST = replace(NOTHING, truncated=True)
 
 
