@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from typing_extensions import override
 from sacglam.models.agent_model import AgentModel, Backbone, trained_adapters
 from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.packed_lm import ACTOR, PackedLM, target_of
+from sacglam.models.packing import Packed
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
@@ -36,15 +37,15 @@ class PolicyValues:
 
 
 def adapters_needed(backbone: Backbone, target_backbone: TargetBackbone) -> list[str]:
-    """The LoRA adapters that a variant of the critic needs, the actor's first."""
+    """The LoRA adapters that a kind of critic needs, the actor's first."""
     trained = trained_adapters(backbone)
     return trained + ([target_of(trained[-1])] if target_backbone == "adapter" else [])
 
 
 class ActorCritic(AgentModel):
-    """SAC's policy and Q functions from one packed forward pass, and a target network of averaged weights.
+    """SAC's policy and Q functions from one packed forward pass, and their target network.
 
-    The base model is never copied: the target network is a second LoRA adapter and a second set of heads.
+    The target network is a second LoRA adapter and a second set of heads; the base model is never copied.
     """
 
     def __init__(
@@ -62,19 +63,20 @@ class ActorCritic(AgentModel):
         self._target_heads = target_heads.requires_grad_(False)
         self._adapters = adapters_needed(backbone, target_backbone)
         self._target_adapter = target_of(self._critic_adapter) if target_backbone == "adapter" else None
+        self._head_modules["target_heads"] = target_heads
         self._target_heads.load_state_dict(self._heads.state_dict())
         if self._target_adapter:
             for parameter in lm.adapter_parameters(self._target_adapter).values():
                 parameter.requires_grad_(False)
 
     @override
-    def evaluate(self, packed: Any, taken_B: Tensor | None = None) -> PolicyValues:
+    def evaluate(self, packed: Packed, taken_B: Tensor | None = None) -> PolicyValues:
         """Policy and critic at packed states. With `taken_B` only Q of these actions is differentiated."""
         actor = self.lm.forward(packed, ACTOR)
         return PolicyValues(self.policy(actor), self._heads(self._for_critic(packed, actor), taken_B))
 
-    def evaluate_with_target(self, packed: Any, taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
-        """`evaluate` and `bootstrap` at the same states; a target on the online adapter takes no pass of its own."""
+    def evaluate_with_target(self, packed: Packed, taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
+        """`evaluate` and `bootstrap` at the same states; a target on the online adapter needs no pass of its own."""
         actor = self.lm.forward(packed, ACTOR)
         critic = self._for_critic(packed, actor)
         values = PolicyValues(self.policy(actor), self._heads(critic, taken_B))
@@ -83,7 +85,7 @@ class ActorCritic(AgentModel):
             return values, PolicyValues(values.log_pi_BA.detach(), self._target_heads(read))
 
     @torch.no_grad()
-    def bootstrap(self, packed: Any) -> PolicyValues:
+    def bootstrap(self, packed: Packed) -> PolicyValues:
         """Online policy and *target* Q values, for the bootstrap of Eq. 3."""
         actor = self.lm.forward(packed, ACTOR)
         adapter = self._target_adapter or self._critic_adapter
@@ -98,20 +100,15 @@ class ActorCritic(AgentModel):
 
     @torch.no_grad()
     def update_target(self, tau: float, lerp: Lerp = lerp) -> None:
-        """Exponential moving average: target <- (1 - tau) target + tau online, over LoRA weights and heads.
+        """Exponential moving average of LoRA weights and heads: target <- (1 - tau) target + tau online.
 
         On several ranks `lerp` averages each rank's part of them.
         """
-        targets: list[nn.Parameter] = [*self._target_heads.parameters()]
-        online: list[nn.Parameter] = [*self._heads.parameters()]
+        targets, online = [*self._target_heads.parameters()], [*self._heads.parameters()]
         if self._target_adapter:
             targets += self.lm.adapter_parameters(self._target_adapter).values()
             online += self.lm.adapter_parameters(self._critic_adapter).values()
         lerp(targets, online, tau)
-
-    @override
-    def _head_modules(self) -> dict[str, nn.Module]:
-        return {**super()._head_modules(), "target_heads": self._target_heads}
 
 
 @dataclass(frozen=True)
@@ -126,6 +123,6 @@ class ActorValue(AgentModel):
     """PPO's policy and V(s) from one packed forward pass (Carta et al., 2023)."""
 
     @override
-    def evaluate(self, packed: Any) -> PolicyValue:
+    def evaluate(self, packed: Packed) -> PolicyValue:
         actor = self.lm.forward(packed, ACTOR)
         return PolicyValue(self.policy(actor), self._heads(self._for_critic(packed, actor)))

@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from sacglam.errors import CheckpointError
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR, CRITIC, LMOutput, PackedLM
-from sacglam.models.packing import sent
+from sacglam.models.packing import Packed, sent
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.types import Query
 
 Backbone = Literal["shared", "frozen", "separate"]
-CRITIC_FILE = "critic.safetensors"
-CRITIC_SETTINGS = "critic.json"
 
 
 def trained_adapters(backbone: Backbone) -> list[str]:
@@ -40,14 +38,15 @@ class AgentModel(ABC):
         self.tokenizer = tokenizer
         self.policy = policy
         self._heads = heads
-        self._critic_adapter = trained_adapters(backbone)[-1]
+        self._head_modules: dict[str, nn.Module] = {"heads": heads}  # by the prefix of their names in `state()`
         self._adapters = trained_adapters(backbone)
+        self._critic_adapter = self._adapters[-1]
         self._detach = backbone == "frozen"
 
     @property
     def module(self) -> nn.Module:
         """All weights, for sharding over ranks; it is never called as a whole."""
-        return nn.ModuleList([self.lm.module, *self._head_modules().values()])
+        return nn.ModuleList([self.lm.module, *self._head_modules.values()])
 
     @property
     def prompt(self) -> Prompt:
@@ -65,20 +64,20 @@ class AgentModel(ABC):
         return self._critic_adapter == ACTOR and not self._detach
 
     @abstractmethod
-    def evaluate(self, packed: Any) -> Any:
+    def evaluate(self, packed: Packed) -> Any:
         """Policy and critic at packed states, with gradients if they are enabled."""
 
-    def _for_critic(self, packed: Any, actor: LMOutput) -> LMOutput:
-        """What the critic's heads read, given what the policy reads."""
+    def _for_critic(self, packed: Packed, actor: LMOutput) -> LMOutput:
+        """What the critic's heads read; `actor` is what the policy reads."""
         critic = actor if self._critic_adapter == ACTOR else self.lm.forward(packed, self._critic_adapter)
         return critic.detached() if self._detach else critic
 
-    def pack(self, queries: Sequence[Query]) -> Any:
+    def pack(self, queries: Sequence[Query]) -> Packed:
         """Queries as a tokenised batch for `evaluate`, on the model's device."""
         return self.lm.pack(self.tokenizer(queries))
 
     def tensor(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-        """`values` on the model's device, without waiting for it."""
+        """`values` on the model's device; the host does not wait for the copy."""
         return sent(torch.tensor(values, dtype=dtype), self.device)
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
@@ -95,7 +94,7 @@ class AgentModel(ABC):
         return [*self._heads.parameters(), *own]
 
     def state(self) -> dict[str, Tensor]:
-        """All trained weights and their targets, by a flat name; without the frozen base model."""
+        """All trained weights and their targets by name, without the frozen base model."""
         return {name: parameter.detach() for name, parameter in self._named().items()}
 
     @torch.no_grad()
@@ -105,9 +104,8 @@ class AgentModel(ABC):
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
-        own = self.state()
-        check_forms(state, own)
-        for name, tensor in own.items():
+        check_forms(state, self.state())
+        for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
     def learned(self) -> list[nn.Parameter]:
@@ -122,7 +120,7 @@ class AgentModel(ABC):
         }
         heads = {
             f"{part}.{name}": parameter
-            for part, module in self._head_modules().items()
+            for part, module in self._head_modules.items()
             for name, parameter in module.named_parameters()
         }
         return adapters | heads
@@ -132,38 +130,26 @@ class AgentModel(ABC):
 
         `critic` is written to `critic.json`: how the heads are built and what they read.
         """
-        tensors = {
-            name: tensor.contiguous().cpu()
-            for name, tensor in self.state().items()
-            if name.startswith(("heads.", "lora.critic."))
-        }
+        own = {name: tensor for name, tensor in self.state().items() if name.startswith(("heads.", "lora.critic."))}
         settings = {"hidden_size": self.lm.hidden_size, **critic}
         return {
             **self.lm.adapter_files(),
-            CRITIC_FILE: save(tensors),
-            CRITIC_SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
+            "critic.safetensors": save({name: tensor.contiguous().cpu() for name, tensor in own.items()}),
+            "critic.json": (json.dumps(settings, indent=2) + "\n").encode(),
         }
-
-    def _head_modules(self) -> dict[str, nn.Module]:
-        """The modules next to the language model, by the prefix of their parameters' names in `state()`."""
-        return {"heads": self._heads}
 
 
 def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Refuse tensors that differ from our `own` in name, shape or type.
 
     Raises:
-        CheckpointError: there are such.
+        CheckpointError: there are some.
     """
-    odd = [name for name in own.keys() | found.keys() if _form(own, name) != _form(found, name)]
+    got, expected = ({name: (*t.shape, t.dtype) for name, t in tensors.items()} for tensors in (found, own))
+    odd = sorted(name for name in got.keys() | expected.keys() if got.get(name) != expected.get(name))
     if odd:
-        shown = "; ".join(f"{name}: expected {_form(own, name)}, got {_form(found, name)}" for name in sorted(odd)[:3])
+        shown = "; ".join(f"{name}: expected {expected.get(name)}, got {got.get(name)}" for name in odd[:3])
         raise CheckpointError(
             f"{len(odd)} tensors do not fit this model, adapter or critic, including {shown}; load them with the "
             "settings of model, algo.type and critic that they were saved with"
         )
-
-
-def _form(tensors: Mapping[str, Tensor], name: str) -> tuple[Any, ...] | None:
-    """Shape and type; None where there is no such tensor."""
-    return (*tensors[name].shape, tensors[name].dtype) if name in tensors else None

@@ -1,8 +1,8 @@
-"""Layers of a decoder that need not run: frozen ones at states already seen, the last MLP where nothing is read."""
+"""What a pass through a decoder may skip: frozen layers at states seen before, the last MLP where nothing is read."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -19,14 +19,14 @@ from sacglam.models.tokens import TokenisedQuery
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
-    """The decoder's layers in order; empty where it has no one list of all."""
+    """The decoder's layers in order; empty if they are not in one list."""
     number = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [m for m in decoder_of(model).children() if isinstance(m, nn.ModuleList) and len(m) == number]
     return list(lists[0]) if len(lists) == 1 else []
 
 
 def last_mlp_of(model: PreTrainedModel) -> nn.Module | None:
-    """The last layer's MLP, if it takes positions one by one: linear layers are all that it has."""
+    """The last layer's MLP, if it treats positions independently: all its weights are in linear layers."""
     mlp = getattr(next(reversed(layers_of(model)), None), "mlp", None)
     if not isinstance(mlp, nn.Module):
         return None
@@ -39,7 +39,7 @@ def last_mlp_of(model: PreTrainedModel) -> nn.Module | None:
 def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
     """A context in which `mlp` computes these of its input's (B * S) positions, and gives 0 at all others.
 
-    Of the last one nothing but the prompt's last position and the actions is read, which is less than half.
+    Only the prompt's last position and the actions of the last MLP's output are read, less than half of it.
     """
     whole = mlp.forward
 
@@ -53,17 +53,17 @@ def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
 
 
 class FrozenLayers:
-    """The frozen layers of a decoder, and their results for the states seen last, within a limit of memory.
+    """The frozen layers of a decoder, and their results for the most recent states, within a limit of memory.
 
-    Each state goes through them alone. Its hidden states are then the same to the last bit whichever states share its
-    batch and whatever is still kept, so that a run resumes exactly, with an empty cache.
+    Each state passes through them alone. So its hidden states are the same to the last bit whatever else is in the
+    batch or the cache, and a run resumes exactly with an empty cache.
     """
 
     def __init__(self, architecture: Architecture, limit_bytes: int) -> None:
         """Keeps at most `limit_bytes`.
 
         Raises:
-            ModelError: the decoder's first layer is adapted, or it has no one list of layers.
+            ModelError: the decoder's first layer is adapted, or its layers are not in one list.
         """
         layers = layers_of(architecture.model)
         if not layers:
@@ -78,11 +78,11 @@ class FrozenLayers:
         self._architecture = architecture
         self._below, self._above = layers[:first], layers[first:]
         self._limit = limit_bytes
-        self.kept: OrderedDict[tuple[bytes, ...], Tensor] = OrderedDict()  # the state used last at the end
+        self.kept: OrderedDict[tuple[bytes, ...], Tensor] = OrderedDict()  # the most recently used last
         self.kept_bytes = 0
 
     def added_to(self, packed: Packed, queries: Sequence[TokenisedQuery]) -> Packed:
-        """`packed`, whose rows are `queries`, with what the first adapted layer reads of each token."""
+        """`packed`, whose rows are `queries`, with the input of the first adapted layer."""
         outputs = [self._output(query) for query in queries]
         frozen_BSH = outputs[0].new_zeros(*packed.ids_BS.shape, outputs[0].shape[-1])
         for row_SH, output_TH in zip(frozen_BSH, outputs, strict=True):
@@ -90,7 +90,7 @@ class FrozenLayers:
         return replace(packed, frozen_BSH=frozen_BSH)
 
     def _output(self, query: TokenisedQuery) -> Tensor:
-        """What the first adapted layer reads of a query's tokens (T, H): prompt, then actions."""
+        """The first adapted layer's input (T, H) for a query's tokens: prompt, then actions."""
         key = (query.prompt.tobytes(), *(action.tobytes() for action in query.actions))
         state = self.kept.get(key)
         if state is None:
@@ -103,7 +103,7 @@ class FrozenLayers:
 
     @torch.no_grad()
     def _computed(self, query: TokenisedQuery) -> Tensor:
-        """`_output` by a pass of the query alone, from which all layers above are left out."""
+        """`_output` by a pass of the query alone that skips all layers above."""
         inputs: list[Tensor] = []
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -116,22 +116,19 @@ class FrozenLayers:
 
     @contextmanager
     def skipped(self, output_BSH: Tensor) -> Iterator[None]:
-        """A context in which a pass through the decoder computes none of the frozen layers, but takes this output."""
+        """A context in which a pass through the decoder skips the frozen layers and takes this as their output."""
         with _replaced(self._below, lambda hidden_states, *args, **kwargs: output_BSH):
             yield
 
 
 @contextmanager
 def _replaced(layers: Iterable[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
-    """A context in which `forward` takes the place of the layers' own."""
-    own = [(layer, layer.forward) for layer in layers]
-    for layer, _ in own:
-        layer.forward = forward
-    try:
+    """A context in which `forward` replaces the layers' own."""
+    with ExitStack() as replaced:
+        for layer in layers:
+            replaced.callback(setattr, layer, "forward", layer.forward)
+            layer.forward = forward
         yield
-    finally:
-        for layer, before in own:
-            layer.forward = before
 
 
 def _size(key: tuple[bytes, ...], state: Tensor) -> int:

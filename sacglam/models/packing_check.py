@@ -38,29 +38,24 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
     """
     check_architecture(model.config, name)
     text_config = model.config.get_text_config()
-    foreign = layer_kinds(text_config) - ATTENTION_KINDS
-    if foreign:
-        raise unpackable(
-            model.config, name, f"it has layers of kind {sorted(foreign)}, whose state leaks between actions"
-        )
+    if foreign := layer_kinds(text_config) - ATTENTION_KINDS:
+        reason = f"it has layers of kind {sorted(foreign)}, whose state leaks between actions"
+        raise unpackable(model.config, name, reason)
     dtype = output_layer_of(model).weight.dtype
     rng = np.random.default_rng(0)
 
-    def ids(length: int) -> Ids:
-        return rng.integers(1, text_config.vocab_size, size=length)
-
-    def query(prompt: int, *actions: int) -> TokenisedQuery:
-        return TokenisedQuery(ids(prompt), tuple(ids(length) for length in actions))
+    def query(*lengths: int) -> TokenisedQuery:
+        prompt, *actions = (rng.integers(1, text_config.vocab_size, size=length) for length in lengths)
+        return TokenisedQuery(prompt, tuple(actions))
 
     small = query(8, 3, 1, 5)
     hidden_gap, score_gap = _gaps(model, small, name)
     if not hidden_gap <= HIDDEN_TOLERANCE[dtype]:
-        raise unpackable(
-            model.config,
-            name,
+        reason = (
             f"its hidden states differ by a share of {hidden_gap:.2g} from those of separate sequences, because state "
-            "leaks between actions (recurrent or hybrid layers) or the given positions are ignored",
+            "leaks between actions (recurrent or hybrid layers) or the given positions are ignored"
         )
+        raise unpackable(model.config, name, reason)
     plain = _gives_plain_logits(model, _inputs(model, small.prompt, small.actions[0]))
     if not (score_gap <= SCORE_TOLERANCE[dtype] and plain):
         raise unpackable(model.config, name, "it scales, caps or shifts its logits on the way from the output layer")
@@ -114,9 +109,8 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
         hidden_SH = architecture.hidden(packed)[0]
         separate = [_separate(model, query.prompt, action) for action in query.actions]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise unpackable(
-            model.config, name, f"it fails on a packed sequence with a 4-D attention mask and positions ({error})"
-        ) from error
+        reason = f"it fails on a packed sequence with a 4-D attention mask and positions ({error})"
+        raise unpackable(model.config, name, reason) from error
     expected_AH = torch.stack([last_H for last_H, _ in separate])
     expected_N = torch.cat([log_prob_L for _, log_prob_L in separate])
     gap_AH = hidden_SH[packed.last_row_BA[0]].float() - expected_AH
@@ -146,9 +140,8 @@ def check_architecture(config: PreTrainedConfig, name: str) -> None:
         *text_config.attribute_map,
     }
     if not numbered or text_config.to_dict().get("alibi"):
-        raise unpackable(
-            config, name, "it takes no positions (max_position_embeddings), as ALiBi and recurrent layers do"
-        )
+        reason = "it takes no positions (max_position_embeddings), as ALiBi and recurrent layers do"
+        raise unpackable(config, name, reason)
 
 
 def _inputs(model: PreTrainedModel, prompt: Ids, action: Ids) -> dict[str, Any]:

@@ -51,10 +51,10 @@ class QueryTokenizer:
             ModelError: the tokenizer lacks such a token or a chat template, or splits no text between a prompt and its
                 action.
         """
-        if score_eos and tokenizer.eos_token_id is None:
-            raise ModelError("policy.score_eos needs an end-of-sequence token; set it to false for this tokenizer")
-        if prompt_eos and tokenizer.eos_token_id is None:
+        if tokenizer.eos_token_id is None and prompt_eos:
             raise ModelError("an encoder's prompt ends in an end-of-sequence token, and this tokenizer has none")
+        if tokenizer.eos_token_id is None and score_eos:
+            raise ModelError("policy.score_eos needs an end-of-sequence token; set it to false for this tokenizer")
         self.prompt = prompt
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
@@ -65,17 +65,17 @@ class QueryTokenizer:
         self._cache: dict[str, Ids] = {}
 
     def __call__(self, queries: Sequence[Query]) -> list[TokenisedQuery]:
-        """Token ids of each query; one object for those that are the same.
+        """Token ids of each query; equal queries give one object.
 
         Raises:
             ModelError: a text without tokens, or prompt + action longer than the model allows.
         """
-        shown = {query: self._shown(query) for query in queries}
-        self._fill_cache(shown.values())
-        found = {query: self._tokenise(as_shown) for query, as_shown in shown.items()}
-        return [found[query] for query in queries]
+        as_read = {query: self._as_read(query) for query in queries}
+        self._fill_cache(as_read.values())
+        tokenised = {query: self._tokenise(texts) for query, texts in as_read.items()}
+        return [tokenised[query] for query in queries]
 
-    def _shown(self, query: Query) -> Query:
+    def _as_read(self, query: Query) -> Query:
         """The texts that the model reads."""
         if self._dropped:
             query = Query(query.prompt, tuple(action.removeprefix(self._dropped) for action in query.actions))
@@ -133,7 +133,8 @@ def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:
         if together == [prompt_ids + apart for apart in ids(*(action.removeprefix(prefix) for action in actions))]:
             return prefix
     raise ModelError(
-        f"this model's tokenizer reads {prompt[-7:] + actions[0]!r} as other tokens than its parts {prompt[-7:]!r} and "
-        f"{actions[0]!r}, with or without the space, so actions cannot be scored after a prompt that they share; "
-        "expected a tokenizer that splits texts at spaces, and a prompt.template and prompt.before_action that do"
+        f"this model's tokenizer merges tokens across the boundary of prompt and action: {prompt[-7:] + actions[0]!r} "
+        f"is not {prompt[-7:]!r} and {actions[0]!r}, with or without the space, so actions cannot be scored after a "
+        "prompt that they share; expected a tokenizer that splits texts at spaces, and a prompt.template and "
+        "prompt.before_action that do"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
@@ -59,8 +58,7 @@ def test_all_adapters_begin_alike_and_as_the_base_model(lm_name: str) -> None:
     assert any((p != 0).any() for p in first.values())  # A is random; B is zero
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("lm_name", BOTH)
+@pytest.mark.parametrize(("lm_name", "merged"), [("llama", True), ("flan", False)])
 def test_a_forward_uses_the_adapter_it_names(lm_name: str, merged: bool) -> None:
     lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
     packed = lm.pack(ragged())
@@ -72,8 +70,7 @@ def test_a_forward_uses_the_adapter_it_names(lm_name: str, merged: bool) -> None
     assert len(gradients(lm, ACTOR)) == len(gradients(lm, CRITIC)) == len(lm.adapter_parameters(ACTOR))
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("lm_name", BOTH)
+@pytest.mark.parametrize(("lm_name", "merged"), [("llama", False), ("flan", True)])
 def test_selecting_an_adapter_thaws_nothing(lm_name: str, merged: bool) -> None:
     lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
     for parameter in lm.adapter_parameters(CRITIC).values():
@@ -111,9 +108,10 @@ def _first_mlps(model: PreTrainedModel) -> list[nn.Module]:
 @pytest.mark.parametrize(
     ("lm_name", "backbone", "merged"),
     [
-        *itertools.product(BOTH, ["shared", "frozen", "separate"], [False]),
+        ("llama", "shared", False),
         ("llama", "separate", True),
-        *itertools.product(["t5"], ["separate"], [False, True]),
+        ("flan", "frozen", False),
+        ("t5", "separate", True),
         ("umt5", "separate", False),
     ],
 )
@@ -167,11 +165,10 @@ def test_all_linear_leaves_the_output_layer_out(lm_name: str) -> None:
     assert not any("lm_head" in name for name in tiny_lm(lm_name).adapter_parameters(ACTOR))
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_an_adapter_on_the_embedding_is_refused(merged: bool) -> None:
+def test_an_adapter_on_the_embedding_is_refused() -> None:
     config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], task_type="CAUSAL_LM")
     with pytest.raises(ModelError, match=r"adapters need linear layers.*embed_tokens"):
-        PackedLM(tiny_model("mistral"), config, merged=merged)
+        PackedLM(tiny_model("mistral"), config)
 
 
 def test_layers_of_several_matrices_are_not_merged() -> None:
@@ -208,8 +205,7 @@ def test_targets_that_do_not_exist() -> None:
         PackedLM(tiny_model("llama"), config)
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("lm_name", ["qwen2", "flan"])
+@pytest.mark.parametrize(("lm_name", "merged"), [("qwen2", True), ("flan", False)])
 def test_adapter_files_are_a_peft_folder_with_the_same_scores(lm_name: str, merged: bool, tmp_path: Path) -> None:
     lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
     files = lm.adapter_files()

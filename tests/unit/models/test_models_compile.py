@@ -36,7 +36,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "checkpointing", "graphs"),
     # One for layers whose input has no gradient and one for those above, in the encoder as in the decoder.
-    [("llama", True, 2), ("flan", False, 4)],
+    [("llama", True, 2), pytest.param("flan", False, 4, marks=pytest.mark.nightly)],
 )
 @pytest.mark.usefixtures("compiling")
 def test_compiled_layers_score_and_learn_as_plain_ones_in_few_graphs(

@@ -102,16 +102,16 @@ def make_huge(file: Path) -> None:
 
 DAMAGES: dict[str, dict[str, object]] = {
     "config.json": {
-        "num_attention_heads": [0, -1, "2", None, [], 2**31],
-        "hidden_size": [-1, 0, "x", None],
-        "num_hidden_layers": [-1, 10**9, "x"],
-        "vocab_size": [0, -1, 3, None],
-        "model_type": [["llama"], {}, None, 3],
-        "max_position_embeddings": ["x", None, [], 0],
-        "bos_token_id": [[[]], "x"],
+        "num_attention_heads": [0, "2", 2**31],
+        "hidden_size": [-1, "x"],
+        "num_hidden_layers": [10**9],
+        "vocab_size": [3, None],
+        "model_type": [["llama"], None],
+        "max_position_embeddings": ["x"],
+        "bos_token_id": [[[]]],
     },
-    "tokenizer.json": {"model": [None, [], {}, 3], "added_tokens": [None, {}, [{"id": 2**31}]], "version": [None]},
-    "tokenizer_config.json": {"tokenizer_class": [[], 3], "eos_token": [[], 3, {}]},
+    "tokenizer.json": {"model": [None, {}], "added_tokens": [[{"id": 2**31}]], "version": [None]},
+    "tokenizer_config.json": {"tokenizer_class": [[]], "eos_token": [{}]},
 }
 
 
@@ -127,8 +127,18 @@ def test_a_damaged_value_is_refused_or_does_no_harm(name: str, key: str, value: 
         load_model(ModelConfig(name=str(folder)), torch.device("cpu"))
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
-@pytest.mark.parametrize("planted", [os.mkfifo, Path.mkdir, lambda file: file.symlink_to("/dev/zero"), make_huge])
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("config.json", os.mkfifo),
+        ("tokenizer.json", make_huge),
+        ("tokenizer_config.json", lambda file: file.symlink_to("/dev/zero")),
+        ("model.safetensors", os.mkfifo),
+        ("model.safetensors", Path.mkdir),
+        ("model.safetensors", lambda file: file.symlink_to("/dev/zero")),
+        ("model.safetensors", make_huge),
+    ],
+)
 def test_what_is_no_file_is_refused_at_once(name: str, planted: Callable[[Path], None], tmp_path: Path) -> None:
     folder = shutil.copytree(BUILTIN, tmp_path / "model")
     (folder / name).unlink()

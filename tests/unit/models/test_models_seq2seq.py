@@ -100,7 +100,7 @@ def test_the_prompt_is_read_once_and_its_keys_are_made_once() -> None:
     assert rows == [("encoder", len(query.prompt)), ("cross-attention keys", len(query.prompt))]
 
 
-@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("name", ["flan", "umt5"])
 def test_adapters_are_on_encoder_decoder_and_cross_attention(name: str) -> None:
     names = "\n".join(tiny_lm(name).adapter_parameters(ACTOR))
     for part in ("encoder.block.1.layer.0.SelfAttention", "decoder.block.2.layer.1.EncDecAttention"):

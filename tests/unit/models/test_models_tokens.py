@@ -115,7 +115,10 @@ def test_an_action_has_the_tokens_that_it_has_in_one_text_with_its_prompt(tokeni
 
 
 def test_a_tokenizer_that_joins_prompt_and_action_is_refused() -> None:
-    with pytest.raises(ModelError, match="reads 'Action: Go to red cat' as other tokens than its parts 'Action:' and"):
+    with pytest.raises(
+        ModelError,
+        match="of prompt and action: 'Action: Go to red cat' is not 'Action:' and",
+    ):
         QueryTokenizer(_sentencepiece(normalizers.Replace(" ", "\u2581"), pieces=(":\u2581Go",)), 99)
 
 
