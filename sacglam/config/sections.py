@@ -73,7 +73,7 @@ class ModelConfig(Section):
     compile: bool = False
     """Compile each transformer layer when it first runs (`torch.compile`, for any shape). Needs a C++ compiler."""
     cache_mib: NonNegative = 0
-    """MiB in which to keep what the layers below those of `lora.layers` compute, for states seen again; 0: none."""
+    """MiB for the hidden states of the layers below the adapted ones, kept for states seen again; 0: none."""
 
     @model_validator(mode="after")
     def _cachable(self) -> Self:

@@ -30,7 +30,7 @@ T5_FAMILY = ("t5", "mt5", "umt5")
 
 
 class Architecture(ABC):
-    """What one kind of language model needs for a packed forward pass."""
+    """How one kind of language model packs queries and reads them."""
 
     auto: ClassVar[type[AutoModelForCausalLM] | type[AutoModelForSeq2SeqLM]]
     """transformers' class that loads it."""
@@ -63,7 +63,7 @@ class Architecture(ABC):
 class DecoderOnly(Architecture):
     """Any transformers decoder whose attention respects the given mask and positions.
 
-    There is no list of such models: `sacglam.models.packing_check.check_packing` tries whether one is.
+    There is no list of such models: `sacglam.models.packing_check.check_packing` tries each one.
     """
 
     auto, task, prompt_eos = AutoModelForCausalLM, "CAUSAL_LM", False
@@ -123,7 +123,7 @@ class EncoderDecoder(Architecture):
     @torch.no_grad()
     def logit_scale(self) -> float:
         """T5 shares the output layer's weights with the embedding and multiplies by d_model ** -0.5. Its successors do
-        not, and each of the three implementations states this differently, so the output layer's input is observed.
+        not, and each of the three implementations says so in its own way, so the output layer's input is observed.
         """
         inputs: list[Tensor] = []
         hidden: list[Tensor] = []

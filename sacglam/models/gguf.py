@@ -1,4 +1,4 @@
-"""Models in GGUF files: converted once to a folder that learner, engines and peft read as any other."""
+"""Models in GGUF files, converted once to a folder that learner, engines and peft read like any other."""
 
 import hashlib
 import shutil
@@ -50,7 +50,7 @@ def converted(file: Path) -> Path:
         raise ModelError(f"model {str(file)!r} needs the package gguf; run pip install -e '.[gguf]'")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(folder.with_suffix(".lock")):  # others wait, and then find it
+        with WeakFileLock(folder.with_suffix(".lock")):  # other processes wait, and then find the folder
             if not folder.is_dir():
                 _convert(file, folder)
     except Exception as error:  # gguf and transformers raise many types

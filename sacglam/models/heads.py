@@ -81,7 +81,7 @@ class QHeads(nn.Module):
         self.critics = nn.ModuleList(mlp(hidden_size, config.hidden, outputs) for _ in range(config.num_critics))
 
     def forward(self, output: LMOutput, taken_B: Tensor | None = None) -> Tensor:
-        """Q values (C, B, A), float32; 0 on padding. With `taken_B` only these actions' are to be differentiated.
+        """Q values (C, B, A), float32; 0 on padding. With `taken_B` only those of these actions have gradients.
 
         The critic's loss reads no others, so MLPs on actions run backward for one of a state's |A|.
 

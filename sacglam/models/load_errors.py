@@ -20,7 +20,7 @@ _WEIGHTS, _INDEX, _PICKLE = "model.safetensors", SAFE_WEIGHTS_INDEX_NAME, "pytor
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn whatever a library raises on the files of the model `name` into a `ModelError`: damage causes many types."""
+    """Turn any error of a library about the files of the model `name` into a `ModelError`: damage causes many types."""
     try:
         with memory_explained():
             yield
@@ -43,7 +43,7 @@ def read_whole(read: Callable[..., Any], **options: Any) -> Any:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a local folder with a file that would block its reader for ever.
+    """Refuse a local folder with a file that would block its reader forever.
 
     Raises:
         OSError: it is a named pipe, a device, or too large.

@@ -85,7 +85,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
 
 
 def load_text(settings: ModelConfig) -> ModelText:
-    """What an engine that loads the weights itself needs; `source` is a folder or a Hugging Face name.
+    """All that an engine needs which loads the weights itself; `source` is a folder or a Hugging Face name.
 
     Raises:
         ModelError: not found, of an architecture that cannot be packed, or without a tokenizer.
@@ -125,7 +125,7 @@ def _source_of(name: str) -> str:
 
 
 def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:
-    """The adapter's shape. Never on the output layer: engines ignore its effect on prompt log-probabilities.
+    """The adapter's shape; never on the output layer, whose effect on prompt log-probabilities engines ignore.
 
     Raises:
         ModelError: the model has no such layers.
@@ -174,11 +174,11 @@ def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...
 def _checkpoint_layers(model: PreTrainedModel) -> None:
     """Recompute each layer in the backward pass.
 
-    transformers does so only in training mode, which also enables dropout: so only the layers themselves are put into
-    that mode, not the modules within.
+    transformers does so only in training mode, which also enables dropout. So only the layers themselves are put into
+    that mode, not the modules within them.
     """
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.disable_input_require_grads()  # for other ways of recomputing, and every adapted layer has parameters
+    model.disable_input_require_grads()  # needed only by other ways of recomputing
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.training = True

@@ -14,7 +14,6 @@ from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 from typing_extensions import override
 
 from sacglam.errors import ModelError
@@ -107,32 +106,25 @@ class LoraLinear(Linear):  # type: ignore[misc]  # peft has no types
 
 
 class MergedLinear(Linear):  # type: ignore[misc]
-    """y = (W + s B A) x, the same function: faster where x is hardly wider than the adapter's rank.
+    """y = (W + s B A) x, the same function in float32: faster where x is hardly wider than the adapter's rank.
 
     Never for a large model, since every pass computes the sum again.
     """
-
-    def __init__(self, base_layer: nn.Module, adapter_name: str, config: LoraConfig, **kwargs: Any) -> None:
-        config.fan_in_fan_out = isinstance(base_layer, Conv1D)  # which holds W transposed
-        super().__init__(base_layer, adapter_name, config=config, **kwargs)
 
     @override
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         [adapter] = self.active_adapters
         down, up, base = self.lora_A[adapter].weight, self.lora_B[adapter].weight, self.base_layer
-        left, right = (down.T, up.T) if self.fan_in_fan_out else (up, down)
-        # Summed in the adapter's precision.
-        weight = torch.addmm(base.weight.to(up.dtype), left, right, alpha=self.scaling[adapter]).to(base.weight.dtype)
-        return F.linear(x, weight.T if self.fan_in_fan_out else weight, base.bias)
+        return F.linear(x, torch.addmm(base.weight, up, down, alpha=self.scaling[adapter]), base.bias)
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str], merged: bool = False) -> PeftModel:
-    """Insert LoRA layers into `model`, in place: one adapter for each of `names`, all equal, each to be trained.
+    """Insert LoRA layers into `model`, in place: one trainable adapter for each of `names`, all equal.
 
     Raises:
         ModelError: no layer fits `lora.target_modules`, or one that does can have no adapter.
     """
-    lora._register_custom_module({nn.Linear: MergedLinear, Conv1D: MergedLinear} if merged else {nn.Linear: LoraLinear})
+    lora._register_custom_module({nn.Linear: MergedLinear if merged else LoraLinear})
     try:
         peft_model = get_peft_model(model, lora, adapter_name=names[0])
     except ValueError as error:

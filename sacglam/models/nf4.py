@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from sacglam.errors import ModelError
 
 Shape = tuple[int, int]
-Unpack = Callable[[Tensor, Any], Tensor]
-"""Weights in 4 bits and their `QuantState` to plain weights."""
 _TRIAL_ROWS = 256
 _ROUNDING = 0.02
 """Above one unit in the last place of bfloat16; the scales of two blocks differ by more."""
@@ -25,7 +23,7 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
     """Quantise each layer as it is read; products are in `dtype`. `read` passes its arguments to `from_pretrained`.
 
     The output layer and embeddings stay as they are, and T5's `wo`, whose activations are too large for few bits. So
-    do, with a warning, layers that bitsandbytes would multiply by other weights than it was given.
+    do, with a warning, layers whose weights bitsandbytes dequantises wrongly.
 
     Raises:
         ModelError: bitsandbytes is missing.
@@ -37,20 +35,18 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
         left = [name for name, shape in layers.items() if shape in wrong]
         plain = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
         warnings.warn(_note(wrong, len(left), len(layers), device), stacklevel=3)
-        del model  # before the next one is read, so that memory never holds both
+        del model  # so that memory never holds two
         # transformers takes this list instead of its own. Without any layer in 4 bits it would warn once more.
         model = read(**_arguments(dtype, device, [*plain, *left])) if len(left) < len(layers) else read()
     _keep_one_precision(model)
     return model
 
 
-def wrong_shapes(
-    shapes: Iterable[Shape], dtype: torch.dtype, device: torch.device, unpack: Unpack | None = None
-) -> set[Shape]:
-    """The shapes (outputs, inputs) of layers whose weights `unpack`, bitsandbytes' own by default, gets wrong.
+def wrong_shapes(shapes: Iterable[Shape], dtype: torch.dtype, device: torch.device) -> set[Shape]:
+    """The shapes (outputs, inputs) of layers whose weights bitsandbytes dequantises wrongly.
 
-    Blocks of 64 run over the flattened weight. With AVX-512, bitsandbytes 0.50.2 takes each row to begin a block of its
-    own. Such a fault is one of shape, so random weights show it, and 256 rows are enough.
+    Blocks of 64 run over the flattened weight. With AVX-512, bitsandbytes 0.50.2 starts a new block at each row. Such a
+    fault depends on the shape alone, so random weights show it, and 256 rows are enough.
     """
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
@@ -58,33 +54,28 @@ def wrong_shapes(
     for shape in sorted(set(shapes)):
         weight = torch.randn(min(shape[0], _TRIAL_ROWS), shape[1], generator=torch.Generator().manual_seed(0))
         packed, state = quantize_4bit(weight.to(device, dtype), quant_type="nf4", compress_statistics=True)
-        got, expected = (function(packed, state) for function in (unpack or dequantize_4bit, plain_weights))
-        if not torch.allclose(got, expected, rtol=_ROUNDING, atol=0):
+        if not torch.allclose(dequantize_4bit(packed, state), plain_weights(packed, state), rtol=_ROUNDING, atol=0):
             wrong.add(shape)
     return wrong
 
 
 def plain_weights(packed: Tensor, state: Any) -> Tensor:
-    """What weights in 4 bits stand for, shape `state.shape`: W_i = code[packed_i] scale[i // 64], over W flattened."""
-    code: Tensor = state.code
+    """The weights that 4 bits stand for, shape `state.shape`: W_i = code[packed_i] scale[i // 64], over W flattened."""
     indices = torch.stack([packed.flatten() >> 4, packed.flatten() & 15], dim=1)  # two in a byte, the upper half first
-    values = code[indices.int()].flatten()[: state.shape.numel()]
-    return (values * _by_block(scales(state), state.blocksize, len(values))).view(state.shape).to(state.dtype)
+    values: Tensor = state.code[indices.int()].flatten()[: state.shape.numel()]
+    scale = scales(state).repeat_interleave(state.blocksize)[: len(values)]
+    return (values * scale).view(state.shape).to(state.dtype)
 
 
 def scales(state: Any) -> Tensor:
     """The scale of each block, itself in 8 bits: code'[absmax_j] absmax'[j // 256] + offset (double quantisation)."""
-    outer = _by_block(state.state2.absmax, state.state2.blocksize, len(state.absmax))
-    found: Tensor = state.state2.code[state.absmax.int()] * outer + state.offset
-    return found
-
-
-def _by_block(scale: Tensor, size: int, count: int) -> Tensor:
-    return scale.repeat_interleave(size)[:count]
+    outer = state.state2.absmax.repeat_interleave(state.state2.blocksize)[: len(state.absmax)]
+    scale: Tensor = state.state2.code[state.absmax.int()] * outer + state.offset
+    return scale
 
 
 def _arguments(dtype: torch.dtype, device: torch.device, left: Sequence[str] | None = None) -> dict[str, Any]:
-    """What `from_pretrained` takes; layers in `left` stay as they are, None: those that transformers chooses."""
+    """Arguments of `from_pretrained`; layers in `left` are not quantised (None: transformers chooses them)."""
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
@@ -124,10 +115,10 @@ def _note(wrong: set[Shape], left: int, layers: int, device: torch.device) -> st
 
 
 def _keep_one_precision(model: nn.Module) -> None:
-    """Let passes with and without gradient compute the same.
+    """Make passes with and without gradient compute the same.
 
-    On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without gradient,
-    and from then on compute such passes in bfloat16: the policy that acts would not be the one that learns.
+    On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without gradient
+    and compute such passes in bfloat16 from then on: the policy that acts would not be the one that learns.
     """
     from bitsandbytes.nn import Linear4bit
 

@@ -51,9 +51,9 @@ class LMOutput:
 
 
 class PackedLM:
-    """A language model with LoRA adapters, and what a pass through it leaves out.
+    """A language model with LoRA adapters, and what a pass through it may skip.
 
-    Its `architecture` packs and runs it; nothing else but `sacglam profile` looks inside a packed batch.
+    Its `architecture` packs and runs it; only `sacglam profile` also looks inside a packed batch.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PackedLM:
 
     def pack(self, queries: Sequence[TokenisedQuery]) -> Packed:
         """Queries as tensors on the model's device, in its architecture's layout."""
-        states, row_B = distinct(queries)  # an action that changes nothing leads to the same state, with one goal
+        states, row_B = distinct(queries)  # many repeat: an action that changes nothing leads to the same state
         packed = self.architecture.pack(states, self.bucket)
         _check_memory(packed, self._model.dtype, self.device)
         packed = packed.read_for(row_B).to(self.device)
@@ -133,18 +133,18 @@ class PackedLM:
         )
 
     def keep_frozen(self, limit_bytes: int) -> None:
-        """From now on, keep what the layers below the first adapted one compute, in at most so many bytes.
+        """From now on, keep what the layers below the first adapted one compute, in at most this many bytes.
 
         Raises:
-            ModelError: there are no such layers. Whether they can be left out, `packing_check.check_frozen` tries.
+            ModelError: there are no such layers. `packing_check.check_frozen` tells whether they can be skipped.
         """
         self.frozen = FrozenLayers(self.architecture, limit_bytes)
 
     def compile_layers(self, backend: str = "inductor") -> None:
-        """From now on, each transformer layer is compiled when it first runs, for any number of states and positions.
+        """From now on, compile each transformer layer when it first runs, for any number of states and positions.
 
-        Layers of one kind share what is compiled: for each adapter two graphs with gradients (the first layer's input
-        has none) and one without, and as many again for a state alone. Parameters and their names stay.
+        Layers of one kind share their graphs: for each adapter two with gradients (the first layer's input has none)
+        and one without, and as many again for a single state. Parameters and their names stay.
 
         Raises:
             ModelError: there is no C++ compiler, or no layer that transformers marks as such.
@@ -167,8 +167,6 @@ class PackedLM:
 
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
-        if adapter not in self._adapters:
-            raise ModelError(f"this model has no adapter {adapter!r}; it has {', '.join(self._adapters)}")
         return dict(self._adapters[adapter])
 
     def adapter_files(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
@@ -193,7 +191,7 @@ class PackedLM:
 
     @contextmanager
     def _selected(self, adapter: str) -> Iterator[None]:
-        # Not restored: the next recomputed layer needs the same adapter, and every forward selects its own.
+        # Not restored: the next layer to be recomputed needs the same adapter, and every forward selects its own.
         self._select(adapter)
         yield
 
@@ -208,9 +206,9 @@ def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:
 
 
 def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse what cannot fit, which a CPU's system would answer by killing the process.
+    """Refuse what cannot fit in memory; on a CPU the system would kill the process.
 
-    On a GPU a batch is halved where memory runs out, so only one that a single state would exceed is refused.
+    On a GPU a batch is halved when memory runs out, so only a state that is too large by itself is refused.
 
     Raises:
         ModelError: the attention masks alone take more than the memory that is free.

@@ -82,11 +82,6 @@ def test_selecting_an_adapter_thaws_nothing(lm_name: str, merged: bool) -> None:
         assert not any(p.requires_grad for p in lm.adapter_parameters(CRITIC).values())
 
 
-def test_an_unknown_adapter() -> None:
-    with pytest.raises(ModelError, match="no adapter 'other'; it has default"):
-        tiny_lm("llama").adapter_parameters("other")
-
-
 class _Calls:
     """Counts how often the MLP of layer 0 begins to run; when recomputed, it stops as soon as all is there."""
 

@@ -135,11 +135,13 @@ def test_the_plain_reference_is_the_nearest_of_sixteen_values(width: int) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_shapes_that_are_dequantised_wrongly_are_found(dtype: torch.dtype) -> None:
+def test_shapes_that_are_dequantised_wrongly_are_found(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(64, width) for width in WIDTHS]
-    assert wrong_shapes(shapes, dtype, CPU, plain_weights) == set()
-    assert wrong_shapes(shapes, dtype, CPU, restarting) == {(64, 32), (64, 48), (64, 96)}
-    assert wrong_shapes([(1, 96), (2, 96)], dtype, CPU, restarting) == {(2, 96)}  # one row has but one beginning
+    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", plain_weights)
+    assert wrong_shapes(shapes, dtype, CPU) == set()
+    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", restarting)
+    assert wrong_shapes(shapes, dtype, CPU) == {(64, 32), (64, 48), (64, 96)}
+    assert wrong_shapes([(1, 96), (2, 96)], dtype, CPU) == {(2, 96)}  # one row has but one beginning
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
