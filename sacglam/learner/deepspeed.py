@@ -26,16 +26,25 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s: float) -> None:
     """Join the group of `world` ranks; NCCL on CUDA, gloo on CPU. Once for each process.
 
-    `meeting` is `tcp://address:port`, or `file://path` for ranks that share a file system.
+    `meeting` is `tcp://address:port`, or `file://path` for ranks that share a file system. A collective fails if a rank
+    does not join it within `timeout_s`.
 
-    A collective in which a rank has not joined after `timeout_s` seconds fails on the others.
+    Raises:
+        LearnerError: DeepSpeed cannot be imported.
     """
     chosen = torch.device(device)
     index = chosen.index or 0  # Ray shows each rank its own GPU only
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(index)}
     os.environ |= {"DS_ACCELERATOR": chosen.type}
-    deepspeed, groups = _import_deepspeed()
-
+    try:
+        import deepspeed
+        import deepspeed.ops
+        from deepspeed.utils import groups
+    except ImportError as error:
+        raise LearnerError(
+            f"learner ranks need DeepSpeed, which cannot be imported ({error}); see docs/start/install.md, or set "
+            "learners.count to 0"
+        ) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Of DeepSpeed's own calls, which torch is about to rename.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
@@ -56,19 +65,6 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
     )
     # The group of ZeRO's collectives, which DeepSpeed would give torch's time-out of many minutes.
     groups._WORLD_GROUP = dist.new_group(timeout=timeout)
-
-
-def _import_deepspeed() -> tuple[Any, Any]:
-    try:
-        import deepspeed
-        import deepspeed.ops
-        from deepspeed.utils import groups
-    except ImportError as error:
-        raise LearnerError(
-            f"learner ranks need DeepSpeed, which cannot be imported ({error}); see docs/start/install.md, or set "
-            "learners.count to 0"
-        ) from error
-    return deepspeed, groups
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:

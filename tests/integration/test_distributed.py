@@ -236,7 +236,7 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
 @needs_deepspeed
 def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, ENGINE, "threads=1", "evaluation.episodes=20000", learners="1"), log) as process:
+    with started(train(run, ENGINE, "threads=1", "evaluation.episodes=2000", learners="1"), log) as process:
         wait_for(lambda: "evaluating before" in log.read_text(), process)
         os.kill(titled(process.pid, "ray::LearnerRank")[0].pid, signal.SIGKILL)
         assert process.wait(timeout=30) == 1

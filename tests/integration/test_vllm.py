@@ -355,7 +355,6 @@ def test_an_adapter_that_does_not_load_leaves_the_previous_one(
     ("change", "message"),
     [
         (["device=cuda"], "runs on device 'cuda'"),
-        (["engines.count=1", "engines.tensor_parallel=2"], "tensor_parallel"),
         (["model.lora.rank=1000"], "at most 512"),
     ],
 )

