@@ -10,7 +10,7 @@ from sacglam.algos.sac import Sac, SacBatch, critic_losses, last_values
 from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic, Lerp
 
-_MOST = 20.0  # weight of one step, or a single one would outweigh its batch
+_MOST = 20.0  # upper bound of a step's weight, lest one step outweigh its batch
 
 
 class Awac(Sac):

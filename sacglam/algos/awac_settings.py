@@ -1,4 +1,4 @@
-"""The settings of AWAC: SAC's critic, and another actor. Reading a configuration imports no torch."""
+"""The settings of AWAC: SAC's critic and a different actor. Reading a configuration imports no torch."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AwacConfig(SacConfig):
-    """Advantage-weighted regression (AWAC, Nair et al., 2020): SAC's settings but for those of its actor."""
+    """Advantage-weighted regression (AWAC, Nair et al., 2020): SAC's settings except for the actor's."""
 
     entropy_settings: ClassVar[str] = "algo.temperature"
     soft_target: ClassVar[bool] = False

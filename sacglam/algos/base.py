@@ -18,7 +18,7 @@ class Algorithm(Protocol):
     """A learning rule over one model. `update` is the number of updates done so far."""
 
     def minibatches(self, batches: Sequence[Sequence[Any]], map_no_grad: MapNoGrad) -> Iterable[Sequence[Any]]:
-        """The rows of each gradient step, from the batches of one interval: by default a step for each batch."""
+        """The rows of each gradient step, from the batches of one interval; by default one step per batch."""
         return batches
 
     def learnt_steps(self, row: Any) -> int:
@@ -36,11 +36,11 @@ class Algorithm(Protocol):
         return True
 
     def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
-        """Move what follows the weights, such as a target network, after a gradient step; more metrics."""
+        """Update what follows the weights, such as a target network, after a gradient step; returns more metrics."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """What it learns or draws besides the weights, as JSON values."""
+        """Everything but the weights that a checkpoint needs, such as generators, as JSON values."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state()` gave."""
+        """Restore what `state()` returned."""

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def expectation(log_pi_BA: Tensor, value_BA: Tensor) -> Tensor:
-    """sum_a pi(a|s) value(s, a), shape (B,); padded actions count as nothing, whatever their value."""
+    """sum_a pi(a|s) value(s, a), shape (B,); padded actions contribute 0, whatever their value."""
     pi_BA = log_pi_BA.exp()
-    # The value is masked before the product: after it, 0 * NaN would still reach the gradient.
+    # Mask the value before the product; afterwards, 0 * NaN would still reach the gradient.
     return (pi_BA * value_BA.masked_fill(pi_BA == 0, 0.0)).sum(dim=-1)
 
 
@@ -36,10 +36,10 @@ def soft_value(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
 
 
 def lambda_returns(reward_WT: Tensor, next_value_WT: Tensor, gamma: float, lambda_: float) -> Tensor:
-    """G_t = r_t + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1}) over the last axis, in which time goes to the right.
+    """G_t = r_t + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1}) over time, the last axis.
 
-    After the last step G is V: 0 where the episode terminated there, the state's value where it was truncated or
-    continues. With lambda 1 only that value counts: the n-step return of Eq. 3. Off-policy this is Peng's Q(lambda)
+    After the last step G is V: 0 if the episode terminated there, the state's value if it was truncated or
+    continues. With lambda 1 only this value counts: the n-step return of Eq. 3. Off-policy this is Peng's Q(lambda)
     (Peng and Williams, 1996), on-policy TD(lambda).
     """
     return_WT = torch.empty_like(next_value_WT)
@@ -66,17 +66,17 @@ def actor_loss(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:
 
 
 def imitation_loss(log_prob_B: Tensor, advantage_B: Tensor) -> Tensor:
-    """-mean_B log pi(a|s) max(A, 0), a scalar; with A = R - V(s) it is that of Oh et al. (2018), Eq. 2."""
+    """-mean_B log pi(a|s) max(A, 0), a scalar; with A = R - V(s) this is Eq. 2 of Oh et al. (2018)."""
     return -(log_prob_B * advantage_B.clamp(min=0)).mean()
 
 
 def at_least(q_CBA: Tensor, known_BA: Tensor) -> Tensor:
-    """max(Q, known), shape (C, B, A), where a path to the goal is known; elsewhere Q."""
+    """max(Q, known) where a path to the goal is known, Q elsewhere, shape (C, B, A)."""
     return torch.where(known_BA > 0, torch.maximum(q_CBA, known_BA), q_CBA)
 
 
 def best_known(log_pi_BA: Tensor, known_BA: Tensor) -> tuple[Tensor, Tensor]:
-    """The best known value, at most 0 where no path is known, and the mean log pi of its actions, both (B,)."""
+    """The best known value (0 or -1 where no path is known) and the mean log pi of its actions, both (B,)."""
     value_B = known_BA.amax(dim=-1)
     best_BA = ((known_BA == value_B[:, None]) & (known_BA > 0)).float()
     share_BA = best_BA / best_BA.sum(dim=-1, keepdim=True).clamp(min=1.0)
@@ -84,17 +84,17 @@ def best_known(log_pi_BA: Tensor, known_BA: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def relative_advantage(return_B: Tensor, value_B: Tensor) -> Tensor:
-    """1 - V(s) / R, at most 1, shape (B,); 0 where nothing was returned.
+    """1 - V(s) / R, at most 1, shape (B,); 0 where R is 0.
 
-    With R = gamma^d and V = gamma^D it is 1 - gamma^(D - d): it depends on how many steps sooner than expected the goal
-    was reached, and not on how far away it is, as R - V does.
+    With R = gamma^d and V = gamma^D this is 1 - gamma^(D - d): unlike R - V, it depends only on how many steps sooner
+    than expected the goal was reached, not on how far away it is.
     """
     found_B = return_B > 0
     return torch.where(found_B, 1 - value_B / return_B.masked_fill(~found_B, 1.0), 0.0).clamp(max=1.0)
 
 
 def alpha_loss(log_alpha: Tensor, entropy_mean: float, target_entropy: float) -> Tensor:
-    """alpha (H - H_target): alpha falls while the policy is more random than the target asks."""
+    """alpha (H - H_target): alpha falls while the policy's entropy is above its target."""
     return log_alpha.exp() * (entropy_mean - target_entropy)
 
 

@@ -16,7 +16,7 @@ from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorValue
 from sacglam.types import Query, Window
 
-_TINY = 1e-8  # keeps an interval without any advantage from dividing by zero
+_TINY = 1e-8  # avoids a division by zero if all advantages are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PpoBatch:
 
 @dataclass(eq=False)
 class Ppo(Algorithm):
-    """The updates of PPO-GLAM on an `ActorValue`; `rng` shuffles, alike on every rank."""
+    """The updates of PPO-GLAM on an `ActorValue`; `rng` shuffles in the same order on every rank."""
 
     model: ActorValue
     config: PpoConfig
@@ -52,7 +52,7 @@ class Ppo(Algorithm):
 
     @override
     def minibatches(self, batches: Sequence[Sequence[Window]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
-        # Advantages are those before the first epoch.
+        # Advantages are computed once, before the first epoch.
         samples = self._samples([window for batch in batches for window in batch], map_no_grad)
         size = self.config.batch_size
         for _ in range(self.config.epochs):
@@ -63,8 +63,8 @@ class Ppo(Algorithm):
     def _samples(self, windows: Sequence[Window], map_no_grad: MapNoGrad) -> list[Sample]:
         """Every step with its advantage and return.
 
-        Old log-probabilities are the learner's own: those of an engine differ in the last digits, and the ratio of
-        the first minibatch would not be 1.
+        Old log-probabilities are the learner's own: an engine's differ in the last digits, so the ratio of the first
+        minibatch would not be 1.
         """
         prompt = self.model.prompt
         visits = [(prompt.at(w, t), _action(w, t)) for w in windows for t in range(_visited(w))]
@@ -77,7 +77,7 @@ class Ppo(Algorithm):
         return [Sample(query, action, *known) for (query, action), known in zip(taken, numbers, strict=True)]
 
     def _estimates(self, windows: Sequence[Window], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each window: advantages and returns of its steps, and which of the visits were steps.
+        """For each window: its steps' advantages and returns, and their indices among the visited states.
 
         R_t is the lambda-return and A_t = R_t - V(s_t), which equals the sum of Schulman et al. (2016), Eq. 16.
         """
@@ -130,7 +130,7 @@ class Ppo(Algorithm):
 
 
 def _visited(window: Window) -> int:
-    """States of a window whose value counts: the one after its last step unless the episode terminated there."""
+    """The number of states whose value is needed: the steps', and the one after them unless the episode terminated."""
     return len(window) + (not window.terminated)
 
 
@@ -140,7 +140,7 @@ def _action(window: Window, t: int) -> int:
 
 
 def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The joint loss of one minibatch and what to report of it (means over rows)."""
+    """The joint loss of one minibatch, and metrics (means over rows)."""
     values = model.evaluate(batch.packed)
     log_prob_B = _taken(values.log_pi_BA, batch.action_B)
     log_ratio_B = log_prob_B - batch.old_log_prob_B

@@ -1,4 +1,4 @@
-"""The settings of PPO, and what it needs. Reading a configuration imports no torch, so that is left to `build`."""
+"""The settings of PPO, and what it needs. Reading a configuration must not import torch; `build` does."""
 
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -56,7 +56,7 @@ class PpoConfig(AlgoConfig):
     @property
     @override
     def passes(self) -> int:
-        return self.epochs + 1  # a first look at each step gives advantages
+        return self.epochs + 1  # the first pass computes advantages
 
     @override
     def rows_of_interval(self, phase: str) -> int:

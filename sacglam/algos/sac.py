@@ -31,7 +31,7 @@ class SacBatch:
     reward_WT: Tensor
     return_after_W: Tensor
     bootstraps_W: Tensor  # bool: the window did not end in termination
-    last_packed: Any  # the states after these windows
+    last_packed: Any  # the states after the windows that bootstrap
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
 
@@ -55,8 +55,8 @@ class Sac(Algorithm):
     def collate(self, rows: Sequence[Window]) -> SacBatch:
         width, tensor = max(map(len, rows)), self._model.tensor
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
-        # At least one bootstrap, for the rule of `Backend`; `bootstraps_W` ignores this one. Its state is the window's
-        # first, since what follows an episode's end may be no state that can be scored.
+        # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from; `bootstraps_W`
+        # leaves an added one out. It is a window's first, since the state after termination may have no actions.
         last = [self._query(w, len(w)) for w in rows if not w.terminated]
         return SacBatch(
             packed=self._model.pack([self._query(w, t) for _, w, t in learnt]),
@@ -125,15 +125,15 @@ def _target_value(values: PolicyValues, alpha: float, config: SacConfig) -> Tens
     """V in the critic's target, shape (B,)."""
     if config.soft_target:
         return equations.soft_value(values.log_pi_BA, values.q_CBA, alpha)
-    return equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0).clamp(0.0, 1.0)  # what a return can be
+    return equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0).clamp(0.0, 1.0)  # returns are in [0, 1]
 
 
 def sac_losses(
     model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, train_actor: bool, config: SacConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Weighted critic and actor losses from one forward pass, and what to report of them (means over learnt steps).
+    """Weighted sum of critic and actor losses from one forward pass, and metrics (means over learnt steps).
 
-    Without `train_actor` (warm-up) the loss is the critic's alone.
+    Without `train_actor` (during the warm-up), only the critic's loss.
     """
     values, loss, metrics = critic_losses(model, batch, last_value_W, alpha, config)
     if train_actor:
@@ -176,8 +176,8 @@ def critic_losses(
 def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, config: SacConfig) -> Tensor:
     """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
 
-    `value_WT` are target values in the states of the windows, `last_value_W` after them. The value of a path that the
-    replay graph knows is a lower bound.
+    `value_WT` are the target values of the windows' states, `last_value_W` those of the states after them. The value
+    of a path in the replay graph is a lower bound.
     """
     next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)
     lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
@@ -193,9 +193,9 @@ def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) ->
     q_CBA = values.q_CBA.detach()
     if batch.known_BA is not None:
         return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA)
-        q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)  # what was tried has shown its value
+        q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)  # tried actions have known values
     else:
-        # What the episode returned, whether or not the window reaches its end.
+        # The return to the end of the episode, even if the window ends earlier.
         following_WT = torch.zeros_like(batch.reward_WT)
         following_WT[:, -1] = batch.return_after_W
         return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)

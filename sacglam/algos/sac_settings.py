@@ -1,4 +1,4 @@
-"""The settings of SAC, and what it needs. Reading a configuration imports no torch, so that is left to `build`."""
+"""The settings of SAC, and what it needs. Reading a configuration must not import torch; `build` does."""
 
 import math
 import re
@@ -45,14 +45,14 @@ class AlphaConfig(Section):
     init: PositiveFloat = 0.05
     """Initial value."""
     target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
-    """Mean policy entropy at which alpha stays constant: nats, or as `22%` a share of the random policy's entropy.
+    """Mean policy entropy at which alpha stays constant, in nats or, such as `22%`, as a share of the random policy's.
 
-    A share falls with the learning rates, if they decay."""
+    A share falls with the learning rates if they decay."""
     lr: NonNegativeFloat = 2e-3
     """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
 
     def target(self, random: float, decay: float = 1.0) -> float:
-        """The target entropy in nats, where the random policy's is `random`; a share of that is scaled by `decay`."""
+        """The target entropy in nats: as set, or a share of `random`, the random policy's entropy, times `decay`."""
         value = self.target_entropy
         return float(value.rstrip("%")) / 100 * random * decay if isinstance(value, str) else value
 
@@ -66,14 +66,14 @@ class SacConfig(AlgoConfig):
     n_step: Positive = 3
     """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
     td_lambda: Fraction | None = None
-    """Learn every step of a window, towards its lambda-return without the policy's entropy; None: its first, towards
-    its n-step return with it (Eq. 3)."""
+    """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
+    from its n-step return with entropy (Eq. 3)."""
     self_imitation: NonNegativeFloat = 0.0
     """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
     relative_imitation: bool = False
-    """Imitate by 1 - V / R in place of R - V: far from the goal, where both are small, as much as near it."""
+    """Weight imitation by 1 - V / R instead of R - V, so that steps far from the goal count as much as near ones."""
     exploration: Fraction = 0.0
-    """Share of the actions in training that are drawn uniformly."""
+    """Share of the actions in training that are uniformly random."""
     updates_per_interval: Positive = 2
     """Gradient updates per interval."""
     critic_weight: PositiveFloat = 1.0
@@ -114,7 +114,7 @@ class SacConfig(AlgoConfig):
 
     @property
     def soft_target(self) -> bool:
-        """Whether values in the critic's target include the policy's entropy (Eq. 3); else they are within [0, 1]."""
+        """Whether values in the critic's target include the policy's entropy (Eq. 3); if not, they are in [0, 1]."""
         return self.td_lambda is None
 
     @property
@@ -133,10 +133,10 @@ class SacConfig(AlgoConfig):
 
     @override
     def forward_passes(self, critic: CriticConfig) -> float:
-        """A gradient at each step, and the policy and the target where a window ends.
+        """Passes with gradient at each step, and passes for policy and target at the end of a window.
 
-        The two share a pass where the target reads the online adapter (`critic.target_backbone: online` on a shared or
-        frozen backbone). With `td_lambda` a target with an adapter of its own takes a pass at each step, too.
+        The latter share one pass if the target reads the online adapter (`critic.target_backbone: online` on a shared
+        or frozen backbone). With `td_lambda`, a target with its own adapter also takes a pass at each step.
         """
         own_pass = critic.backbone == "separate" or critic.target_backbone == "adapter"
         bootstrap = (1 + own_pass) / self.window + (own_pass and self.td_lambda is not None)

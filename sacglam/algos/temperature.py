@@ -18,7 +18,7 @@ class Temperature:
 
     @property
     def alpha(self) -> float:
-        """The coefficient now."""
+        """The current coefficient."""
         return float(self._log_alpha.detach().exp())
 
     def update(self, entropy: float, target: float) -> None:

@@ -1,4 +1,4 @@
-"""What every algorithm's settings have in common, and what the rest of sacglam asks of them. Imports no torch."""
+"""The settings that all algorithms share, and what the rest of sacglam asks of an algorithm. Imports no torch."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
 class AlgoConfig(Named):
     """An algorithm: its settings, the model and experience it needs, and how much work an update is.
 
-    A subclass is all that sacglam knows of it; `algo.type` finds it by name or as `module:Class`.
+    A subclass tells sacglam all it needs to know; `algo.type` names it, as one of `shipped` or as `module:Class`.
     """
 
     key: ClassVar[str] = "algo"
@@ -36,18 +36,18 @@ class AlgoConfig(Named):
         "awac": "sacglam.algos.awac_settings:AwacConfig",
     }
     on_policy: ClassVar[bool] = False
-    """Whether it learns from its current policy's steps alone: no replay, no random actions, no lag."""
+    """Whether it learns only from its current policy's steps: no replay, no random actions, no lag."""
     has_q: ClassVar[bool] = True
     """Whether its critic values each action, or only the state."""
     entropy_settings: ClassVar[str] = "algo.exploration"
-    """What a user raises for more exploration, in messages."""
+    """The settings that messages name for more exploration."""
     update_settings: ClassVar[str] = "algo.updates_per_interval"
-    """What a user raises for more learning from each step, in messages."""
+    """The settings that messages name for more learning from each step."""
 
     gamma: OpenFraction = 0.99
     """Discount per environment step."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
-    """Steps in one gradient update; with `td_lambda` as many whole windows as it takes."""
+    """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None
     """Steps in one forward and backward; gradients are accumulated over the batch.
 
@@ -85,7 +85,7 @@ class AlgoConfig(Named):
 
     @property
     def window(self) -> int:
-        """The most steps that are learnt of one row."""
+        """Most steps learnt from one row."""
         return 1
 
     @property
@@ -99,7 +99,7 @@ class AlgoConfig(Named):
 
     @property
     def random_actions(self) -> float:
-        """Share of the actions in training that are drawn uniformly."""
+        """Share of the actions in training that are uniformly random."""
         return 0.0
 
     @property
@@ -108,12 +108,12 @@ class AlgoConfig(Named):
         return 0
 
     def decay(self, updates: int, total_updates: int) -> float:
-        """What `lr_decay` leaves of a rate after so many of all updates: from 1 down to a tenth."""
+        """Factor that `lr_decay` applies to a rate after `updates` of all updates: from 1 down to a tenth."""
         return 1.0 - (1.0 - _FINAL_SHARE) * min(1.0, updates / total_updates) if self.lr_decay else 1.0
 
     @property
     def passes(self) -> int:
-        """How often each state of an interval's batches is read, in different passes through the model."""
+        """Number of different passes through the model that read each state of an interval's batches."""
         return 1
 
     def rows_of_interval(self, phase: str) -> int:
@@ -122,14 +122,14 @@ class AlgoConfig(Named):
 
     @abstractmethod
     def forward_passes(self, critic: CriticConfig) -> float:
-        """Forward passes of one state that an update costs at least; a backward counts as one more."""
+        """Least number of forward passes of one state per update; a backward pass counts as one more."""
 
     def steady(self) -> Self:
         """The same algorithm as it is in the middle of a run: without a warm-up."""
         return self
 
     def once(self) -> Self:
-        """The same algorithm, with every row learnt a single time."""
+        """The same algorithm, learning every row only once."""
         return self
 
     @abstractmethod
@@ -144,9 +144,9 @@ class AlgoConfig(Named):
 
     @abstractmethod
     def build(self, model: Any, total_updates: int, rng: "np.random.Generator", clock: "PhaseClock") -> "Algorithm":
-        """The learning rule for what `model` made; `rng` is the same on every rank."""
+        """The learning rule for the model that `model()` returned; `rng` is the same on every rank."""
 
 
 def gradient_passes(critic: CriticConfig) -> int:
-    """Forward passes that one learnt state costs: forward and backward, of a separate backbone once more."""
+    """Forward passes per learnt state: forward and backward, and both again with a separate backbone."""
     return 4 if critic.backbone == "separate" else 2

@@ -1,4 +1,4 @@
-"""Configurations of earlier versions, in today's form: the only place that knows old keys."""
+"""Converts configurations of earlier versions; no other module knows old keys."""
 
 import warnings
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ _TIMEOUTS = {"engines.timeout_s": 60.0, "engines.start_timeout_s": 600.0, "learn
 
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with keys of earlier versions replaced, and a warning that names them; unchanged if there are none.
+    """Plain values with the keys of earlier versions replaced, and a warning that names them; otherwise unchanged.
 
     Raises:
-        ConfigError: an old key has no place among the new ones that are there, too.
+        ConfigError: old and new keys contradict each other.
     """
     kept = deepcopy(dict(values))
     for key, now in _CONSTANTS.items():

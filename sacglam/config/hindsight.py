@@ -1,4 +1,4 @@
-"""What every way of hindsight relabelling has in common; the ways that come with sacglam are in `sacglam/replay/`."""
+"""The base of all strategies of hindsight relabelling; those that come with sacglam are in `sacglam/replay/`."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Hindsight(Named):
         "graph": f"{_HERE}:Graph",
     }
     relabels: ClassVar[bool] = True
-    """Whether it relabels at all."""
+    """Whether steps are ever relabelled."""
     copies: ClassVar[bool] = True
     """Whether the buffer holds a copy of an episode for each goal that it achieved; else steps are relabelled when they
     are drawn, and the buffer reaches further back."""

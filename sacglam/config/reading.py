@@ -1,4 +1,4 @@
-"""From YAML and dotted overrides to a configuration, with errors that name the nearest key."""
+"""Turns YAML and dotted overrides into a configuration, with errors that name the nearest key."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _LATER_KEYS = {
     "replay.random_steps",
     "runtime.timeout_s",
 }
-"""Keys that version 0.1.0 did not write: a run made then lacks them, and has their defaults."""
+"""Keys that version 0.1.0 did not write: its runs lack them and take their defaults."""
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
 _KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in (AlgoConfig, Hindsight)}
@@ -70,7 +70,7 @@ for _tag, _pattern, _first in (
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
-    A file's `base` is another, relative to it, or `quickstart`: what the file does not set is as it is there.
+    A file's `base` is the path of another file, relative to it, or `quickstart`: it sets all that the file does not.
 
     Raises:
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
@@ -81,7 +81,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
 
 def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
-    """The settings of a file and its base; `above` are the files whose base it is."""
+    """The settings of a file and its base; `above` are the files that build on it."""
     try:
         values = _read(files.read(source, LARGEST).decode(), str(source))
     except OSError as error:
@@ -116,7 +116,7 @@ def _deep(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
 
 
 def _extends(base: Any, value: Any, type_key: str) -> bool:
-    """Whether `value` changes some settings of `base`, and does not take its place."""
+    """Whether `value` changes some settings of `base` instead of replacing it."""
     if not (isinstance(base, dict) and isinstance(value, dict)):
         return False
     if type_key not in _KINDS:
@@ -150,7 +150,7 @@ def _parse_yaml(text: str, source: str) -> Any:
 
 
 def _small(found: Any) -> bool:
-    """Whether values can be printed and copied; counted without following more of them than allowed."""
+    """Whether values are few and shallow enough to print and copy; stops counting at the limit."""
     level, count = [found], 0
     for _ in range(_DEEPEST):
         inner: list[Any] = []
@@ -168,7 +168,7 @@ def _small(found: Any) -> bool:
 
 
 def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
-    """Validate plain values. Where they are not `trusted` they may name no code, such as `algo.type: module:Class`.
+    """Validate plain values. Unless they are `trusted`, they must not name code, such as `algo.type: module:Class`.
 
     Raises:
         ConfigError: one line per fault; an unknown key is shown with the nearest known one.
@@ -198,7 +198,7 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
 
 
 def _missing(expected: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of `expected` that `values` lacks; an environment's options are its own."""
+    """The dotted keys of `expected` that `values` lacks; an environment's options are not compared."""
     for key, value in expected.items():
         if key not in values:
             yield prefix + key

@@ -1,4 +1,4 @@
-"""What every section of a configuration is: frozen, refusing unknown keys, and where it is of several kinds, named."""
+"""The base of every section of a configuration (frozen, no unknown keys), and of those that exist in several kinds."""
 
 import builtins
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 from sacglam.errors import ConfigError, SacglamError, UntrustedError
 from sacglam.plugins import find
 
-# Upper bounds far above any use turn a slip of the keyboard into a message, where it would exhaust memory.
+# Upper bounds far above any use turn a typo into a message before it can exhaust memory.
 Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
 NonNegative = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Size = Annotated[int, Field(gt=0, le=16_384)]
@@ -37,7 +37,7 @@ class Section(BaseModel):
 class Named(Section):
     """A section that exists in several kinds, each a subclass with settings of its own.
 
-    `type` tells them apart: the name of a kind that comes with sacglam, or `module:Class` for one's own.
+    `type` says which: the name of a kind that comes with sacglam, or `module:Class` for your own.
     """
 
     key: ClassVar[str]
@@ -52,8 +52,8 @@ class Named(Section):
         """The class behind a `type`. Only a `trusted` configuration may name code that does not come with sacglam.
 
         Raises:
-            ConfigError: there is none, or it is no kind of this section.
-        UntrustedError: see `trusted`.
+            ConfigError: there is none, or it is not a kind of this section.
+            UntrustedError: it names foreign code, and the configuration is not trusted.
         """
         if name not in cls.shipped and not (isinstance(name, str) and ":" in name):
             kinds = ", ".join(cls.shipped)
@@ -67,7 +67,7 @@ class Named(Section):
 
     @classmethod
     def read(cls, values: Any, info: ValidationInfo | None) -> Any:
-        """The kind that `values` name, made from them; a name alone takes its defaults."""
+        """An instance of the kind that `values` name; a name alone means its defaults."""
         if isinstance(values, str):
             values = {"type": values}
         if not isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""The sections of a configuration, but for the algorithm's; `experiment.py` puts them together."""
+"""The sections of a configuration, except the algorithm's; `experiment.py` puts them together."""
 
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
@@ -27,10 +27,10 @@ class EnvConfig(Section):
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32
-    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer where the budget would give each
-    less than six of the longest episodes, since nothing is learnt before the first of them end."""
+    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer if the budget would otherwise leave
+    each less than six of the longest episodes, since nothing is learnt before the first episodes end."""
     workers: NonNegative = 0
-    """Processes that play the copies, for environments whose step takes a millisecond or more; at most one per
+    """Processes that run the copies, for environments whose step takes a millisecond or more; at most one per
     copy. 0: the driver's own process."""
     repeats: bool = True
     """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
@@ -93,7 +93,7 @@ class PromptConfig(Section):
     history: Annotated[int, Field(ge=0, le=1000)] = 0
     """Earlier steps of the episode in `{history}`, oldest first."""
     step: Text = "{observation}\nAction: {action}\n"
-    """Each of these steps, with `{observation}` and `{action}`."""
+    """Text of each of these steps, with `{observation}` and `{action}`."""
     before_action: Text = " "
     """What precedes an action after the prompt."""
     chat: bool = False
@@ -157,7 +157,7 @@ class PolicyConfig(Section):
     score_eos: bool = False
     """Also score the end-of-sequence token after each action."""
     temperature: Annotated[float | Literal["auto"], BeforeValidator(_temperature)] = 1.0
-    """Divides the scores before the softmax. `auto`: opens an almost deterministic start, and is 1 for any other."""
+    """Divides the scores before the softmax. `auto`: high enough that the untrained policy explores; at least 1."""
 
 
 class ReplayConfig(Section):
@@ -168,24 +168,24 @@ class ReplayConfig(Section):
     min_size: Positive = 256
     """Steps needed before the first update."""
     random_steps: NonNegative = 0
-    """Steps played at random before the first update, for which the model is not asked."""
+    """Uniformly random steps before the first update, played without the model."""
     hindsight: Annotated[SerializeAsAny[Hindsight], BeforeValidator(Hindsight.read)] = Field(
         default_factory=lambda: Hindsight.read({}, None)
     )
-    """How episodes are also learnt towards goals that they achieved on the way; `none`: not at all."""
+    """How episodes are relabelled with goals that they achieved on the way; `none`: not at all."""
 
 
 class EvalConfig(Section):
     """Evaluation on fresh episodes, outside the training clock."""
 
     episodes: Positive = 500
-    """Fresh episodes before and after training; after it also on held-out goals, where the environment has some."""
+    """Fresh episodes before and after training; afterwards also on held-out goals, if the environment has any."""
     every_steps: NonNegative = 0
     """Environment steps between evaluations during training; 0: none."""
     every_episodes: Positive = 200
     """Episodes of each of these evaluations."""
     heldout: bool = False
-    """In these evaluations, also play as many held-out goals, if the environment has any."""
+    """In these evaluations, also play the same number of episodes on held-out goals, if the environment has any."""
 
 
 class CheckpointConfig(Section):
@@ -232,6 +232,6 @@ class TrackingConfig(Section):
     aim: bool | Literal["auto"] = "auto"
     """Mirror the run into Aim during training; `auto`: if Aim is installed."""
     repo: str | None = None
-    """Folder that holds the Aim repository (`.aim`); None: the parent of the run's folder."""
+    """Folder of the Aim repository (`.aim`); None: the parent of the run folder."""
     samples_every_steps: NonNegative = 1_600
     """Environment steps between lines of samples.jsonl: episodes as text, with probabilities and Q; 0: none."""

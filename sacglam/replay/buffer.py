@@ -46,7 +46,7 @@ class _Texts:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a window starts: a step of an episode, and the goal to learn towards."""
+    """Where a window starts: a step of an episode, and the goal for which it is learnt."""
 
     episode: Episode
     goal: str
@@ -54,11 +54,11 @@ class Entry:
 
 
 class ReplayBuffer:
-    """Keeps the newest `capacity` entries. Their episodes are kept once, as long as an entry refers to them.
+    """Keeps the newest `capacity` entries, and each episode once, as long as an entry refers to it.
 
-    Each step of an episode is an entry for the episode's own goal. With hindsight the steps up to each other goal that
-    the episode achieved are entries for that goal, too (paper, Section 2.3); or, where
-    `replay.hindsight` makes no copies, they are relabelled when they are drawn.
+    Each step of an episode is an entry for the episode's own goal. With hindsight, the steps up to each other goal that
+    the episode achieved are also entries for that goal (paper, Section 2.3) or, if `replay.hindsight` makes no copies,
+    are relabelled when they are drawn.
     """
 
     def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
@@ -124,7 +124,7 @@ class ReplayBuffer:
 
     @property
     def relabelled(self) -> npt.NDArray[np.bool_]:
-        """Which entries are copies for another goal or, where there are no copies, steps that achieved another."""
+        """Which entries are copies for another goal or, if there are no copies, steps that achieved another goal."""
         return self._relabelled[: len(self)]
 
     @property
@@ -134,11 +134,11 @@ class ReplayBuffer:
 
     @property
     def achieved(self) -> npt.NDArray[np.bool_]:
-        """Which types of other goals each entry's step achieved; empty where the buffer has copies."""
+        """Which types of other goals each entry's step achieved; empty if the buffer has copies."""
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float) -> ReplayGraph:
-        """The graph of the episodes in the buffer, rebuilt once another is added."""
+        """The graph of the episodes in the buffer, rebuilt after one was added."""
         if self._graph is None:
             self._graph = ReplayGraph(self.episodes(), gamma)
         return self._graph

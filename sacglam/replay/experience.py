@@ -14,7 +14,7 @@ from sacglam.types import Batches, RolloutBatch, Window
 
 
 class Experience(ABC):
-    """Takes what the rollout collects and returns what the learner learns from."""
+    """Takes the rollout's steps and returns the batches that the learner learns from."""
 
     @abstractmethod
     def add(self, collected: RolloutBatch) -> None:
@@ -25,7 +25,7 @@ class Experience(ABC):
         """The batches to learn from after this interval; empty while there is too little experience."""
 
     def missing(self) -> str:
-        """What is missing for `batches`, as text; empty if nothing is."""
+        """Why there are no `batches` yet, as text; empty if there are."""
         return ""
 
     def metrics(self, version: int) -> dict[str, float]:
@@ -41,7 +41,7 @@ class Experience(ABC):
 
 
 class OnPolicy(Experience):
-    """Keeps one interval's steps, as one batch. Stateless: at a checkpoint they have been learnt from."""
+    """Keeps one interval's steps, as one batch. Has no state: by the time of a checkpoint they have been learnt."""
 
     def __init__(self) -> None:
         self._windows: tuple[Window, ...] = ()
@@ -57,7 +57,7 @@ class OnPolicy(Experience):
 
 @dataclass(eq=False)
 class HindsightReplay(Experience):
-    """Keeps episodes, and draws windows of them towards their own goals and those that they achieved on the way."""
+    """Keeps episodes, and draws windows of them for their own goals and those that they achieved on the way."""
 
     buffer: ReplayBuffer
     rng: np.random.Generator

@@ -1,8 +1,8 @@
-"""The replayed episodes as one graph, and what it knows about reaching a goal.
+"""The replayed episodes as one graph, and the values of its paths to each goal.
 
-Episodes that pass through the same state share what they found there: a path may begin in one episode and end in
-another, and detours fall away. This is the backup of Jiang et al. (2022, "Graph Backup") with hindsight: each goal has
-values of its own on the same graph.
+Episodes that pass through the same state are joined there: a path may begin in one episode and end in another, and
+detours drop out. This is the backup of Jiang et al. (2022, "Graph Backup") with hindsight: each goal has its own
+values on the same graph.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from sacglam.types import Episode, Observation
 
 UNTRIED = -1.0
-"""The value of an action of which no step counts."""
-_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # one sweep for each step to the goal is exact where no step is random
+"""The value of an action that no counted step took."""
+_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # if no step is random, one sweep per step to the goal is exact
 _LONGEST_PATH = 200
 
 Indices = npt.NDArray[np.int64]
@@ -33,11 +33,11 @@ class _Solution:
 
 
 class ReplayGraph:
-    """States by what the agent sees of them, and where each action led.
+    """States, as the agent sees them, and where each action led.
 
-    Where texts hide what a state is, or chance decides, an action has several outcomes and its value is their mean:
-    the graph is the maximum-likelihood Markov decision process of the episodes. With rewards of 0 and 1, and where no
-    step is random, its values are lower bounds on the optimal Q.
+    If texts hide part of the state, or chance decides, an action has several outcomes and its value is their mean:
+    the graph is the maximum-likelihood Markov decision process of the episodes. If no step is random, its values are
+    lower bounds of the optimal Q.
     """
 
     def __init__(self, episodes: Sequence[Episode], gamma: float) -> None:
@@ -76,10 +76,10 @@ class ReplayGraph:
         return list(self._reached)
 
     def action_values(self, goal: str, state: Observation) -> tuple[float, ...]:
-        """For each action of `state` the discounted chance of achieving `goal` on the best known path after it.
+        """For each action of `state`, the discounted chance of achieving `goal` on the best known path after it.
 
-        0 if no known path follows it, `UNTRIED` if it was not taken or if no known path leads from `state` to the goal.
-        Steps after an episode achieved the goal do not count, since `achieved` names only the first time.
+        0 if no known path follows it; `UNTRIED` if it was not taken, or no known path leads from `state` to the goal.
+        Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
         values = [UNTRIED] * len(state.actions)
         if goal in self._reached and state in self._numbers:
@@ -91,8 +91,8 @@ class ReplayGraph:
     def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
         """A step from which a known path leads to the goal: its episode and number.
 
-        Half of them lie on the best known path from where an episode began, where a good policy passes; the other half
-        are in any state.
+        Half of them lie on the best known path from the start of an episode, which a good policy follows; the other
+        half are in any state.
 
         Raises:
             KeyError: no episode achieved the goal.
@@ -110,12 +110,12 @@ class ReplayGraph:
         return int(solution.steps[rng.integers(solution.first[row], solution.first[row + 1])])
 
     def _path(self, rng: np.random.Generator, goal: str, start: int) -> list[int]:
-        """Steps from the state of `start` to the goal along the best known actions; chance is drawn as it was met."""
+        """Steps from the state of `start` to the goal by the best known actions, each outcome drawn from the record."""
         solution, path, node = self._solve(goal), list[int](), int(self._node_S[start])
         while len(path) < _LONGEST_PATH:
             row = int(np.searchsorted(solution.nodes, node))
             if row == len(solution.nodes) or solution.nodes[row] != node:
-                break  # chance led to where no path is known
+                break  # this outcome led to a state from which no path is known
             best = max(self._pairs(node), key=lambda pair: solution.q.get(pair, UNTRIED))
             steps = solution.steps[solution.first[row] : solution.first[row + 1]]
             path.append(int(rng.choice(steps[self._pair_S[steps] == best])))
@@ -159,7 +159,7 @@ class ReplayGraph:
         return np.flatnonzero(counts_S & leads_N[self._node_S])
 
     def _iterate(self, nodes: Indices, steps: Indices, hit_S: npt.NDArray[np.bool_]) -> Mapping[int, float]:
-        """Value iteration on these steps alone; nothing else leads to the goal."""
+        """Value iteration on these steps alone, since no others lead to the goal."""
         pairs, pair_S = np.unique(self._pair_S[steps], return_inverse=True)
         # Pairs ascend by state, as `nodes` do.
         first_pair = np.searchsorted(self._node_P[pairs], nodes)

@@ -1,4 +1,4 @@
-"""From an episode and a goal to windows of its steps: the same function for the real goal and every hindsight goal."""
+"""Cuts windows of steps from an episode for a goal: the same function for the real goal and every hindsight goal."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def window(episode: Episode, goal: str, start: int, length: int, gamma: float, history: int = 0) -> Window:
     """At most `length` steps of `episode` from `start` on, as if `goal` had been its goal (paper, Section 2.3).
 
-    For the episode's own goal: the environment's rewards and end. For any other: the prefix up to the step that
-    achieved it, with reward 1 and termination there. A window at the end is shorter. With `history` it also holds so
-    many steps before its first, the same whatever the goal.
+    The episode's own goal keeps the environment's rewards and end. For any other goal the episode ends with the step
+    that achieved it, with reward 1 and termination there. A window may be cut short by the end. It also holds up to
+    `history` steps before its first, whatever the goal.
 
     Raises:
         ValueError: `goal` is neither the episode's own nor achieved in it.
@@ -39,7 +39,7 @@ def window(episode: Episode, goal: str, start: int, length: int, gamma: float, h
 
 
 def last_step(episode: Episode, goal: str) -> int:
-    """The step that ends `episode` if `goal` is its goal: for another goal than its own, the one that achieved it.
+    """The step at which `episode` ends for `goal`: its last for its own goal, otherwise the step that achieved it.
 
     Raises:
         ValueError: see `window`.
@@ -59,7 +59,7 @@ def hindsight_goals(episode: Episode, t: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Cuts the windows that an algorithm learns, with so many steps before them as prompts show."""
+    """Cuts the windows that an algorithm learns, with the `history` steps before them that prompts show."""
 
     algo: AlgoConfig
     history: int = 0
@@ -71,7 +71,7 @@ class Cut:
         rng: "np.random.Generator",
         known: "ReplayGraph | None" = None,
     ) -> list[Window]:
-        """`rows` of one step each, and windows from the buffer until the batch has its steps; with what is `known`."""
+        """Fill a batch: `rows` of one step each, then windows from the buffer, with action values from `known`."""
         missing = self.algo.batch_size - len(rows)
         while missing > 0:
             for entry in buffer.sample(rng, -(-missing // self.algo.window)):

@@ -1,4 +1,4 @@
-"""The ways of hindsight relabelling: which steps a batch is drawn from, and towards which goals they are learnt."""
+"""The strategies of hindsight relabelling: which steps a batch is drawn from, and for which goals they are learnt."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -15,7 +15,7 @@ from sacglam.types import Window
 
 
 class Uniform(Hindsight):
-    """A copy of an episode for each goal it achieved, and draws over all copies alike."""
+    """Keeps a copy of an episode for each goal it achieved, and draws uniformly from all copies."""
 
     type: str = "uniform"
 
@@ -25,7 +25,7 @@ class Uniform(Hindsight):
 
 
 class NoHindsight(Uniform):
-    """Episodes towards their own goals only."""
+    """Keeps episodes for their own goals only."""
 
     relabels: ClassVar[bool] = False
 
@@ -33,7 +33,7 @@ class NoHindsight(Uniform):
 
 
 class Ratio(Hindsight):
-    """A copy of an episode for each goal it achieved, and a fixed share of relabelled steps (paper, Appendix E)."""
+    """Keeps a copy of an episode for each goal it achieved; draws a fixed share of copies (paper, Appendix E)."""
 
     type: str = "ratio"
     share: Fraction = 0.5
@@ -52,7 +52,7 @@ class Ratio(Hindsight):
 
 
 class Prior(Hindsight):
-    """A copy of an episode for each goal it achieved, and goal types as often as the environment has them."""
+    """Keeps a copy of an episode for each goal it achieved; draws goal types in the environment's proportions."""
 
     type: str = "prior"
 
@@ -68,7 +68,7 @@ class Prior(Hindsight):
 
 
 class Future(Hindsight):
-    """A fixed share of the steps drawn gets a goal that its episode achieved later (Andrychowicz et al., 2017)."""
+    """Relabels a share of the steps drawn with a goal that their episode achieved later (Andrychowicz et al., 2017)."""
 
     copies: ClassVar[bool] = False
 
@@ -76,7 +76,7 @@ class Future(Hindsight):
     share: Fraction = 0.5
     """Share of relabelled steps in a batch."""
     balanced: bool = False
-    """Relabel as often with each type of goal, however rarely it is achieved."""
+    """Relabel equally often with each type of goal, however rarely it is achieved."""
     last_steps: Positive | None = None
     """Relabel at most this many steps before the achievement; None: all of them."""
 
@@ -94,9 +94,9 @@ class Future(Hindsight):
     def _relabel(
         self, buffer: ReplayBuffer, rng: np.random.Generator, entry: Entry, goal_type: str | None = None
     ) -> Entry:
-        """A step on the way to a goal, of this type if one is given, that the step of `entry` achieved.
+        """A step on the way to a goal (of `goal_type`, if given) that the step of `entry` achieved.
 
-        One step can achieve dozens of goals, most of them alike: so a type is drawn first, then a goal of it.
+        One step can achieve dozens of similar goals, so a type is drawn first, then a goal of that type.
         """
         goals = hindsight_goals(entry.episode, entry.start)
         goal_type = goal_type or _draw(rng, sorted({buffer.goal_type(goal) for goal in goals}))
@@ -107,8 +107,8 @@ class Future(Hindsight):
 
 
 class Graph(Uniform):
-    """Episodes are joined at the states that they share, and a share of the steps drawn gets a goal that any episode
-    achieved and to which a path is known. Windows know the values of known paths."""
+    """Joins episodes at the states that they share, and relabels a share of the steps drawn with any achieved goal to
+    which a path is known. Windows hold the values of known paths."""
 
     copies: ClassVar[bool] = False
 
@@ -121,13 +121,13 @@ class Graph(Uniform):
         graph = buffer.graph(cut.algo.gamma)
         wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
         goals = graph.goals
-        # Goals uniformly from those achieved; each step a window of its own, for variety.
+        # Goals are drawn uniformly from those achieved; for variety, each window has a single step.
         rows = [_known_step(graph, rng, goals[int(rng.integers(len(goals)))], cut.history) for _ in range(wanted)]
         return cut.fill(rows, buffer, rng, known=graph)
 
 
 def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, history: int) -> Window:
-    """One step, which returns what the best known path after it does; where none is known, its value follows."""
+    """One step, whose reward is the return of the best known path after it; if none is known, it bootstraps."""
     episode, t = graph.draw(rng, goal)
     observations, action = (episode.observation(t), episode.observation(t + 1)), episode.decisions[t].action
     known = graph.action_values(goal, observations[0])
@@ -145,7 +145,7 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, history
 
 
 def _of_a_type(buffer: ReplayBuffer, rng: np.random.Generator) -> tuple[Entry, str]:
-    """A goal type of those that were achieved, and a step that achieved a goal of it."""
+    """A step that achieved a goal of a uniformly drawn type, and that type."""
     kind = rng.choice(np.flatnonzero(buffer.achieved.any(axis=0)))
     return buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))], buffer.type_names[kind]
 
