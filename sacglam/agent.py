@@ -34,7 +34,7 @@ class Agent:
     model: AgentModel
     env_steps: int
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """The run's `summary.json`, as far as there is one."""
+    """The run's `summary.json`; empty if it has none."""
 
     @property
     def scorer(self) -> PackedScorer:

@@ -1,4 +1,4 @@
-"""Starting other Python processes: with this one's module path, and no folder that it does not search itself."""
+"""Starts other Python processes with this one's module path, and no folder that it does not search itself."""
 
 import os
 import sys

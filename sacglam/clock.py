@@ -9,7 +9,7 @@ class Watcher:
     """Sees phases begin and end; this one ignores them."""
 
     def boundary(self, phase: str) -> None:
-        """`phase` begins or ends as soon as this returns: the place to wait for a device that runs on its own."""
+        """Called just before `phase` begins or ends: the place to wait for a device that runs asynchronously."""
 
     def span(self, phase: str, start: float, seconds: float) -> None:
         """`phase` took `seconds` from `start` on, a value of `time.perf_counter`."""

@@ -43,7 +43,7 @@ def cgroup_values(file: str) -> list[str]:
 
 
 def seconds(others: Iterable[int] = ()) -> float:
-    """CPU seconds so far of this process and of the processes `others`, which are not counted where they have ended."""
+    """CPU seconds so far of this process and of the processes `others`; one that has ended counts as 0."""
     return time.process_time() + sum(map(_process_seconds, others))
 
 

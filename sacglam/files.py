@@ -1,4 +1,4 @@
-"""Files that others may have planted: a named pipe, a file without an end, a link, any content.
+"""Safe access to files that somebody else may have planted: named pipes, endless files, links, any content.
 
 Only regular files within a size limit are read, JSON only in a declared form, and nothing is written through a link.
 """
@@ -57,7 +57,7 @@ def read(file: Path, most: int) -> bytes:
 
 
 def parse_json(content: bytes, form: TypeAdapter[Any]) -> Any:
-    """JSON of the given form, as it is.
+    """Parse JSON and check its form, without converting values.
 
     Raises:
         ValueError: it is no JSON, or has another form.

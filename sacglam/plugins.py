@@ -1,4 +1,4 @@
-"""Code found by name, so that what sacglam comes with and what users bring are reached alike."""
+"""Finds code by name: what comes with sacglam and what its users bring alike."""
 
 import importlib
 from types import ModuleType

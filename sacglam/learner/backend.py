@@ -88,6 +88,6 @@ class Backend:
 
     def load_moments(self, moments: Moments) -> None:
         """Restore what `moments()` gave, on any number of ranks."""
-        # Copies, since the optimizer else steps the given tensors themselves.
+        # Copies, since the optimizer would otherwise update the given tensors in place.
         state = {index: {name: tensor.clone() for name, tensor in of.items()} for index, of in moments.items()}
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})

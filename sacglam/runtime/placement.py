@@ -40,7 +40,7 @@ class Plan:
     fault: str | None = None  # why it cannot run here
 
     def describe(self) -> str:
-        """The plan in words."""
+        """The plan as text."""
         gpu = self.device != "cpu"
         if not (self.engines or self.learners):
             parts = [f"one process on {self.device}, {self.learner_threads} threads: rollout, scoring and learner"]

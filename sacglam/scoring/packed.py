@@ -16,7 +16,7 @@ class PackedScorer:
     """Scores with the learner's own weights, which need no publishing."""
 
     version = 0
-    """Of no meaning here: the weights are those of the moment."""
+    """Meaningless here: the weights are always the current ones."""
 
     def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, batch_size: int = 256) -> None:
         """One forward pass takes at most `batch_size` states."""
