@@ -25,7 +25,7 @@ from sacglam.config import Config, load
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import HindsightReplay
-from sacglam.resolve import on_this_machine
+from sacglam.resolve import on_this_machine, with_copies
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.scoring.base import UniformScorer
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     fixed = [f"threads={options.threads}", f"device={options.device}"]
-    config = on_this_machine(load(options.config, [*fixed, *options.overrides]))
+    config = with_copies(on_this_machine(load(options.config, [*fixed, *options.overrides])))
     cpu.prepare(config.threads)
     rows = [environment_row(config, options.steps, options.repeats)]
     if options.intervals:

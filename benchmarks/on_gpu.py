@@ -39,7 +39,7 @@ from sacglam.tools.dry_run.forecast import forecast, placed
 
 STAGES = (0, 1, 3)
 TIMEOUT_S = 120.0
-SETTINGS = ("steps=640", "threads=1", "algo.warmup_updates=0", "replay.min_size=64")
+SETTINGS = ("steps=640", "threads=1", "env.copies=32", "algo.warmup_updates=0", "replay.min_size=64")
 TRAININGS = {"sac": None, "ppo": common.ROOT / "configs" / "simple" / "ppo.yaml"}  # None: the quickstart
 SHORT = ("steps=320", "env.copies=8", "algo.update_interval=32", "algo.batch_size=32", "critic.hidden=[64]")
 

@@ -213,5 +213,5 @@ def test_the_parts_that_must_work_on_a_gpu_work_here(tmp_path: Path) -> None:
     assert rows["ranks"]["world"] == 2
     assert rows["ranks"]["gap"] < 1e-3
     assert rows["train"]["finished"]
-    assert rows["train"]["parity_gap"] < 1e-4
+    assert rows["train"]["parity_gap"] is None  # there is no engine: test_vllm.py compares one with the learner
     assert found["versions"]["ray"]  # type: ignore[index]
