@@ -88,8 +88,8 @@ class SacConfig(AlgoConfig):
     def _imitates(self) -> Self:
         if self.relative_imitation and not self.self_imitation:
             raise ValueError(
-                "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0; set that to 2, say, or "
-                "algo.relative_imitation to false"
+                "algo.relative_imitation has no effect while algo.self_imitation is 0; set the latter, say to 2, "
+                "or algo.relative_imitation to false"
             )
         return self
 

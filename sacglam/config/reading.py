@@ -53,7 +53,7 @@ class StrictLoader(yaml.SafeLoader):
         if len(found) != len(node.value):
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} appears twice", node.start_mark)
         return found
 
 
@@ -193,7 +193,7 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
     if missing := sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS):
         raise ConfigError(f"it lacks {missing[0]}, {cut_off}")
     if config.policy.temperature == "auto":
-        raise ConfigError("policy.temperature is auto, where a run has a number; restore it from a copy")
+        raise ConfigError("policy.temperature is auto, but a run records a number; restore it from a copy")
     return config
 
 

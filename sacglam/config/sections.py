@@ -118,7 +118,7 @@ def _fields(key: str, text: str, known: set[str]) -> set[str]:
     try:
         found = [field for _, *field in Formatter().parse(text) if field[0] is not None]
     except ValueError as error:
-        raise ValueError(f"prompt.{key} is no template: {error}; write {{{{ and }}}} for braces") from error
+        raise ValueError(f"prompt.{key} is not a template: {error}; write {{{{ and }}}} for braces") from error
     for name, spec, conversion in found:
         if name not in known or spec or conversion:
             expected = ", ".join(f"{{{field}}}" for field in sorted(known))

@@ -443,7 +443,7 @@ def test_numbers_are_read_as_yaml_1_2_has_them() -> None:
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text("algo: {gamma: 0.5}\nseed: 1\nalgo: {n_step: 2}\n")
-    with pytest.raises(ConfigError, match="'algo' is there twice"):
+    with pytest.raises(ConfigError, match="'algo' appears twice"):
         load(path)
 
 
@@ -470,7 +470,7 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     ("setting", "expected"),
     [
         ("replay.random_steps=2560", "leaves none of the 2560 steps to learn in"),
-        ("algo.self_imitation=0", "algo.relative_imitation is a way of imitating, and algo.self_imitation is 0"),
+        ("algo.self_imitation=0", "algo.relative_imitation has no effect while algo.self_imitation is 0"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
