@@ -172,9 +172,7 @@ def pretrain(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            help="Option of the environment or the prompt: env.options.bits=4, prompt.history=2. Repeatable.",
-            metavar="KEY=VALUE",
+            "--set", help="Option of env or prompt, such as env.options.bits=4. Repeatable.", metavar="KEY=VALUE"
         ),
     ] = None,
     architecture: Annotated[
@@ -182,26 +180,18 @@ def pretrain(
     ] = "llama",
     steps: Annotated[
         int | None,
-        typer.Option(
-            help="Updates (default: 2500, or 10000 with t5; with --env, until the model matches words, at most "
-            "4000). Use fewer for a trial.",
-            min=1,
-        ),
+        typer.Option(help="Updates (default: 2500, t5: 10000; --env: until it matches words, at most 4000).", min=1),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[
-        int,
-        typer.Option(
-            help="CPU threads, which affect the last bits of the weights. `builtin` used 2, `builtin-t5` 1.",
-            min=1,
-        ),
+        int, typer.Option(help="CPU threads; they affect the last bits. `builtin` used 2, `builtin-t5` used 1.", min=1)
     ] = 2,
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
     The model reads random play with unrelated goals until it matches words, which takes one to five minutes, and gets
     its own tokenizer. Train with it by --set model.name=DIR. Without --env, this rebuilds the model that ships with
-    sacglam, in ten minutes.
+    sacglam, in ten minutes. Use fewer --steps for a trial.
 
     \b
     Examples:

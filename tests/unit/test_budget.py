@@ -19,7 +19,7 @@ LINES = {"": 19_790, "core": 12_844, "tools": 4_588, "cli": 998, "worlds": 1_360
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""
-LONG_FUNCTIONS = {"pretrain": 75, "train": 64}  # the help of their options
+LONG_FUNCTIONS = {"pretrain": 65, "train": 64}  # the help of their options
 SETTINGS = 89
 
 
