@@ -16,6 +16,7 @@ from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
 from sacglam.learner.learner import model_tensors
 from sacglam.models.agent_model import AgentModel
+from sacglam.models.exported import Exported
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint
@@ -120,8 +121,10 @@ class Agent:
 
 
 @memory_explained()
-def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = False) -> Agent:
+def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = False, best: bool = False) -> Agent:
     """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
+
+    Or the `best` one of the evaluations in its training.
 
     A `trusted` run may name code of its own (docs/guides/security.md).
 
@@ -130,11 +133,18 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
             no such device.
     """
     directory = RunDirectory.open(Path(run_dir), trusted)
+    evaluated = directory.best_evaluation()
+    if best and not evaluated:
+        raise RunDirectoryError(f"the run at {run_dir} has no evaluation to be best in; set evaluation.every_steps")
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
     config = on_this_machine(in_one_process(directory.config(), device))
     cpu.prepare(config.threads)
     model = build_model(config)
+
+    if best and evaluated:
+        Exported.read(directory.best).load_into(model)
+        return Agent(config, model, evaluated["env_steps"], directory.summary() or {})
 
     def restore(found: Checkpoint) -> int:
         model.load_state(model_tensors(found.tensors))

@@ -1,9 +1,11 @@
 """Builds the parts of a run from its configuration, in one process or many. Everything is wired here."""
 
 import itertools
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,14 @@ import torch
 
 from sacglam import cpu, plugins
 from sacglam.clock import PhaseClock
-from sacglam.config import Config
+from sacglam.config import Config, ReplayConfig
 from sacglam.envs import TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
+from sacglam.models.exported import Exported
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config, merges
 from sacglam.models.packed_lm import PackedLM
@@ -26,6 +29,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.demonstrations import Demonstrations
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.replay.hindsight import Cut
 from sacglam.rollout import RandomStarts, Rollout
@@ -44,6 +48,7 @@ ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
 PARITY_EVERY = 10
 """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
+_DEMONSTRATED = 200_000  # most entries of demonstrations
 _FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
 _SHUFFLES = 0x5F0FF1E  # the stream of an algorithm's own draws, such as PPO's minibatches
 
@@ -56,6 +61,7 @@ class Collector:
     experience: Experience
     rngs: dict[str, np.random.Generator]
     """The rollout's generators by their names in checkpoints."""
+    demonstrations: Demonstrations | None = None
 
 
 @dataclass(frozen=True)
@@ -118,8 +124,21 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     starts = RandomStarts(envs[0].goals("train"), starts_rng)
     settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings, config.algo.random_actions)
-    experience = build_experience(config, envs[0], replay_rng)
-    return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng})
+    demonstrations = _demonstrations(config, envs[0])
+    experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
+    return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng}, demonstrations)
+
+
+def _demonstrations(config: Config, env: TextEnv) -> Demonstrations | None:
+    if config.replay.demonstrations is None:
+        return None
+    ring = _buffer(config.replay.model_copy(update={"capacity": _DEMONSTRATED}), env)
+    return Demonstrations.load(Path(config.replay.demonstrations), env, config.env.repeats, ring)
+
+
+def _buffer(replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
+    """An empty buffer for the goals of `env`."""
+    return ReplayBuffer(replay, env.goal_type, Counter(env.goal_type(goal) for goal in env.goals("train")))
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
@@ -141,7 +160,8 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         handoff = Handoff()
         if engines:
             tolerance, every = PARITY_TOLERANCES[config.model.dtype], PARITY_EVERY * config.algo.updates
-            handoff = EngineHandoff(engines, first_states(config, _PARITY_STATES), tolerance, every, clock)
+            states, first = first_states(config, _PARITY_STATES), config.replay.demonstration_updates
+            handoff = EngineHandoff(engines, states, tolerance, every, clock, first)
         acting = collector(config, engines or learners, clock)
         return Parts(learners, handoff, acting, clock, runtime=runtime, engines=engines)
     except BaseException:
@@ -229,10 +249,13 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     rank the same weights, and the same as in one process.
     """
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
-    updates = intervals * config.algo.updates
+    updates = config.replay.demonstration_updates + intervals * config.algo.updates
     algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
     scorer, backend = scorer_of(model), _backend(model, config)
-    return Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock)
+    learner = Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock)
+    if config.init_from and not learner.begin_from(Exported.read(Path(config.init_from))):
+        warnings.warn(f"the critic of {config.init_from} does not fit this run's, which begins anew", stacklevel=2)
+    return learner
 
 
 def scorer_of(model: AgentModel) -> PackedScorer:
@@ -249,10 +272,12 @@ def _backend(model: AgentModel, config: Config) -> Backend:
     return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
 
 
-def build_experience(config: Config, env: TextEnv, rng: np.random.Generator) -> Experience:
-    """Where the algorithm keeps its experience, for the goals of `env`."""
+def build_experience(
+    config: Config, env: TextEnv, rng: np.random.Generator, demonstrations: ReplayBuffer | None = None
+) -> Experience:
+    """Where the algorithm keeps its experience, for the goals of `env`, next to `demonstrations`."""
     if config.algo.on_policy:
         return OnPolicy()
-    goal_types = Counter(env.goal_type(goal) for goal in env.goals("train"))
-    buffer = ReplayBuffer(config.replay, env.goal_type, goal_types)
-    return HindsightReplay(buffer, rng, config.replay, Cut(config.algo, config.prompt.history))
+    buffer = _buffer(config.replay, env)
+    buffer.others = demonstrations.episodes() if demonstrations else ()
+    return HindsightReplay(buffer, rng, config.replay, Cut(config.algo, config.prompt.history), demonstrations)

@@ -5,18 +5,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
+import numpy as np
 import torch
 
 from sacglam import cpu
 from sacglam.build import Parts, build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
-from sacglam.errors import CheckpointError
+from sacglam.errors import CheckpointError, DemonstrationError
+from sacglam.replay.hindsight import Cut
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress
+from sacglam.types import Window
 
 _FORMAT = 2
+IMITATED = 20
+"""Initial updates between lines of metrics."""
+_IMITATION = 0x1417A  # the stream of their batches
 
 
 class Loop:
@@ -51,6 +57,29 @@ class Loop:
                 progress.episodes += len(batch.episodes)
             yield
 
+    def imitate(self) -> Iterator[None]:
+        """The initial updates, on demonstrations; yields after every `IMITATED`, and at the end.
+
+        By turns policy and critic, except on-policy: that critic could not learn from others. A batch depends on the
+        seed and its number alone, so there is nothing more to save.
+        """
+        config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
+        found, cut = self._parts.collector.demonstrations, Cut(config.algo, config.prompt.history)
+        while found and progress.updates < updates and not progress.env_steps:
+            with self.training_time():
+                actions, windows = list[list[Window]](), list[list[Window]]()
+                for number in range(progress.updates, min(progress.updates + IMITATED, updates)):
+                    rng = np.random.default_rng([config.seed, _IMITATION, number])
+                    if number % 2 and not config.algo.on_policy:
+                        windows.append(config.replay.hindsight.batch(found.ring, rng, cut))
+                    else:
+                        actions.append(found.steps_of(rng, cut))
+                self._parts.learners.imitate(actions, windows)
+                self.finish_updates()
+            if progress.updates == updates:
+                self.publish()
+            yield
+
     def finish_updates(self, all_but: int = 0) -> None:
         """Wait for pending updates, the oldest first, and hand their adapters to the engines."""
         parts = self._parts
@@ -80,7 +109,7 @@ class Loop:
     def publish(self) -> None:
         """Send the current adapter to the engines, if there are any."""
         parts = self._parts
-        if (probe := parts.handoff.probe(0)) is not None:
+        if (probe := parts.handoff.probe(self._config.replay.demonstration_updates)) is not None:
             with self.training_time():
                 self.window.add(parts.handoff.deliver(parts.learners.publish(probe)))
 
@@ -118,6 +147,7 @@ class Loop:
                 "window": asdict(self.window),
                 "progress": asdict(self.progress),
                 "clock": parts.clock.seconds,
+                "demonstrations": collector.demonstrations and collector.demonstrations.checksum,
             },
         )
 
@@ -134,6 +164,9 @@ class Loop:
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
         self.progress = Progress(**{"cpu_seconds": None, **values["progress"]})
+        found, config = collector.demonstrations, self._config.replay
+        if found and values["demonstrations"] != found.checksum:
+            raise DemonstrationError(f"{config.demonstrations} was changed since the run began; restore it from a copy")
         tensors = dict(checkpoint.tensors)
         torch.set_rng_state(tensors.pop("torch_rng"))
         parts.learners.load_state(tensors, values["learner"])

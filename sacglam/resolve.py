@@ -57,9 +57,9 @@ def with_copies(config: Config) -> Config:
 
 
 def on_this_machine(config: Config) -> Config:
-    """The configuration with device and threads of this machine, and the absolute path of a local model.
+    """The configuration with device and threads of this machine, and absolute paths.
 
-    With that a run can be resumed from any directory.
+    With these a run can be resumed from any directory.
 
     Raises:
         ConfigError: this machine has no such device.
@@ -70,7 +70,9 @@ def on_this_machine(config: Config) -> Config:
     if path.is_dir() or path.suffix == ".gguf":
         model = model.model_copy(update={"name": str(path.resolve())})
     threads = config.threads or (cpu.default_threads() if config.in_one_process else 0)
-    return config.model_copy(update={"device": device, "threads": threads, "model": model})
+    file, origin = (name and str(Path(name).resolve()) for name in (config.replay.demonstrations, config.init_from))
+    here = {"device": device, "threads": threads, "model": model, "init_from": origin}
+    return config.model_copy(update={**here, "replay": config.replay.model_copy(update={"demonstrations": file})})
 
 
 def resolve_device(config: Config) -> str:

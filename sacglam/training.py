@@ -19,7 +19,7 @@ from sacglam.prompt import Prompt
 from sacglam.resolve import derived, resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.directory import EVALUATED, RunDirectory, write_files
 from sacglam.runs.display import Display, NewTracker, Tracker
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
@@ -28,6 +28,7 @@ from sacglam.samples import EPISODES, sample_episodes
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Evaluation
 
+_IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMITATED`
 # Streams of evaluation episodes: before and after a run the same ones, and others during it; the last one, of actions.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
@@ -74,7 +75,9 @@ def resume(
     # With another placement threads are settled again: they were for other processes.
     config = resolve(override(directory.config(), ["threads=0", *placement] if placement else ()))
     shown = display or Display()
-    with closing(build(config, shown.note)) as parts:
+    begun = bool(checkpoint.steps(directory.checkpoints))  # and then what it began from may be gone
+    parts = build(config.model_copy(update={"init_from": None}) if begun else config, shown.note)
+    with closing(parts):
         return Run(directory, config, shown, parts, tracker).run()
 
 
@@ -94,7 +97,8 @@ class Run:
         self._samples = LineLog(directory.samples_file, LINE)
         self._tracker = tracker(directory, config.tracking, display) if tracker else Tracker()
         self._stop = StopSignal()
-        self._saved_at: int | None = None
+        self._saved_at: tuple[int, int] | None = None  # steps and updates
+        self._best = -1.0  # success in the best evaluation so far
         self._ready = False  # to take steps and checkpoints
         self._random_success = 0.0
         self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
@@ -122,9 +126,10 @@ class Run:
             self._evaluate_start()
         if resumes:
             folder, _ = checkpoint.restore_newest(checkpoints, self._loop.restore, self._display.note)
-            self._saved_at = self._loop.progress.env_steps
+            self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
-        damaged = sum(log.rewind(self._loop.progress.env_steps) for log in (self._log, self._samples))
+        damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
+        self._best = (self._directory.best_evaluation() or {EVALUATED: -1.0})[EVALUATED]
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
         self._ready = True
@@ -144,13 +149,35 @@ class Run:
 
     def _train(self) -> None:
         """Run the loop until the budget is spent or a stop is requested; log, evaluate and save when due."""
+        self._imitate()
         self._display.stage("training", self._config.steps)
-        if not self._stop.requested:
-            for _ in self._loop.intervals():
-                self._at_due_times()
-                if self._stop.requested:
-                    break
+        for _ in () if self._stop.requested or self._over else self._loop.intervals():
+            self._at_due_times()
+            if self._stop.requested or self._over:
+                break
         self._checkpoint()
+
+    @property
+    def _over(self) -> bool:
+        """Whether the budget is spent, or an evaluation was good enough."""
+        stop_at = self._config.evaluation.stop_at
+        good = stop_at is not None and self._best >= stop_at
+        return good or self._loop.progress.env_steps >= self._config.steps
+
+    def _imitate(self) -> None:
+        """Make the initial updates that demonstrations are imitated in, unless they are made or a stop is requested."""
+        progress, updates = self._loop.progress, self._config.replay.demonstration_updates
+        if updates and not progress.env_steps:
+            self._display.stage("imitating demonstrations", updates)
+        for _ in () if self._stop.requested else self._loop.imitate():
+            self._append(self._loop.window.flush())
+            if progress.updates == updates and self._config.evaluation.every_steps:
+                self._evaluate_now()
+            if progress.updates % _IMITATED_TO_CHECKPOINT == 0:
+                self._checkpoint()
+            self._display.advance(progress.updates)
+            if self._stop.requested:
+                break
 
     def _at_due_times(self) -> None:
         progress = self._loop.progress
@@ -159,7 +186,7 @@ class Run:
             self._append(metrics)
             self._display.metrics(progress, metrics)
         if self._due(self._config.evaluation.every_steps):
-            self._append(self._interim_evaluation())
+            self._evaluate_now()
         if self._due(self._config.tracking.samples_every_steps):
             self._samples.append({**self._counters(), "episodes": self._sample(EPISODES)})
         if self._due(self._config.checkpoint.every_steps):
@@ -184,7 +211,7 @@ class Run:
             lines=self._log.lines(),
             env_steps=progress.env_steps,
             episodes=progress.episodes,
-            updates=self._parts.learners.begun,
+            updates=self._parts.learners.begun - self._config.replay.demonstration_updates,
             missing=self._parts.collector.experience.missing(),
             random_success=self._random_success,
             after=after,
@@ -210,14 +237,14 @@ class Run:
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of this moment, unless there is one, or the policy is broken and would spoil it."""
-        if self._saved_at == (now := self._loop.progress.env_steps):
+        if self._saved_at == self._loop.progress.place:
             return
         with self._loop.training_time():
             self._loop.finish_updates()
         with self._parts.clock.phase("checkpoint"):
             self._parts.collector.rollout.check_policy()
-            checkpoint.save(self._directory.checkpoints, now, self._loop.checkpoint())
-        self._saved_at = now
+            checkpoint.save(self._directory.checkpoints, self._loop.progress.env_steps, self._loop.checkpoint())
+        self._saved_at = self._loop.progress.place
 
     def _evaluate_start(self) -> dict[str, Any]:
         """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
@@ -236,7 +263,7 @@ class Run:
 
     def _evaluate_end(self) -> dict[str, Evaluation]:
         """The trained policy on the goals of training and on those held out, if the budget is spent."""
-        if self._loop.progress.env_steps < self._config.steps:
+        if not self._over:
             return {}
         env, sampling = build_env(self._config), SamplingPolicy(np.random.default_rng([self._config.seed, _SAMPLED]))
         return {
@@ -250,16 +277,29 @@ class Run:
         config, parts = self._config, self._parts
         end = summary_of_end(config, self._loop.progress, parts.clock.seconds, parts.processes(config), after)
         summary = {**start, **end, "warnings": list(self._diagnose(after).values()) if after else []}
+        if best := self._directory.best_evaluation():
+            summary["best"] = {key: best[key] for key in ("env_steps", "updates", EVALUATED)}
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
-            card = model_card(config, self._loop.progress.env_steps, summary)
-            write_files(self._directory.adapter, {**parts.learners.exported(), MODEL_CARD: card})
+            self._export(self._directory.adapter, summary)
         draw_curves(self._directory)
         if start and (addition := self._tracker.close()):
             summary |= addition
             self._directory.write_summary(summary)
         return summary
+
+    def _evaluate_now(self) -> None:
+        """Evaluate during training, and keep the agent if it is the best so far."""
+        metrics = self._interim_evaluation()
+        if metrics[EVALUATED] > self._best:
+            self._best = metrics[EVALUATED]
+            self._export(self._directory.best, {})
+        self._append(metrics)
+
+    def _export(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        card = model_card(self._config, self._loop.progress.env_steps, summary)
+        write_files(folder, {**self._parts.learners.exported(), MODEL_CARD: card})
 
     def _interim_evaluation(self) -> dict[str, float]:
         settings, splits = self._config.evaluation, dict[str, Split](eval_success="train")

@@ -41,6 +41,8 @@ class Algorithm(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Everything but the weights that a checkpoint needs, such as generators, as JSON values."""
+        return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state()` returned."""
+        return None

@@ -14,6 +14,7 @@ from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, e
 RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
+BestOption = Annotated[bool, typer.Option("--best", help="The best agent of the run's evaluations.")]
 SampleOption = Annotated[bool, typer.Option("--sample", help="Sample actions instead of taking the most probable one.")]
 
 
@@ -23,6 +24,7 @@ def evaluate(
     episodes: Annotated[int, typer.Option(help="Number of fresh episodes.", min=1)] = 500,
     seed: SeedOption = 1_000_000,
     sample: SampleOption = False,
+    best: BestOption = False,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     as_json: JsonOption = False,
@@ -42,7 +44,7 @@ def evaluate(
     from sacglam.evaluate import evaluate as measure
     from sacglam.policy import SamplingPolicy, greedy
 
-    agent = load_agent(run, device, trust)
+    agent = load_agent(run, device, trust, best)
     rng = np.random.default_rng(seed)
     with RichDisplay(errors) as display:
         display.stage(f"evaluating {goals} goals", episodes)
@@ -71,6 +73,7 @@ def play(
     goal: Annotated[str | None, typer.Option(help="Goal to play (default: random).")] = None,
     seed: SeedOption = 0,
     sample: SampleOption = False,
+    best: BestOption = False,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
 ) -> None:
@@ -86,7 +89,7 @@ def play(
     from sacglam.build import build_env
     from sacglam.rollout import RandomStarts
 
-    agent = load_agent(run, device, trust)
+    agent = load_agent(run, device, trust, best)
     env = build_env(agent.config)
     rng = np.random.default_rng(seed) if sample else None
     if goal is None:

@@ -23,6 +23,8 @@ class Config(Section):
     """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""
+    init_from: str | None = None
+    """Run, or folder of an exported agent, whose adapter the model begins with, and whose critic if it fits."""
     env: sections.EnvConfig = sections.EnvConfig()
     model: sections.ModelConfig = sections.ModelConfig()
     prompt: sections.PromptConfig = sections.PromptConfig()
@@ -67,6 +69,10 @@ class Config(Section):
                 f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
                 "no update would ever run"
             )
+        if self.evaluation.stop_at and not self.evaluation.every_steps:
+            raise ValueError("evaluation.stop_at needs evaluations during training: set evaluation.every_steps, too")
+        if self.replay.demonstration_updates and not self.replay.demonstrations:
+            raise ValueError("replay.demonstration_updates imitate a file: name it in replay.demonstrations")
         if self.random_steps >= self.steps:
             raise ValueError(
                 f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "

@@ -30,6 +30,11 @@ _LATER_KEYS = {
     "env.workers",
     "replay.random_steps",
     "runtime.timeout_s",
+    "init_from",
+    "evaluation.stop_at",
+    "replay.demonstrations",
+    "replay.demonstration_share",
+    "replay.demonstration_updates",
 }
 """Keys that version 0.1.0 did not write: its runs lack them and take their defaults."""
 LARGEST = files.MIB

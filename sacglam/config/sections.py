@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, JsonValue, SerializeAsAny, model_va
 
 from sacglam.config.hindsight import Hindsight
 from sacglam.config.section import (
+    Fraction,
     NonNegative,
     NonNegativeFloat,
     OpenFraction,
@@ -169,6 +170,12 @@ class ReplayConfig(Section):
     """Steps needed before the first update."""
     random_steps: NonNegative = 0
     """Uniformly random steps before the first update, played without the model."""
+    demonstrations: str | None = None
+    """File of demonstrations (`sacglam collect`), kept beside the capacity: at most 200,000 entries, the last ones."""
+    demonstration_share: Fraction = 0.25
+    """Share of each batch that is drawn from the demonstrations, relabelled like any episode."""
+    demonstration_updates: NonNegative = 0
+    """Updates before the first step that imitate the demonstrations' actions, by cross-entropy; of any algorithm."""
     hindsight: Annotated[SerializeAsAny[Hindsight], BeforeValidator(Hindsight.read)] = Field(
         default_factory=lambda: Hindsight.read({}, None)
     )
@@ -184,6 +191,8 @@ class EvalConfig(Section):
     """Environment steps between evaluations during training; 0: none."""
     every_episodes: Positive = 200
     """Episodes of each of these evaluations."""
+    stop_at: OpenFraction | None = None
+    """Success in one of these evaluations at which the run ends early."""
     heldout: bool = False
     """In these evaluations, also play the same number of episodes on held-out goals, if the environment has any."""
 

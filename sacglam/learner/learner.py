@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from sacglam.algos.base import Algorithm
+from sacglam.algos.imitation import Imitation
 from sacglam.clock import PhaseClock
 from sacglam.config import AlgoConfig
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel, check_forms
+from sacglam.models.exported import Exported
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query
@@ -73,6 +75,11 @@ class Learner:
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
+    def begin_from(self, exported: Exported) -> bool:
+        """See `Exported.load_into`."""
+        with self.backend.gathered(change=True):
+            return exported.load_into(self.model)
+
     def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> Learned:
         """Take the algorithm's gradient steps for an interval's `batches`; returns the metrics of each.
 
@@ -81,17 +88,30 @@ class Learner:
         Raises:
             DivergenceError: a loss or gradient is not finite; that step has changed nothing, on any rank.
         """
-        metrics = [self._step(rows) for rows in self.algorithm.minibatches(batches, self._map_no_grad)]
+        steps = self.algorithm.minibatches(batches, self._map_no_grad)
+        metrics = [self._step(rows, self.algorithm, self.updates) for rows in steps]
         return Learned(metrics, None if probe is None else self.publish(probe))
 
-    def _step(self, rows: Sequence[Any]) -> dict[str, float]:
+    def imitate(self, actions: Batches, windows: Batches) -> Learned:
+        """By turns a step towards the actions of a batch, and the algorithm's first on one of windows: the critic's.
+
+        Raises:
+            DivergenceError: see `learn`.
+        """
+        metrics, imitation = [], Imitation(self.model, self.clock)
+        for cloned, valued in itertools.zip_longest(actions, windows, fillvalue=()):
+            metrics.append(self._step(cloned, imitation, 0))
+            metrics += [self._step(valued, self.algorithm, 0)] if valued else []
+        return Learned(metrics, None)
+
+    def _step(self, rows: Sequence[Any], algorithm: Algorithm, update: int) -> dict[str, float]:
         """One gradient step, in passes of half as many rows if the GPU runs out of memory and no size is configured."""
         metrics: dict[str, float] | None = None
         while metrics is None:
             size = self.config.micro_batch_rows or self._rows_that_fit or len(rows)
             try:
                 with convert_once():
-                    metrics = self._gradient(rows, size)
+                    metrics = self._gradient(rows, size, algorithm, update)
             except torch.OutOfMemoryError:
                 # Other ranks would wait in a collective for the one that starts over.
                 if self.config.micro_batch_rows or self.backend.world > 1 or size == 1:
@@ -100,11 +120,13 @@ class Learner:
                 self._rows_that_fit = -(-size // 2)
                 self.model.module.zero_grad()
                 torch.cuda.empty_cache()
-        rates = self.rates(self.algorithm.trains_actor(self.updates))
+        actor_lr, critic_lr = self.rates(algorithm.trains_actor(update))
         with self.clock.phase("optimizer"):
+            # Imitation leaves the critic without a gradient.
+            rates = (actor_lr, critic_lr if algorithm is self.algorithm else None)
             metrics["grad_norm"] = self.backend.step(rates)
         self._check(metrics)
-        metrics |= self.algorithm.after_step(metrics, self.updates, self.backend.lerp)
+        metrics |= algorithm.after_step(metrics, update, self.backend.lerp)
         self.updates += 1
         return metrics
 
@@ -113,15 +135,15 @@ class Learner:
         share = self.config.decay(self.updates, self.total_updates)
         return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
-    def _gradient(self, rows: Sequence[Any], size: int) -> dict[str, float]:
+    def _gradient(self, rows: Sequence[Any], size: int, algorithm: Algorithm, update: int) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; its metrics."""
         sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
-        backend, steps = self.backend, self.algorithm.learnt_steps
+        backend, steps = self.backend, algorithm.learnt_steps
         parts = micro_batches(rows, backend.rank, backend.world, size, steps)
         for number, part in enumerate(parts, start=1):
             with self.clock.phase("batch"):
-                batch = self.algorithm.collate(part.rows)
-            loss, metrics = backend.as_forward(self.algorithm.losses)(batch, self.updates)
+                batch = algorithm.collate(part.rows)
+            loss, metrics = backend.as_forward(algorithm.losses)(batch, update)
             with self.clock.phase("backward"):
                 metrics_M = torch.stack([value.double() for value in metrics.values()])
                 sums_M = sums_M + part.weight * metrics_M

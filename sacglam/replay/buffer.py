@@ -72,7 +72,9 @@ class ReplayBuffer:
         self._numbers = {name: number for number, name in enumerate(self.type_names)}
         self._ring: list[Entry] = []
         self._next = 0
-        self._graph: ReplayGraph | None = None  # of what the ring holds, once it is needed
+        self.others: Sequence[Episode] = ()
+        """Episodes that are not in the buffer, but in its graph."""
+        self._graph: ReplayGraph | None = None  # once it is needed
         self._relabelled = np.zeros(config.capacity, dtype=bool)
         self._achieved = np.zeros((config.capacity if self._on_draw else 0, len(prior)), dtype=bool)
         self._type = np.zeros(config.capacity, dtype=np.int16)
@@ -138,9 +140,9 @@ class ReplayBuffer:
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float) -> ReplayGraph:
-        """The graph of the episodes in the buffer, rebuilt after one was added."""
+        """The graph of the episodes in the buffer and the `others`, rebuilt once another is added."""
         if self._graph is None:
-            self._graph = ReplayGraph(self.episodes(), gamma)
+            self._graph = ReplayGraph([*self.others, *self.episodes()], gamma)
         return self._graph
 
     def sample(self, rng: np.random.Generator, size: int) -> Sequence[Entry]:

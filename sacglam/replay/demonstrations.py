@@ -4,19 +4,24 @@ Where an environment repeats, an episode is a function of goal, seed and actions
 it holds all that the environment returned. Either way it is played again, and checked on the way.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sacglam import files
 from sacglam.envs import CheckedEnv, Split, TextEnv
 from sacglam.envs.plain import shown
 from sacglam.errors import DemonstrationError, SacglamError
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.hindsight import Cut, window
+from sacglam.types import Decision, Episode, Observation, Step, Window
 
 _LONGEST = 64 * files.MIB  # of a line
 _FORM = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -175,3 +180,31 @@ def _line(episode: Episode, repeats: bool) -> dict[str, Any]:
     ends = ("reward", "achieved", "terminated", "truncated")
     taken = [{"action": episode.action(t), **{n: getattr(episode.steps[t], n) for n in ends}} for t in range(length)]
     return {**line, "steps": [before | after for before, after in zip(seen, taken, strict=False)], "last": seen[-1]}
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """The episodes of a file: in a ring, from which they are drawn like any others, and step by step to be imitated."""
+
+    ring: ReplayBuffer
+    steps: Sequence[tuple[Episode, int]]
+    checksum: str
+    """The file's SHA-256, by which a run that resumes knows it again."""
+
+    @classmethod
+    def load(cls, file: Path, env: TextEnv, repeats: bool, ring: ReplayBuffer) -> "Demonstrations":
+        """All of `file`, as far as there is room in `ring`, which is empty.
+
+        Raises:
+            DemonstrationError: see `read`.
+        """
+        for episode in read(file, env, repeats):
+            ring.add(episode)
+        kept = [(episode, t) for episode in ring.episodes() for t in range(len(episode.steps))]
+        with files.opened(file) as source:
+            return cls(ring, kept, hashlib.file_digest(source, "sha256").hexdigest())  # type: ignore[arg-type]
+
+    def steps_of(self, rng: np.random.Generator, cut: Cut) -> list[Window]:
+        """Single steps towards their episodes' own goals, drawn uniformly."""
+        chosen = [self.steps[i] for i in rng.integers(len(self.steps), size=cut.algo.batch_size)]
+        return [window(episode, episode.goal, t, 1, cut.algo.gamma, cut.history) for episode, t in chosen]

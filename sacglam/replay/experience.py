@@ -63,6 +63,7 @@ class HindsightReplay(Experience):
     rng: np.random.Generator
     replay: ReplayConfig
     cut: Cut
+    demonstrations: ReplayBuffer | None = None
 
     @override
     def add(self, collected: RolloutBatch) -> None:
@@ -73,7 +74,15 @@ class HindsightReplay(Experience):
     def batches(self) -> Batches:
         if self.missing():
             return []
-        return [self.replay.hindsight.batch(self.buffer, self.rng, self.cut) for _ in range(self.cut.algo.updates)]
+        return [self._batch() for _ in range(self.cut.algo.updates)]
+
+    def _batch(self) -> list[Window]:
+        size, draw = self.cut.algo.batch_size, self.replay.hindsight.batch
+        if self.demonstrations is None:
+            return draw(self.buffer, self.rng, self.cut)
+        theirs = round(self.replay.demonstration_share * size)
+        own = draw(self.buffer, self.rng, self.cut.of(size - theirs)) if theirs < size else []
+        return own + (draw(self.demonstrations, self.rng, self.cut.of(theirs)) if theirs else [])
 
     @override
     def missing(self) -> str:

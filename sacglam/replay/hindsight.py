@@ -64,6 +64,10 @@ class Cut:
     algo: AlgoConfig
     history: int = 0
 
+    def of(self, steps: int) -> "Cut":
+        """The same for so many steps of a batch."""
+        return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
+
     def fill(
         self,
         rows: list[Window],

@@ -22,6 +22,7 @@ from sacglam.runs.logs import LineLog
 from sacglam.runs.summary import SUMMARY
 
 _LOCK = ".lock"
+EVALUATED = "eval_success/overall"
 _OWN_RAY = (None, "auto", "local")
 """Ray addresses chosen by this machine or its environment; Ray would unpickle data from any other cluster."""
 
@@ -65,7 +66,7 @@ class RunDirectory:
         self.samples_file = root / "samples.jsonl"
         self.summary_file = root / "summary.json"
         self.checkpoints = root / "checkpoints"
-        self.adapter = root / "adapter"
+        self.adapter, self.best = root / "adapter", root / "best"
         self.curves = root / "curves.png"
 
     @classmethod
@@ -167,6 +168,11 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` that can be read."""
         return LineLog(self.metrics_file).lines()
+
+    def best_evaluation(self) -> dict[str, Any] | None:
+        """The line of `metrics.jsonl` of the best evaluation, whose agent is in `best/`; the first of several."""
+        evaluated = [line for line in self.metrics() if EVALUATED in line]
+        return max(evaluated, key=lambda line: line[EVALUATED], default=None)
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""

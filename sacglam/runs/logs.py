@@ -48,13 +48,14 @@ class LineLog:
         """All readable lines; a crash may have truncated the last one, and a fault damaged any."""
         return [line for line in self._read() if line is not None]
 
-    def rewind(self, env_steps: int) -> int:
-        """Drop the lines after `env_steps`, which a resumed run logs again.
+    def rewind(self, env_steps: int, updates: int) -> int:
+        """Drop the lines after so many environment steps and updates, which a resumed run logs again.
 
         Also drops damaged lines and returns their number, not counting a truncated last line.
         """
-        lines = self._read()
-        kept = "".join(json.dumps(line) + "\n" for line in lines if line and line["env_steps"] <= env_steps)
+        lines, end = self._read(), (env_steps, updates)
+        rest = [line for line in lines if line and (line["env_steps"], line.get("updates", 0)) <= end]
+        kept = "".join(json.dumps(line) + "\n" for line in rest)
         with write_explained(self._file):
             files.write(self._file, kept)
         return lines[:-1].count(None)

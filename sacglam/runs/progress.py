@@ -28,6 +28,11 @@ class Progress:
     seconds: _Seconds = 0.0
     cpu_seconds: _Seconds | None = 0.0
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Environment steps and updates, which order the moments of a run."""
+        return self.env_steps, self.updates
+
 
 @dataclass(config=_SAVED)
 class MetricsWindow:

@@ -38,11 +38,13 @@ class EngineHandoff(Handoff):
     tolerance: float
     every: int
     clock: PhaseClock
+    first: int = 0
+    """Updates from which `every` counts."""
 
     @override
     def probe(self, updates: int) -> Sequence[Query]:
         """The probe states, or none if no comparison is due."""
-        return self.queries if updates % self.every == 0 else ()
+        return self.queries if (updates - self.first) % self.every == 0 else ()
 
     @override
     def deliver(self, adapter: Adapter | None) -> dict[str, float]:

@@ -43,6 +43,12 @@ class LearnerGroup:
         self.begun += updates
         self._pending.append((updates, self._submit("learn", batches, probe)))
 
+    def imitate(self, actions: Batches, windows: Batches) -> None:
+        """Start an update for each batch: see `Learner.imitate`."""
+        updates = len(actions) + len(windows)
+        self.begun += updates
+        self._pending.append((updates, self._submit("imitate", actions, windows)))
+
     def finish(self) -> Learned:
         """Wait for the oldest pending interval's updates.
 

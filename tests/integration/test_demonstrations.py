@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from sacglam.envs import make
 from sacglam.replay import demonstrations
-from tests.conftest import call, sacglam
+from tests.conftest import call, sacglam, tiny_ppo, tiny_train
+from tests.integration.test_resume import assert_same_end, interrupt, metrics
 
 pytestmark = pytest.mark.slow
 
@@ -38,3 +41,59 @@ def test_where_an_environment_does_not_repeat_all_is_written(tmp_path: Path) -> 
     done = call(sacglam("collect", file, "--set", "env.repeats=false", env="bitflip", policy="random", episodes="2"))
     assert done.returncode == 0, done.stderr
     assert [json.loads(line).keys() >= {"steps", "last"} for line in file.read_text().splitlines()] == [True, True]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Demonstrations of the tiny run's game."""
+    made = tmp_path_factory.mktemp("demonstrations") / "file.jsonl"
+    assert call(sacglam("collect", made, env="playground_simple", episodes="20")).returncode == 0
+    return made
+
+
+def imitating(file: Path) -> list[str]:
+    return [
+        f"replay.demonstrations={file}",
+        "replay.demonstration_updates=250",
+        "steps=320",
+        "evaluation.every_steps=160",
+        "evaluation.every_episodes=8",
+    ]
+
+
+def test_a_run_is_killed_in_its_initial_updates_and_after_them_and_resumes(file: Path, tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    assert call(tiny_train(whole, *imitating(file))).returncode == 0
+    lines = metrics(whole)
+    initial = [line["updates"] for line in lines if not line["env_steps"] and "cloning_loss" in line]
+    assert initial == [*range(20, 241, 20), 250]
+    assert [line["updates"] for line in lines if "eval_success/overall" in line and not line["env_steps"]] == [250]
+    assert all("critic_loss" in line for line in lines if "cloning_loss" in line)
+    # Before and after the first checkpoint (at 100 updates), and later in training.
+    assert interrupt(tiny_train(run, *imitating(file)), run, 2, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(sacglam("train", resume=str(run)), run, 8, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(sacglam("train", resume=str(run)), run, 11, signal.SIGTERM) == 0
+    assert interrupt(sacglam("train", resume=str(run)), run, 18, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, whole, lines=len(lines))
+
+
+def test_another_file_is_refused_where_a_run_resumes(file: Path, tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other.jsonl"
+    shutil.copy(file, other)
+    assert interrupt(tiny_train(run, *imitating(other)), run, 14, signal.SIGTERM) == 0
+    other.write_bytes(b"".join(other.read_bytes().splitlines(keepends=True)[:-1]))
+    done = call(sacglam("train", resume=str(run)))
+    assert done.returncode == 1
+    assert "other.jsonl was changed since the run began" in " ".join(done.stderr.split())
+
+
+def test_ppo_begins_from_demonstrations(file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overrides = [*imitating(file), "replay.demonstration_updates=40", "steps=64"]
+    done = call(tiny_ppo(run, *overrides))
+    assert done.returncode == 0, done.stderr
+    lines = metrics(run)
+    assert [line["updates"] for line in lines[:2]] == [20, 40]
+    assert lines[1]["cloning_loss"] < lines[0]["cloning_loss"]
+    assert "value_loss" in lines[-2]

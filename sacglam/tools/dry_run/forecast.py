@@ -20,7 +20,7 @@ from sacglam.samples import EPISODES
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
 
-EVALUATION = "evaluation, samples"
+EVALUATION, INITIAL = "evaluation, samples", "initial updates"
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,16 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     for phase, seconds in calibration.update.seconds.items():
         times = _intervals(config) * config.algo.rows_of_interval(phase) / ranks / calibration.update.size
         found[phase] = seconds * (updates_of(config) if phase == "optimizer" else times)
+    if initial := config.replay.demonstration_updates:  # each as long as any other
+        row_s = sum(calibration.update.seconds.values()) / calibration.update.size
+        found[INITIAL] = initial * row_s * config.algo.batch_size / ranks
     found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * state_s
     return found
 
 
 def seconds_of_an_update(config: Config, predicted: Mapping[str, float]) -> float:
     """Mean seconds of an update, by what `predict` gave; PPO's look at each step is part of it."""
-    others = ("environment", "scoring", "replay", EVALUATION)
+    others = ("environment", "scoring", "replay", INITIAL, EVALUATION)
     return sum(seconds for phase, seconds in predicted.items() if phase not in others) / updates_of(config)
 
 

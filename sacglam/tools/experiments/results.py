@@ -128,6 +128,8 @@ def differences(there: Config, now: Config) -> list[str]:
     before, after = _flat(there.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
     if Path(now.model.name).exists():  # a run records the absolute path
         after["model.name"] = str(Path(now.model.name).resolve())
+    for key in ("replay.demonstrations", "init_from"):
+        after[key] = after[key] and str(Path(after[key]).resolve())
     for key in ("device", "policy.temperature"):
         if after[key] == "auto":
             before[key] = "auto"

@@ -200,3 +200,31 @@ def test_a_known_step_whose_action_leads_nowhere_is_followed_by_its_value() -> N
     off = [w for w in rows if w.observations[1].text == "nowhere"]
     assert off
     assert all((w.rewards, w.terminated, w.known) == ((0.0,), False, ((0.5, 0.0),)) for w in off)
+
+
+@pytest.mark.parametrize(("share", "theirs"), [(0.0, 0), (0.25, 16), (0.3, 19), (1.0, 64)])
+def test_a_share_of_each_batch_is_drawn_from_demonstrations(share: float, theirs: int) -> None:
+    config = ReplayConfig(capacity=4, hindsight=Uniform(), min_size=1, demonstration_share=share)
+    own, ring = (
+        ReplayBuffer(config.model_copy(update={"capacity": size}), lambda goal: "any", {"any": 1.0})
+        for size in (4, 100)
+    )
+    cut = Cut(SacConfig(n_step=1, batch_size=64, updates_per_interval=3))
+    replay = HindsightReplay(own, np.random.default_rng(0), config, cut, ring)
+    for _ in range(5):  # far more than the capacity, from which no demonstration is evicted
+        replay.add(_collected(_episode()))
+    ring.add(replace(_episode(), goal="demonstrated"))
+    for batch in replay.batches():
+        demonstrated = [each for each in batch if each.source == "real" and each.goal == "demonstrated"]
+        relabelled = [each for each in batch[64 - theirs :] if each.source == "hindsight"]
+        assert (len(batch), len(demonstrated) + len(relabelled)) == (64, theirs)
+        assert bool(relabelled) == bool(theirs)
+
+
+def test_demonstrations_are_part_of_the_graph() -> None:
+    config = ReplayConfig(hindsight=Graph(share=1.0), min_size=1)
+    own = ReplayBuffer(config, lambda goal: "any", {"any": 1.0})
+    own.others = [_episode()]
+    own.add(replace(_episode(), steps=_episode().steps[:1], decisions=_episode().decisions[:1]))
+    # `b` was achieved from `state 1`, which the agent has reached, by the demonstration alone.
+    assert own.graph(0.5).action_values("b", _episode().start) == (0.5, UNTRIED)

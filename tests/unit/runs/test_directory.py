@@ -44,14 +44,14 @@ def written(lines: list[dict[str, float]]) -> bytes:
 def test_a_damaged_line_costs_no_other(damage: bytes, tmp_path: Path) -> None:
     log = log_of(written(LINES[:2]) + damage + b"\n" + written(LINES[2:]), tmp_path)
     assert log.lines() == LINES
-    assert log.rewind(96) == 1
+    assert log.rewind(96, 0) == 1
     assert log.lines() == LINES[:3]
 
 
 def test_a_last_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
     log = log_of(written(LINES) + b'{"env_st', tmp_path)
     assert log.lines() == LINES
-    assert log.rewind(10_000) == 0
+    assert log.rewind(10_000, 0) == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == written(LINES)
 
 
@@ -211,7 +211,7 @@ def test_a_pipe_or_an_endless_file_hangs_no_reader(
 
 WRITTEN = {
     "config.yaml": lambda run: run.write_config(load()),
-    "metrics.jsonl": lambda run: LineLog(run.metrics_file).rewind(32),
+    "metrics.jsonl": lambda run: LineLog(run.metrics_file).rewind(32, 0),
     "summary.json": lambda run: run.write_summary({}),
     "aim.json": lambda run: write_hash(run, "hash", run.root),
     "curves.png": draw_curves,

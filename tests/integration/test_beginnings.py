@@ -1,0 +1,113 @@
+"""Runs that begin from others, keep their best agent, and stop when they are good enough."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sacglam import config as configuration
+from sacglam.agent import load_agent
+from sacglam.build import build
+from sacglam.errors import ModelError, SacglamError
+from sacglam.models.exported import Exported
+from tests.conftest import TINY, call, sacglam, tiny_train
+from tests.integration.test_resume import assert_same_end, interrupt, metrics
+
+pytestmark = pytest.mark.slow
+
+
+def beginning(run: Path, *overrides: str) -> dict[str, torch.Tensor]:
+    """The weights with which a run begins."""
+    parts = build(configuration.load(None, [*TINY, "device=cpu", "env.copies=8", f"init_from={run}", *overrides]))
+    assert parts.model
+    return parts.model.state()
+
+
+def test_a_run_begins_with_the_agent_of_another(tiny_run: Path) -> None:
+    trained = load_agent(tiny_run, "cpu").model.state()
+    # Another environment, and other goals.
+    began = beginning(tiny_run, "env.name=bitflip", "seed=7")
+    assert began.keys() == trained.keys()
+    for name, tensor in began.items():
+        followed = name.replace("target_heads.", "heads.").replace("_target.", ".")
+        assert torch.equal(tensor, trained[followed]), name
+
+
+def test_a_critic_that_does_not_fit_begins_anew(tiny_run: Path) -> None:
+    trained = load_agent(tiny_run, "cpu").model.state()
+    with pytest.warns(UserWarning, match="the critic of .* does not fit"):
+        began = beginning(tiny_run / "adapter", "critic.hidden=[8]")
+    actor = [name for name in began if name.startswith("lora.default.")]
+    assert actor
+    assert all(torch.equal(began[name], trained[name]) for name in actor)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.name=builtin-t5"], "expected the base model builtin_t5, as this run has, got builtin"),
+        (["model.lora.rank=8"], "expected model.lora.rank 8, as this run has, got 16"),
+        (["model.lora.targets=[q_proj]"], "tensors do not fit this model"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tiny_run: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(SacglamError, match=message):
+        beginning(tiny_run, *overrides)
+
+
+def test_what_is_no_exported_agent_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="expected an exported agent in"):
+        Exported.read(tmp_path)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_run / "adapter", damaged)
+    (damaged / "critic.safetensors").write_bytes(b"{")
+    with pytest.raises(ModelError, match="expected an exported agent in"):
+        Exported.read(damaged)
+
+
+def summary(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    overrides = ["evaluation.every_steps=64", "evaluation.every_episodes=32", "evaluation.stop_at=0.4"]
+    assert call(tiny_train(whole, *overrides)).returncode == 0
+    evaluated = [line for line in metrics(whole) if "eval_success/overall" in line]
+    best = max(evaluated, key=lambda line: line["eval_success/overall"])
+    names = ("env_steps", "updates", "eval_success/overall")
+    assert summary(whole)["best"] == {name: best[name] for name in names}
+    assert summary(whole)["finished"]
+    assert (summary(whole)["env_steps"] < 640) == (best["eval_success/overall"] >= 0.4)
+    assert load_agent(whole, "cpu", best=True).env_steps == best["env_steps"]
+    done = call(sacglam("evaluate", whole, "--best", "--json", episodes="8"))
+    assert done.returncode == 0, done.stderr
+    # Killed and resumed, and finished runs stay as they are.
+    interrupt(tiny_train(run, *overrides), run, 6, signal.SIGKILL)
+    for _ in range(2):
+        assert call(sacglam("train", resume=str(run))).returncode == 0
+        assert_same_end(run, whole, lines=len(metrics(whole)))
+    assert summary(run)["best"] == summary(whole)["best"]
+    files = ("adapter_model.safetensors", "critic.safetensors")
+    assert all((run / "best" / name).read_bytes() == (whole / "best" / name).read_bytes() for name in files)
+
+
+def test_without_an_evaluation_there_is_no_best(tiny_run: Path) -> None:
+    done = call(sacglam("play", tiny_run, "--best"))
+    assert done.returncode == 1
+    assert "has no evaluation to be best in" in " ".join(done.stderr.split())
+
+
+def test_a_run_resumes_without_what_it_began_from(tiny_run: Path, tmp_path: Path) -> None:
+    origin, run = tmp_path / "origin", tmp_path / "run"
+    shutil.copytree(tiny_run / "adapter", origin)
+    assert interrupt(tiny_train(run, f"init_from={origin}"), run, 7, signal.SIGTERM) == 0
+    shutil.rmtree(origin)
+    assert call(sacglam("train", resume=str(run))).returncode == 0
