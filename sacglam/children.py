@@ -1,4 +1,4 @@
-"""Starts other Python processes with this one's module path, and no folder that it does not search itself."""
+"""Starts other Python processes with this one's module path, and no other folders."""
 
 import os
 import sys

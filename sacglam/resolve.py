@@ -86,12 +86,12 @@ def check_device(device: str) -> None:
     """Refuse a device that this machine lacks.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: this machine lacks it.
     """
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {device!r} cannot be used here ({error}); take auto or cpu") from error
+        raise ConfigError(f"device {device!r} cannot be used here ({error}); use auto or cpu") from error
 
 
 def in_one_process(config: Config, device: str) -> Config:

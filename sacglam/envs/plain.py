@@ -12,7 +12,7 @@ _SHORT.maxtuple = _SHORT.maxlist = 20
 
 
 class Unmet(Exception):
-    """An answer is not what the contract says; the message continues `expected ...`."""
+    """A return value violates the contract; the message continues `expected ...`."""
 
 
 def shown(value: Any) -> str:

@@ -31,7 +31,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class MicroBatch(Generic[Row]):
-    """Rows of one rank; their mean loss counts `weight`, their part of the whole batch."""
+    """Rows of one rank; their mean loss counts `weight`, their share of the whole batch."""
 
     rows: Sequence[Row]
     weight: float
@@ -40,7 +40,7 @@ class MicroBatch(Generic[Row]):
 def micro_batches(
     batch: Sequence[Row], rank: int, world: int, size: int | None, steps: Callable[[Row], int] = lambda row: 1
 ) -> list[MicroBatch[Row]]:
-    """The micro-batches of `rank`, at most `size` rows each (None: all at once), equally many on every rank.
+    """The micro-batches of `rank`, at most `size` rows each (None: all at once), the same number on every rank.
 
     `steps` gives the steps of a row, over which the loss is a mean.
 

@@ -1,4 +1,4 @@
-"""What a pass through a decoder may skip: frozen layers at states seen before, the last MLP where nothing is read."""
+"""Skips frozen layers at states seen before, and the last MLP at positions that nobody reads."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -58,7 +58,7 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
         raise unpackable(model.config, name, reason)
     plain = _gives_plain_logits(model, _inputs(model, small.prompt, small.actions[0]))
     if not (score_gap <= SCORE_TOLERANCE[dtype] and plain):
-        raise unpackable(model.config, name, "it scales, caps or shifts its logits on the way from the output layer")
+        raise unpackable(model.config, name, "it scales, caps or shifts its logits after the output layer")
     for setting, width in _windows(text_config).items():
         half = min(width, _LONGEST_TRIAL) // 2 + 1  # the third action's tokens are further than this from the prompt
         if not _gaps(model, query(8, half, half, 5), name)[0] <= HIDDEN_TOLERANCE[dtype]:

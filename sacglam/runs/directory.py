@@ -154,7 +154,8 @@ class RunDirectory:
             raise UntrustedError(f"{self.config_file}: it names {' and '.join(map(repr, code))}, {configuration.TRUST}")
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
-                f"{self.config_file} was changed after the run began: what follows is another experiment", stacklevel=2
+                f"{self.config_file} was changed after the run began: from here on this is a different experiment",
+                stacklevel=2,
             )
         return config
 

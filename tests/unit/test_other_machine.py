@@ -52,7 +52,7 @@ def test_an_agent_of_many_processes_is_loaded_in_one(ranks: int, tmp_path: Path)
 def test_a_device_that_is_not_here_is_named(tmp_path: Path) -> None:
     config = configuration.load(None, [f"device={NO_SUCH_GPU}", "threads=1", "critic.hidden=[16]"])
     root = run_of(tmp_path / "run", config)
-    with pytest.raises(ConfigError, match=f"device '{NO_SUCH_GPU}' cannot be used here.*take auto or cpu"):
+    with pytest.raises(ConfigError, match=f"device '{NO_SUCH_GPU}' cannot be used here.*use auto or cpu"):
         resume(root)
     with pytest.raises(ConfigError, match=f"device '{NO_SUCH_GPU}' cannot be used here"):
         load_agent(root, NO_SUCH_GPU)
