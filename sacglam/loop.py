@@ -60,8 +60,8 @@ class Loop:
     def imitate(self) -> Iterator[None]:
         """The initial updates, on demonstrations; yields after every `IMITATED`, and at the end.
 
-        By turns policy and critic, except on-policy: that critic could not learn from others. A batch depends on the
-        seed and its number alone, so there is nothing more to save.
+        By turns policy and critic, except on-policy: that critic could not learn from others. An algorithm that learns
+        offline makes its own updates. A batch depends on the seed and its number alone, so nothing more is saved.
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
         found, cut = self._parts.collector.demonstrations, Cut(config.algo, config.prompt.history)
@@ -70,7 +70,7 @@ class Loop:
                 actions, windows = list[list[Window]](), list[list[Window]]()
                 for number in range(progress.updates, min(progress.updates + IMITATED, updates)):
                     rng = np.random.default_rng([config.seed, _IMITATION, number])
-                    if number % 2 and not config.algo.on_policy:
+                    if config.algo.learns_offline or (number % 2 and not config.algo.on_policy):
                         windows.append(config.replay.hindsight.batch(found.ring, rng, cut))
                     else:
                         actions.append(found.steps_of(rng, cut))

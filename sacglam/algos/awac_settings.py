@@ -20,6 +20,7 @@ class AwacConfig(SacConfig):
 
     entropy_settings: ClassVar[str] = "algo.temperature"
     soft_target: ClassVar[bool] = False
+    learns_offline: ClassVar[bool] = True
 
     type: str = "awac"
     temperature: PositiveFloat = 0.05

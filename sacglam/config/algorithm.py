@@ -37,6 +37,8 @@ class AlgoConfig(Named):
     }
     on_policy: ClassVar[bool] = False
     """Whether it learns only from its current policy's steps: no replay, no random actions, no lag."""
+    learns_offline: ClassVar[bool] = False
+    """Whether its own updates improve the policy from demonstrations; else initial updates clone their actions."""
     has_q: ClassVar[bool] = True
     """Whether its critic values each action, or only the state."""
     entropy_settings: ClassVar[str] = "algo.exploration"

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sacglam.config import sections
 from sacglam.config.algorithm import AlgoConfig
-from sacglam.config.section import Positive, Section
+from sacglam.config.section import NonNegative, Positive, Section
 
 
 class Config(Section):
@@ -15,8 +15,8 @@ class Config(Section):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seeds environments, policy, replay and initial weights."""
-    steps: Positive = 400_000
-    """Budget in environment steps over all copies."""
+    steps: NonNegative = 400_000
+    """Budget in environment steps over all copies; 0: learn from demonstrations alone."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -73,7 +73,12 @@ class Config(Section):
             raise ValueError("evaluation.stop_at needs evaluations during training: set evaluation.every_steps, too")
         if self.replay.demonstration_updates and not self.replay.demonstrations:
             raise ValueError("replay.demonstration_updates imitate a file: name it in replay.demonstrations")
-        if self.random_steps >= self.steps:
+        if not self.steps and not self.replay.demonstration_updates:
+            raise ValueError(
+                "steps is 0, so nothing would be learnt: raise it, or learn from demonstrations alone "
+                "(replay.demonstrations and replay.demonstration_updates)"
+            )
+        if self.random_steps and self.random_steps >= self.steps:
             raise ValueError(
                 f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "
                 "raise steps or lower replay.random_steps"

@@ -95,13 +95,16 @@ class Learner:
     def imitate(self, actions: Batches, windows: Batches) -> Learned:
         """By turns a step towards the actions of a batch, and the algorithm's first on one of windows: the critic's.
 
+        An algorithm that learns offline goes on from each to its next.
+
         Raises:
             DivergenceError: see `learn`.
         """
         metrics, imitation = [], Imitation(self.model, self.clock)
         for cloned, valued in itertools.zip_longest(actions, windows, fillvalue=()):
-            metrics.append(self._step(cloned, imitation, 0))
-            metrics += [self._step(valued, self.algorithm, 0)] if valued else []
+            metrics += [self._step(cloned, imitation, 0)] if cloned else []
+            update = self.updates if self.config.learns_offline else 0
+            metrics += [self._step(valued, self.algorithm, update)] if valued else []
         return Learned(metrics, None)
 
     def _step(self, rows: Sequence[Any], algorithm: Algorithm, update: int) -> dict[str, float]:

@@ -97,3 +97,19 @@ def test_ppo_begins_from_demonstrations(file: Path, tmp_path: Path) -> None:
     assert [line["updates"] for line in lines[:2]] == [20, 40]
     assert lines[1]["cloning_loss"] < lines[0]["cloning_loss"]
     assert "value_loss" in lines[-2]
+
+
+def test_an_agent_learns_from_the_file_alone(file: Path, tmp_path: Path) -> None:
+    """AWAC without a step in the environment: its own updates, to the same end after a kill."""
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    offline = [*imitating(file), "algo.type=awac", "steps=0"]
+    assert call(tiny_train(whole, *offline)).returncode == 0
+    lines = metrics(whole)
+    assert {line["env_steps"] for line in lines} == {0}
+    assert lines[0]["critic_loss"] > 0
+    assert "actor_loss" in lines[1]  # after the warm-up
+    assert not any("cloning_loss" in line for line in lines)
+    assert json.loads((whole / "summary.json").read_text())["finished"]
+    assert interrupt(tiny_train(run, *offline), run, 8, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, whole, lines=len(lines))

@@ -104,7 +104,7 @@ def test_every_fault_gets_a_line() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("steps", 0),
+        ("steps", -1),
         ("seed", -1),
         ("env.copies", -1),
         ("algo.gamma", 0),
@@ -470,6 +470,7 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     ("setting", "expected"),
     [
         ("replay.random_steps=2560", "leaves none of the 2560 steps to learn in"),
+        ("steps=0", "nothing would be learnt: raise it, or learn from demonstrations alone"),
         ("algo.self_imitation=0", "algo.relative_imitation has no effect while algo.self_imitation is 0"),
     ],
 )
