@@ -55,7 +55,7 @@ class Named(Section):
             ConfigError: there is none, or it is not a kind of this section.
             UntrustedError: it names foreign code, and the configuration is not trusted.
         """
-        if name not in cls.shipped and not (isinstance(name, str) and ":" in name):
+        if not isinstance(name, str) or (name not in cls.shipped and ":" not in name):
             kinds = ", ".join(cls.shipped)
             raise ConfigError(f"{cls.key}.type: expected one of {kinds}, or module:Class (got {name!r})")
         if name not in cls.shipped and not trusted:
