@@ -71,7 +71,7 @@ def make_learner(config: Config) -> Learner:
 
 def settings(world: int, stage: int, *overrides: str) -> Config:
     """The configuration of a rank; with `world` 0 of plain torch."""
-    ranks = [f"learners.count={world}", f"learners.zero_stage={stage}", "engines.count=1"]
+    ranks = [f"learners.count={world}", f"learners.zero_stage={stage}"]
     return on_this_machine(config.load(None, [*SETTINGS, *ranks, *overrides]))
 
 
