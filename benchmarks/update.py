@@ -166,7 +166,7 @@ def gradient_gap(plain: tuple[Learner, list[Window]], kept: tuple[Learner, list[
     kept[0].load_state(*plain[0].state())
     found = []
     for learner, batch in (plain, kept):
-        learner._gradient(batch, learner.config.micro_batch_rows or len(batch))
+        learner._gradient(batch, learner.config.micro_batch_rows or len(batch), learner.algorithm, learner.updates)
         found.append([p.grad for p in learner.model.actor_parameters() if p.grad is not None])
     return max(((k - p).norm() / p.norm()).item() for p, k in zip(*found, strict=True))
 
