@@ -171,7 +171,7 @@ class ReplayConfig(Section):
     random_steps: NonNegative = 0
     """Uniformly random steps before the first update, played without the model."""
     demonstrations: str | None = None
-    """File of demonstrations (`sacglam collect`), kept beside the capacity: at most 200,000 entries, the last ones."""
+    """File of demonstrations (`sacglam collect`), kept in addition to `capacity`: at most the last 200,000 entries."""
     demonstration_share: Fraction = 0.25
     """Share of each batch that is drawn from the demonstrations, relabelled like any episode."""
     demonstration_updates: NonNegative = 0

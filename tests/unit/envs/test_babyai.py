@@ -174,7 +174,7 @@ def test_the_expert_achieves_the_goal_and_recovers_from_mistakes(tasks: str) -> 
         for t in range(60):
             action = env.expert()
             assert action is not None
-            turned = number % 2 and t in (2, 5)  # as noise would, and the bot is told
+            turned = number % 2 and t in (2, 5)  # as noise would; the bot sees the change
             if (step := env.step(ACTIONS.index("turn left") if turned else action)).terminated:
                 break
         assert step.reward == 1
