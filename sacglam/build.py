@@ -254,7 +254,7 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     scorer, backend = scorer_of(model), _backend(model, config)
     learner = Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock)
     if config.init_from and not learner.begin_from(Exported.read(Path(config.init_from))):
-        warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is initialised afresh", stacklevel=2)
+        warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
     return learner
 
 
