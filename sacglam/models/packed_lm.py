@@ -25,6 +25,7 @@ from sacglam.models.tokens import TokenisedQuery
 
 ACTOR = "default"  # peft's own name for the first adapter, so that the exported folder is a plain peft adapter
 CRITIC = "critic"
+BUCKETS = {"cuda": 8}  # packed lengths are multiples of this, which suits matrix units; elsewhere of 1
 _MOST_GRAPHS = 64  # of a layer; torch gives up at 8, which two adapters can reach
 _SMALL_BYTES = 64 << 20
 """Masks below this size are not held against the free memory."""
@@ -83,7 +84,7 @@ class PackedLM:
         self._log_probs = SelectedLogProbs(self._output, scale)
         self.hidden_size = int(self._output.weight.shape[1])
         """H, the width of the hidden states."""
-        self.bucket = 8 if model.device.type == "cuda" else 1
+        self.bucket = BUCKETS.get(model.device.type, 1)
         """Packed lengths are rounded up to a multiple of this: 8 suits a GPU's matrix units."""
         # A checkpointed layer's second run could not know which positions its first one left out.
         self._last_mlp = None if model.is_gradient_checkpointing else last_mlp_of(model)

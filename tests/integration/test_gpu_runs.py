@@ -10,6 +10,7 @@ import torch
 
 from sacglam import config
 from sacglam.agent import load_agent
+from sacglam.models import packed_lm
 from sacglam.runs import checkpoint
 from sacglam.runs.display import Display
 from sacglam.tools.dry_run import calibrate
@@ -37,6 +38,7 @@ def test_a_run_on_the_gpu_is_the_cpus_and_resumes_and_is_used(
     monkeypatch.setattr(calibrate, "_SCORING_S", 0.5)
     monkeypatch.setattr(calibrate, "_UPDATE_S", 0.5)
     monkeypatch.setattr(calibrate, "_STEADY_S", 0.2)
+    monkeypatch.setattr(packed_lm, "BUCKETS", {})  # other lengths are rounded otherwise
     file, settings = RUNS[name]
     gpu, cpu, cut = (tmp_path / folder for folder in ("gpu", "cpu", "cut"))
     train(config.load(file, [*settings, "device=cpu"]), cpu)
@@ -51,11 +53,12 @@ def test_a_run_on_the_gpu_is_the_cpus_and_resumes_and_is_used(
         profile, _ = measure(sources_of([gpu], [])[0], 1, None, Display())
         forecast(*placed(config.load(file, [*settings, "device=cuda"])), Display())
     assert profile.updates > 0
-    # Packed lengths and the attention kernel are the GPU's, so the CPU rounds otherwise; resuming is exact.
-    alike = load_agent(cpu).probabilities("You see: cat", "Grasp cat", ("Grasp", "Go to cat"))
-    assert scores == pytest.approx(alike, abs=1e-3)
-    assert metrics(cut) == metrics(gpu)
-    expected, found = (checkpoint.load(checkpoint.steps(run / "checkpoints")[-1]).tensors for run in (gpu, cut))
-    assert [key for key, tensor in expected.items() if not torch.equal(tensor, found[key])] == []
-    critics = [(folder / "critic.safetensors").read_bytes() for folder in (tmp_path / "agent", gpu / "adapter")]
-    assert critics[0] == critics[1]
+    assert scores == load_agent(cpu).probabilities("You see: cat", "Grasp cat", ("Grasp", "Go to cat"))
+    expected = checkpoint.load(checkpoint.steps(cpu / "checkpoints")[-1]).tensors
+    for run in (gpu, cut):
+        assert metrics(run) == metrics(cpu)
+        found = checkpoint.load(checkpoint.steps(run / "checkpoints")[-1]).tensors
+        assert [key for key, tensor in expected.items() if not torch.equal(tensor, found[key])] == []
+    assert (tmp_path / "agent" / "critic.safetensors").read_bytes() == (
+        cpu / "adapter" / "critic.safetensors"
+    ).read_bytes()
