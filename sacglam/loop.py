@@ -1,7 +1,7 @@
 """The training loop on one page: collect, learn, hand over, interval by interval; and the state of a checkpoint."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
@@ -67,14 +67,13 @@ class Loop:
         found, cut = self._parts.collector.demonstrations, Cut(config.algo, config.prompt.history)
         while found and progress.updates < updates and not progress.env_steps:
             with self.training_time():
-                actions, windows = list[list[Window]](), list[list[Window]]()
+                batches = list[tuple[bool, Sequence[Window]]]()
                 for number in range(progress.updates, min(progress.updates + IMITATED, updates)):
                     rng = np.random.default_rng([config.seed, _IMITATION, number])
-                    if config.algo.learns_offline or (number % 2 and not config.algo.on_policy):
-                        windows.append(config.replay.hindsight.batch(found.ring, rng, cut))
-                    else:
-                        actions.append(found.steps_of(rng, cut))
-                self._parts.learners.imitate(actions, windows)
+                    cloned = not config.algo.learns_offline and (number % 2 == 0 or config.algo.on_policy)
+                    drawn = found.steps_of(rng, cut) if cloned else config.replay.hindsight.batch(found.ring, rng, cut)
+                    batches.append((cloned, drawn))
+                self._parts.learners.imitate(batches)
                 self.finish_updates()
             if progress.updates == updates:
                 self.publish()

@@ -6,19 +6,15 @@ from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.awac_settings import AwacConfig
-from sacglam.algos.sac import Sac, SacBatch, critic_losses, last_values
-from sacglam.clock import PhaseClock
-from sacglam.models.actor_critic import ActorCritic, Lerp
+from sacglam.algos.sac import OffPolicy, SacBatch, critic_losses, last_values
 
 _MOST = 20.0  # upper bound of a step's weight, lest one step outweigh its batch
 
 
-class Awac(Sac):
-    """SAC with another actor loss, and without an entropy coefficient."""
+class Awac(OffPolicy):
+    """SAC's critic with another actor, and no entropy coefficient."""
 
-    def __init__(self, model: ActorCritic, config: AwacConfig, total_updates: int, clock: PhaseClock) -> None:
-        super().__init__(model, config, total_updates, clock)
-        self._temperature = config.temperature
+    _config: AwacConfig
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -30,16 +26,10 @@ class Awac(Sac):
                 q_CBA = values.q_CBA.detach()
                 if batch.known_BA is not None:
                     q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)
-                actor = awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._temperature)
+                actor = awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._config.temperature)
                 loss = loss + actor
                 metrics["actor_loss"] = actor.detach()
         return loss, metrics
-
-    @override
-    def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
-        with self._clock.phase("target"):
-            self._model.update_target(self._config.tau, lerp)
-        return {}
 
 
 def awac_loss(log_pi_BA: Tensor, q_CBA: Tensor, action_B: Tensor, temperature: float) -> Tensor:

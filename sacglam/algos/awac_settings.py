@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from sacglam.algos.sac_settings import SacConfig
+from sacglam.algos.sac_settings import OffPolicyConfig
 from sacglam.clock import PhaseClock
 from sacglam.config.section import PositiveFloat
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sacglam.models.actor_critic import ActorCritic
 
 
-class AwacConfig(SacConfig):
+class AwacConfig(OffPolicyConfig):
     """Advantage-weighted regression (AWAC, Nair et al., 2020): SAC's settings except for the actor's."""
 
     entropy_settings: ClassVar[str] = "algo.temperature"
@@ -32,4 +32,4 @@ class AwacConfig(SacConfig):
     ) -> "Algorithm":
         from sacglam.algos.awac import Awac
 
-        return Awac(model, self, total_updates, clock)
+        return Awac(model, self, clock)

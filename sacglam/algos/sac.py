@@ -10,12 +10,12 @@ from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm
-from sacglam.algos.sac_settings import SacConfig
+from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
 from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
 from sacglam.replay.graph import UNTRIED
-from sacglam.types import Query, Window
+from sacglam.types import Window
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,12 @@ class SacBatch:
     known_BA: Tensor | None = None  # action values from the replay graph
 
 
-class Sac(Algorithm):
-    """The updates of SAC-GLAM on an `ActorCritic`."""
+class OffPolicy(Algorithm):
+    """The updates of an `ActorCritic` whose critic is SAC's; a subclass adds the losses, and so the actor's."""
 
-    def __init__(self, model: ActorCritic, config: SacConfig, total_updates: int, clock: PhaseClock) -> None:
-        """A relative target entropy that decays reaches its end after `total_updates`."""
-        self.alpha = Temperature(config.alpha.init, config.alpha.lr)
+    def __init__(self, model: ActorCritic, config: OffPolicyConfig, clock: PhaseClock) -> None:
         self._model = model
         self._config = config
-        self._total_updates = total_updates
         self._clock = clock
 
     @override
@@ -53,19 +50,19 @@ class Sac(Algorithm):
 
     @override
     def collate(self, rows: Sequence[Window]) -> SacBatch:
-        width, tensor = max(map(len, rows)), self._model.tensor
+        width, tensor, query = max(map(len, rows)), self._model.tensor, self._model.prompt.at
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
         # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from; `bootstraps_W`
         # leaves an added one out. It is a window's first, since the state after termination may have no actions.
-        last = [self._query(w, len(w)) for w in rows if not w.terminated]
+        last = [query(w, len(w)) for w in rows if not w.terminated]
         return SacBatch(
-            packed=self._model.pack([self._query(w, t) for _, w, t in learnt]),
+            packed=self._model.pack([query(w, t) for _, w, t in learnt]),
             action_B=tensor([w.actions[t] for _, w, t in learnt]),
             place_B=tensor([(number + 1) * width - len(w) + t for number, w, t in learnt]),
             reward_WT=tensor([(0.0,) * (width - len(w)) + w.rewards for w in rows], torch.float32),
             return_after_W=tensor([w.return_after for w in rows], torch.float32),
             bootstraps_W=tensor([not w.terminated for w in rows]),
-            last_packed=self._model.pack(last or [self._query(rows[0], 0)]),
+            last_packed=self._model.pack(last or [query(rows[0], 0)]),
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
             known_BA=self._padded([w.known[t] for _, w, t in learnt]) if rows[0].known else None,
         )
@@ -73,20 +70,6 @@ class Sac(Algorithm):
     def _padded(self, known: Sequence[tuple[float, ...]]) -> Tensor:
         actions = max(map(len, known))
         return self._model.tensor([(*row, *[UNTRIED] * (actions - len(row))) for row in known], torch.float32)
-
-    def _query(self, row: Window, t: int) -> Query:
-        return self._model.prompt.at(row, t)
-
-    @override
-    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        with self._clock.phase("target"):
-            last_value_W = last_values(self._model, batch, self.alpha.alpha, self._config)
-        with self._clock.phase("forward"):
-            loss, metrics = sac_losses(
-                self._model, batch, last_value_W, self.alpha.alpha, not self._warming_up(update), self._config
-            )
-        share = torch.full_like(loss, batch.hindsight_share, dtype=torch.float64)
-        return loss, {**metrics, "batch_hindsight_share": share}
 
     @override
     def trains_actor(self, update: int) -> bool:
@@ -100,6 +83,33 @@ class Sac(Algorithm):
     def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
         with self._clock.phase("target"):
             self._model.update_target(self._config.tau, lerp)
+        return {}
+
+
+class Sac(OffPolicy):
+    """The updates of SAC-GLAM."""
+
+    _config: SacConfig
+
+    def __init__(self, model: ActorCritic, config: SacConfig, total_updates: int, clock: PhaseClock) -> None:
+        """A relative target entropy that decays reaches its end after `total_updates`."""
+        super().__init__(model, config, clock)
+        self.alpha = Temperature(config.alpha.init, config.alpha.lr)
+        self._total_updates = total_updates
+
+    @override
+    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
+        with self._clock.phase("target"):
+            last_value_W = last_values(self._model, batch, self.alpha.alpha, self._config)
+        with self._clock.phase("forward"):
+            loss, metrics = sac_losses(
+                self._model, batch, last_value_W, self.alpha.alpha, not self._warming_up(update), self._config
+            )
+        return loss, metrics
+
+    @override
+    def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
+        super().after_step(metrics, update, lerp)
         if not self._warming_up(update):
             decay = self._config.decay(update, self._total_updates)
             self.alpha.update(metrics["entropy"], self._config.alpha.target(metrics["random_entropy"], decay))
@@ -115,13 +125,13 @@ class Sac(Algorithm):
 
 
 @torch.no_grad()
-def last_values(model: ActorCritic, batch: SacBatch, alpha: float, config: SacConfig) -> Tensor:
+def last_values(model: ActorCritic, batch: SacBatch, alpha: float, config: OffPolicyConfig) -> Tensor:
     """V of the state after each window, shape (W,). Windows that end in termination need no forward pass: 0."""
     value_X = _target_value(model.bootstrap(batch.last_packed), alpha, config)  # X: the windows that bootstrap
     return torch.zeros_like(batch.return_after_W).masked_scatter(batch.bootstraps_W, value_X)
 
 
-def _target_value(values: PolicyValues, alpha: float, config: SacConfig) -> Tensor:
+def _target_value(values: PolicyValues, alpha: float, config: OffPolicyConfig) -> Tensor:
     """V in the critic's target, shape (B,)."""
     if config.soft_target:
         return equations.soft_value(values.log_pi_BA, values.q_CBA, alpha)
@@ -151,7 +161,7 @@ def sac_losses(
 
 
 def critic_losses(
-    model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, config: SacConfig
+    model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, config: OffPolicyConfig
 ) -> tuple[PolicyValues, Tensor, dict[str, Tensor]]:
     """Policy and Q at the learnt steps, the critic's weighted loss towards the n-step or lambda target, and metrics."""
     value_WT = torch.zeros_like(batch.reward_WT)
@@ -169,11 +179,12 @@ def critic_losses(
         "random_entropy": equations.uniform_entropy(values.log_pi_BA.detach()).mean(),
         "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
         "target": target_B.mean(),
+        "batch_hindsight_share": torch.full_like(critic, batch.hindsight_share, dtype=torch.float64),
     }
     return values, config.critic_weight * critic, metrics
 
 
-def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, config: SacConfig) -> Tensor:
+def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, config: OffPolicyConfig) -> Tensor:
     """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
 
     `value_WT` are the target values of the windows' states, `last_value_W` those of the states after them. The value

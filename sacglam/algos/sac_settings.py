@@ -57,21 +57,14 @@ class AlphaConfig(Section):
         return float(value.rstrip("%")) / 100 * random * decay if isinstance(value, str) else value
 
 
-class SacConfig(AlgoConfig):
-    """Soft actor-critic (paper, Tables 2 and 3)."""
+class OffPolicyConfig(AlgoConfig):
+    """What algorithms with SAC's critic and replay have in common."""
 
-    entropy_settings: ClassVar[str] = "algo.alpha.target_entropy and algo.alpha.init"
-
-    type: str = "sac"
     n_step: Positive = 3
     """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
     td_lambda: Fraction | None = None
     """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
     from its n-step return with entropy (Eq. 3)."""
-    self_imitation: NonNegativeFloat = 0.0
-    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
-    relative_imitation: bool = False
-    """Weight imitation by 1 - V / R instead of R - V, so that steps far from the goal count as much as near ones."""
     exploration: Fraction = 0.0
     """Share of the actions in training that are uniformly random."""
     updates_per_interval: Positive = 2
@@ -82,16 +75,6 @@ class SacConfig(AlgoConfig):
     """Step of the target's exponential moving average at each update."""
     warmup_updates: NonNegative = 20
     """Initial updates in which only the critic learns."""
-    alpha: AlphaConfig = AlphaConfig()
-
-    @model_validator(mode="after")
-    def _imitates(self) -> Self:
-        if self.relative_imitation and not self.self_imitation:
-            raise ValueError(
-                "algo.relative_imitation has no effect while algo.self_imitation is 0; set the latter, say to 2, "
-                "or algo.relative_imitation to false"
-            )
-        return self
 
     @property
     @override
@@ -157,6 +140,28 @@ class SacConfig(AlgoConfig):
 
         heads, target_heads = (QHeads(lm.hidden_size, critic).to(device) for _ in range(2))
         return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
+
+
+class SacConfig(OffPolicyConfig):
+    """Soft actor-critic (paper, Tables 2 and 3)."""
+
+    entropy_settings: ClassVar[str] = "algo.alpha.target_entropy and algo.alpha.init"
+
+    type: str = "sac"
+    self_imitation: NonNegativeFloat = 0.0
+    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
+    relative_imitation: bool = False
+    """Weight imitation by 1 - V / R instead of R - V, so that steps far from the goal count as much as near ones."""
+    alpha: AlphaConfig = AlphaConfig()
+
+    @model_validator(mode="after")
+    def _imitates(self) -> Self:
+        if self.relative_imitation and not self.self_imitation:
+            raise ValueError(
+                "algo.relative_imitation has no effect while algo.self_imitation is 0; set the latter, say to 2, "
+                "or algo.relative_imitation to false"
+            )
+        return self
 
     @override
     def build(

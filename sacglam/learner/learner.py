@@ -22,7 +22,7 @@ from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.exported import Exported
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
@@ -92,20 +92,22 @@ class Learner:
         metrics = [self._step(rows, self.algorithm, self.updates) for rows in steps]
         return Learned(metrics, None if probe is None else self.publish(probe))
 
-    def imitate(self, actions: Batches, windows: Batches) -> Learned:
-        """By turns a step towards the actions of a batch, and the algorithm's first on one of windows: the critic's.
+    def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> Learned:
+        """A step for each batch: towards its actions if they are to be cloned, else the algorithm's.
 
-        An algorithm that learns offline goes on from each to its next.
+        That is its first update, which trains the critic alone, unless it learns offline.
 
         Raises:
             DivergenceError: see `learn`.
         """
-        metrics, imitation = [], Imitation(self.model, self.clock)
-        for cloned, valued in itertools.zip_longest(actions, windows, fillvalue=()):
-            metrics += [self._step(cloned, imitation, 0)] if cloned else []
-            update = self.updates if self.config.learns_offline else 0
-            metrics += [self._step(valued, self.algorithm, update)] if valued else []
-        return Learned(metrics, None)
+        imitation, offline = Imitation(self.model, self.clock), self.config.learns_offline
+        return Learned(
+            [
+                self._step(rows, imitation if cloned else self.algorithm, self.updates if offline else 0)
+                for cloned, rows in batches
+            ],
+            None,
+        )
 
     def _step(self, rows: Sequence[Any], algorithm: Algorithm, update: int) -> dict[str, float]:
         """One gradient step, in passes of half as many rows if the GPU runs out of memory and no size is configured."""

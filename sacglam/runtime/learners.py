@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 
 
 @dataclass(eq=False)
@@ -43,11 +43,10 @@ class LearnerGroup:
         self.begun += updates
         self._pending.append((updates, self._submit("learn", batches, probe)))
 
-    def imitate(self, actions: Batches, windows: Batches) -> None:
+    def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> None:
         """Start an update for each batch: see `Learner.imitate`."""
-        updates = len(actions) + len(windows)
-        self.begun += updates
-        self._pending.append((updates, self._submit("imitate", actions, windows)))
+        self.begun += len(batches)
+        self._pending.append((len(batches), self._submit("imitate", batches)))
 
     def finish(self) -> Learned:
         """Wait for the oldest pending interval's updates.

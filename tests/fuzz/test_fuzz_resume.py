@@ -110,10 +110,14 @@ PPO: dict[str, list[Any]] = {
     "algo.entropy_coef": [0],
     "algo.value_coef": [2],
 }
+AWAC = {
+    "algo.temperature": [0.01, 1],
+    **{key: SAC[key] for key in SAC if "alpha" not in key and "imitation" not in key},
+}
 ALGORITHMS = {
     "sac": ("", SAC),
     "ppo": ("algo={type: ppo, update_interval: 8, batch_size: 4, epochs: 2}", PPO),
-    "awac": ("algo={type: awac, update_interval: 8, batch_size: 4}", {**SAC, "algo.temperature": [0.01, 1]}),
+    "awac": ("algo={type: awac, update_interval: 8, batch_size: 4}", AWAC),
 }
 
 

@@ -184,7 +184,7 @@ def change_actor_loss(folder: Path) -> None:
     edit(algos / "math.py", ast.get_source_segment(maths, old) or "", function.strip())
     edit(algos / "math.py", "\nimport torch\n", "\nfrom typing import Literal\n\nimport torch\n")
     edit(algos / "sac_settings.py", "ClassVar, Self", "ClassVar, Literal, Self")
-    edit(algos / "sac_settings.py", "    warmup_updates:", f"{setting}\n    warmup_updates:")
+    edit(algos / "sac_settings.py", "    alpha: AlphaConfig", f"{setting}\n    alpha: AlphaConfig")
     edit(algos / "sac.py", update.replace(", config.actor_q", ""), update)
 
 

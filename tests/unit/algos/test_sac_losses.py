@@ -92,7 +92,7 @@ ACTOR = -(2 * (1.5 + 0.2 * LN2) + 1 + 0.2 * H1) / 3
 
 def test_joint_loss_by_hand() -> None:
     model = Tables()
-    loss, metrics = _losses(model)
+    loss, metrics = _losses(model, replace(FIRST_STEPS, hindsight_share=0.25))
     assert loss.item() == pytest.approx(CRITIC + ACTOR, rel=1e-5)
     # Mean of the six Q values taken: (3 + 4 + 1 + 2 + 4 + 2) / 6 = 16 / 6.
     assert metrics == pytest.approx(
@@ -103,6 +103,7 @@ def test_joint_loss_by_hand() -> None:
             "random_entropy": LN2,
             "q": 16 / 6,
             "target": sum(Y) / 3,
+            "batch_hindsight_share": 0.25,
         },
         rel=1e-5,
     )
