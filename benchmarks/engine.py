@@ -73,7 +73,7 @@ def publish(lm: PackedLM, number: int) -> Adapter:
     generator = torch.Generator().manual_seed(number)
     for parameter in lm.adapter_parameters(ACTOR).values():
         parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
-    return Adapter(number, lm.adapter_files())
+    return Adapter(number, lm.adapter_bytes())
 
 
 def timed(scorer: RequestScorer, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:

@@ -31,7 +31,7 @@ from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.demonstrations import Demonstrations
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
-from sacglam.replay.hindsight import Cut
+from sacglam.replay.windows import WindowCutter
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import START_S, LocalWorker, Worker, gather
@@ -223,7 +223,7 @@ def build_model(config: Config) -> AgentModel:
     if config.model.compile:
         lm.compile_layers()
     if config.model.cache_mib:
-        lm.keep_frozen(config.model.cache_mib << 20)
+        lm.cache_frozen_layers(config.model.cache_mib << 20)
         check_frozen(lm, config.model.name)
     ends, prompt = (config.policy.score_eos, architecture.prompt_eos), Prompt(config.prompt)
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
@@ -280,4 +280,4 @@ def build_experience(
         return OnPolicy()
     buffer = _buffer(config.replay, env)
     buffer.others = demonstrations.episodes() if demonstrations else ()
-    return HindsightReplay(buffer, rng, config.replay, Cut(config.algo, config.prompt.history), demonstrations)
+    return HindsightReplay(buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history), demonstrations)

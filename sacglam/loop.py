@@ -13,7 +13,7 @@ from sacglam.build import Parts, build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError, DemonstrationError
-from sacglam.replay.hindsight import Cut
+from sacglam.replay.windows import WindowCutter
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress
@@ -64,7 +64,7 @@ class Loop:
         offline makes its own updates. A batch depends on the seed and its number alone, so nothing more is saved.
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
-        found, cut = self._parts.collector.demonstrations, Cut(config.algo, config.prompt.history)
+        found, cut = self._parts.collector.demonstrations, WindowCutter(config.algo, config.prompt.history)
         while found and progress.updates < updates and not progress.env_steps:
             with self.training_time():
                 batches = list[tuple[bool, Sequence[Window]]]()

@@ -12,7 +12,7 @@ from sacglam.envs.workers import call_all
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
 from sacglam.policy import Policy, explored
 from sacglam.prompt import Prompt, query
-from sacglam.replay.hindsight import window
+from sacglam.replay.windows import window
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Decision, Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm
+from sacglam.algos.entropy import EntropyCoefficient
 from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
-from sacglam.algos.temperature import Temperature
 from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
 from sacglam.replay.graph import UNTRIED
@@ -94,7 +94,7 @@ class Sac(OffPolicy):
     def __init__(self, model: ActorCritic, config: SacConfig, total_updates: int, clock: PhaseClock) -> None:
         """A relative target entropy that decays reaches its end after `total_updates`."""
         super().__init__(model, config, clock)
-        self.alpha = Temperature(config.alpha.init, config.alpha.lr)
+        self.alpha = EntropyCoefficient(config.alpha.init, config.alpha.lr)
         self._total_updates = total_updates
 
     @override

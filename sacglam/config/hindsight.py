@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sacglam.replay.buffer import Entry, ReplayBuffer
-    from sacglam.replay.hindsight import Cut
+    from sacglam.replay.windows import WindowCutter
 
-_HERE = "sacglam.replay.relabelling"
+_HERE = "sacglam.replay.strategies"
 
 
 class Hindsight(Named):
@@ -38,6 +38,6 @@ class Hindsight(Named):
     def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
         """`size` entries of a buffer that is not empty, with replacement."""
 
-    def batch(self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "Cut") -> list[Window]:
+    def batch(self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter") -> list[Window]:
         """One batch: windows of `entries` until they hold as many steps as `cut` asks for."""
         return cut.fill([], buffer, rng)

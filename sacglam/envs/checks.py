@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.calls import Call
-from sacglam.envs.plain import Unmet, flag, length, number, shown, text, texts
+from sacglam.envs.conversion import Unmet, flag, length, number, shown, text, texts
 from sacglam.errors import EnvironmentContractError
 from sacglam.types import Observation, Step
 

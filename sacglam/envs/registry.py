@@ -96,13 +96,13 @@ def _find(name: str) -> Factory:
             f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
             "or name your own as 'package.module:factory', or one of gymnasium's as 'gymnasium:ID'"
         )
-    factory: Factory = resolve(place, "environment") if isinstance(place, str) else place
+    factory: Factory = import_named(place, "environment") if isinstance(place, str) else place
     if not callable(factory):
         raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
     return factory
 
 
-def resolve(name: str, kind: str) -> Any:
+def import_named(name: str, kind: str) -> Any:
     """What is at `package.module:attribute`; `kind` says what it should be.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import CheckedEnv
-from sacglam.envs.plain import shown
+from sacglam.envs.conversion import shown
 from sacglam.errors import EnvironmentContractError
 from sacglam.types import Decision, Episode, Observation, Step
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from sacglam import children, errors
+from sacglam import errors, subprocesses
 from sacglam.envs.base import TextEnv
 from sacglam.envs.checks import CheckedEnv
 from sacglam.envs.registry import make
@@ -43,12 +43,12 @@ class _Worker:
         self._connection, end = Pipe()
         with end:
             self.process = subprocess.Popen(
-                children.python("-m", __name__),
+                subprocesses.python("-m", __name__),
                 stdin=end.fileno(),
                 stdout=2,
                 stderr=2,
                 start_new_session=True,
-                env=children.environment(OMP_NUM_THREADS="1"),
+                env=subprocesses.environment(OMP_NUM_THREADS="1"),
             )
         self._name = name
         self.numbers = count()  # of its copies

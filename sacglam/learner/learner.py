@@ -180,7 +180,7 @@ class Learner:
         """The actor's current adapter, with the policy at the states of `probe`."""
         with self.clock.phase("publish"):
             with self.backend.gathered():
-                files = self.model.lm.adapter_files(base_dtype=True)
+                files = self.model.lm.adapter_bytes(base_dtype=True)
             return Adapter(self.updates, files, self.log_policy(probe) if probe else ())
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:

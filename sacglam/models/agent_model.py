@@ -133,7 +133,7 @@ class AgentModel(ABC):
         own = {name: tensor for name, tensor in self.state().items() if name.startswith(("heads.", "lora.critic."))}
         settings = {"hidden_size": self.lm.hidden_size, **critic}
         return {
-            **self.lm.adapter_files(),
+            **self.lm.adapter_bytes(),
             "critic.safetensors": save({name: tensor.contiguous().cpu() for name, tensor in own.items()}),
             "critic.json": (json.dumps(settings, indent=2) + "\n").encode(),
         }

@@ -53,7 +53,7 @@ class Exported:
             ModelError: the adapter is of another base model, or has another scale.
             CheckpointError: it has other layers, or another rank.
         """
-        own = json.loads(model.lm.adapter_files()[CONFIG_NAME])
+        own = json.loads(model.lm.adapter_bytes()[CONFIG_NAME])
         for key, what in _SAME.items():
             expected, found = (Path(str(each.get(key))).name for each in (own, self.settings))
             if expected != found:

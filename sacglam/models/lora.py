@@ -149,7 +149,7 @@ def adapter_parameters(peft_model: PeftModel, adapter: str) -> dict[str, nn.Para
     return {n.replace(marker, "."): p for n, p in peft_model.named_parameters() if "lora_" in n and marker in n}
 
 
-def adapter_files(settings: LoraConfig, weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, bytes]:
+def adapter_bytes(settings: LoraConfig, weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, bytes]:
     """An adapter as the files of a peft folder, by name; its weights, by their names there, become `dtype`."""
     values = {**settings.to_dict(), "inference_mode": True}
     plain = {name: sorted(value) if isinstance(value, set) else value for name, value in values.items()}

@@ -19,7 +19,7 @@ from sacglam.memory import free_bytes
 from sacglam.models.architectures import Architecture, architecture_of, output_layer_of
 from sacglam.models.layers import FrozenLayers, last_mlp_of, only_at
 from sacglam.models.logprobs import SelectedLogProbs
-from sacglam.models.lora import adapter_files, adapter_parameters, add_adapters
+from sacglam.models.lora import adapter_bytes, adapter_parameters, add_adapters
 from sacglam.models.packing import Packed, distinct
 from sacglam.models.tokens import TokenisedQuery
 
@@ -133,7 +133,7 @@ class PackedLM:
             lengths_BA=packed.lengths_BA,
         )
 
-    def keep_frozen(self, limit_bytes: int) -> None:
+    def cache_frozen_layers(self, limit_bytes: int) -> None:
         """From now on, keep what the layers below the first adapted one compute, in at most this many bytes.
 
         Raises:
@@ -170,13 +170,13 @@ class PackedLM:
         """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
         return dict(self._adapters[adapter])
 
-    def adapter_files(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
+    def adapter_bytes(self, adapter: str = ACTOR, base_dtype: bool = False) -> dict[str, bytes]:
         """`adapter` as the files of a peft folder, by name, as peft and vLLM load it.
 
         Weights are float32 or, with `base_dtype`, of the base model's type, in which vLLM computes with them.
         """
         dtype = self._model.dtype if base_dtype else torch.float32
-        return adapter_files(self._peft.peft_config[adapter], self.adapter_parameters(adapter), dtype)
+        return adapter_bytes(self._peft.peft_config[adapter], self.adapter_parameters(adapter), dtype)
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:

@@ -12,7 +12,7 @@ import pydantic
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.graph import ReplayGraph
-from sacglam.replay.hindsight import hindsight_goals, last_step
+from sacglam.replay.windows import hindsight_goals, last_step
 from sacglam.types import Decision, Episode, Observation, Step
 
 Indices = npt.NDArray[np.int64]

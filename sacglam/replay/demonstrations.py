@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sacglam import files
 from sacglam.envs import CheckedEnv, Split, TextEnv
-from sacglam.envs.plain import shown
+from sacglam.envs.conversion import shown
 from sacglam.errors import DemonstrationError, SacglamError
 from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.hindsight import Cut, window
+from sacglam.replay.windows import WindowCutter, window
 from sacglam.types import Decision, Episode, Observation, Step, Window
 
 _LONGEST = 64 * files.MIB  # of a line
@@ -204,7 +204,7 @@ class Demonstrations:
         with files.opened(file) as source:
             return cls(ring, kept, hashlib.file_digest(source, "sha256").hexdigest())  # type: ignore[arg-type]
 
-    def steps_of(self, rng: np.random.Generator, cut: Cut) -> list[Window]:
+    def steps_of(self, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
         """Single steps towards their episodes' own goals, drawn uniformly."""
         chosen = [self.steps[i] for i in rng.integers(len(self.steps), size=cut.algo.batch_size)]
         return [window(episode, episode.goal, t, 1, cut.algo.gamma, cut.history) for episode, t in chosen]

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from sacglam.config import ReplayConfig
 from sacglam.replay.buffer import Columns, ReplayBuffer
-from sacglam.replay.hindsight import Cut
+from sacglam.replay.windows import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
 
 
@@ -62,7 +62,7 @@ class HindsightReplay(Experience):
     buffer: ReplayBuffer
     rng: np.random.Generator
     replay: ReplayConfig
-    cut: Cut
+    cut: WindowCutter
     demonstrations: ReplayBuffer | None = None
 
     @override

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from sacglam import children, cpu
+from sacglam import cpu, subprocesses
 from sacglam.errors import ConfigError, SacglamError
 from sacglam.runtime import guardian
 from sacglam.runtime.group import Worker, WorkerLost
@@ -215,7 +215,7 @@ class RayRuntime:
 
     def _options(self, address: str | None) -> dict[str, Any]:
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
-        if not children.searches_working_directory():  # Ray's workers would, before anywhere else
+        if not subprocesses.searches_working_directory():  # Ray's workers would, before anywhere else
             options["job_config"] = self._ray.job_config.JobConfig(_client_job=True)
         if address is not None:
             return {**options, "address": address}

@@ -71,7 +71,7 @@ class Fixture:
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.model.lm.adapter_parameters(ACTOR).values():
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-        return Adapter(version, self.model.lm.adapter_files())
+        return Adapter(version, self.model.lm.adapter_bytes())
 
     @torch.no_grad()
     def learned(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:

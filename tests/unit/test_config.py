@@ -27,7 +27,7 @@ from sacglam.config import (
     quickstart_path,
 )
 from sacglam.errors import ConfigError
-from sacglam.replay.relabelling import Future, Graph, NoHindsight, Prior, Ratio, Uniform
+from sacglam.replay.strategies import Future, Graph, NoHindsight, Prior, Ratio, Uniform
 from tests.fuzz.common import within
 
 

@@ -15,7 +15,7 @@ from sacglam.envs import make
 from sacglam.errors import ConfigError
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt, query
-from sacglam.replay.hindsight import hindsight_goals, last_step, window
+from sacglam.replay.windows import hindsight_goals, last_step, window
 from sacglam.rollout import RandomStarts, Rollout
 from sacglam.types import Observation, Query
 from tests.unit.test_rollout import Scripted

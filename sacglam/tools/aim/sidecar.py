@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import override
 
-from sacglam import children, files
+from sacglam import files, subprocesses
 from sacglam.config import TrackingConfig
 from sacglam.errors import TrackingError, write_explained
 from sacglam.runs.directory import RunDirectory
@@ -56,7 +56,7 @@ class AimSidecar(Tracker):
         """Start the process, in a new session so that Ctrl-C reaches the training alone."""
         if self.repo is None:
             return
-        command = children.python("-m", _PROGRAM, str(self.directory.root), str(self.repo))
+        command = subprocesses.python("-m", _PROGRAM, str(self.directory.root), str(self.repo))
         try:
             self._process = subprocess.Popen(
                 command,
@@ -65,7 +65,7 @@ class AimSidecar(Tracker):
                 stderr=subprocess.DEVNULL,
                 text=True,
                 start_new_session=True,
-                env=children.environment(OMP_NUM_THREADS="1"),
+                env=subprocesses.environment(OMP_NUM_THREADS="1"),
             )
         except OSError as error:
             self._give_up(f"its process cannot be started: {error}")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from sacglam import children, cpu
+from sacglam import cpu, subprocesses
 from sacglam.tools.doctor.facts import PYPROJECT, Driver, Facts, Gpu, TorchBuild, pinned_versions
 
 _TORCH = """
@@ -86,7 +86,7 @@ def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fac
         machine=platform.machine(),
         checkout=PYPROJECT.is_file(),
         installed=installed,
-        pip_check=tuple((_output(*children.python("-m", "pip", "check")) or "").splitlines()),
+        pip_check=tuple((_output(*subprocesses.python("-m", "pip", "check")) or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
         wrong_widths=tuple(json.loads(outcomes.get("bitsandbytes", Outcome()).output or "[]")),
@@ -115,9 +115,9 @@ class Outcome:
 
 def probe(code: str, timeout_s: float = 120.0) -> Outcome:
     """Run Python code in a separate process, since a broken package may crash or hang."""
-    env = children.environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONWARNINGS="default")
+    env = subprocesses.environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONWARNINGS="default")
     try:
-        command = children.python("-c", code)
+        command = subprocesses.python("-c", code)
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:
         return Outcome(error=f"took longer than {timeout_s:g} s")

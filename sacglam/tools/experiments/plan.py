@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from sacglam import children
 from sacglam import config as configuration
+from sacglam import subprocesses
 from sacglam.config import Config, Section
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import RunDirectory
@@ -117,7 +117,7 @@ class Run:
 
     def command(self) -> list[str]:
         """The command that starts it, or resumes it if it has begun."""
-        train = children.python("-m", "sacglam", "train")
+        train = subprocesses.python("-m", "sacglam", "train")
         if self.directory.claimed:
             return [*train, "--resume", str(self.directory.root), "--trust"]  # its settings are those of this command
         settings = [word for o in (*self.variant.set, *self.overrides) for word in ("--set", o)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich import progress as rich_progress
 from rich.console import Console
 
-from sacglam import children, files
+from sacglam import files, subprocesses
 from sacglam.clock import duration
 from sacglam.errors import write_explained
 from sacglam.runs.directory import locked_folder
@@ -135,7 +135,7 @@ class _Job:
             with files.opened(run.log, "ab") as log:
                 self.process = subprocess.Popen(
                     run.command(),
-                    env=children.environment(),
+                    env=subprocesses.environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

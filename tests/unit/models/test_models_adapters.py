@@ -201,9 +201,9 @@ def test_targets_that_do_not_exist() -> None:
 
 
 @pytest.mark.parametrize(("lm_name", "merged"), [("qwen2", True), ("flan", False)])
-def test_adapter_files_are_a_peft_folder_with_the_same_scores(lm_name: str, merged: bool, tmp_path: Path) -> None:
+def test_adapter_bytes_are_a_peft_folder_with_the_same_scores(lm_name: str, merged: bool, tmp_path: Path) -> None:
     lm = tiny_lm(lm_name, [ACTOR, CRITIC], merged=merged)
-    files = lm.adapter_files()
+    files = lm.adapter_bytes()
     assert sorted(files) == ["adapter_config.json", "adapter_model.safetensors"]
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
@@ -216,10 +216,10 @@ def test_adapter_files_are_a_peft_folder_with_the_same_scores(lm_name: str, merg
 
 
 @pytest.mark.parametrize("lm_name", BOTH)
-def test_adapter_files_are_those_that_peft_writes(lm_name: str, tmp_path: Path) -> None:
+def test_adapter_bytes_are_those_that_peft_writes(lm_name: str, tmp_path: Path) -> None:
     lm = tiny_lm(lm_name, [ACTOR, CRITIC])
     lm._peft.save_pretrained(str(tmp_path), selected_adapters=[ACTOR], save_embedding_layers=False)
-    files = lm.adapter_files()
+    files = lm.adapter_bytes()
     texts = (files["adapter_config.json"], (tmp_path / "adapter_config.json").read_text())
     own, theirs = map(json.loads, texts)
     for settings in (own, theirs):
@@ -229,17 +229,17 @@ def test_adapter_files_are_those_that_peft_writes(lm_name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("lm_name", BOTH)
-def test_adapter_files_in_the_models_type_are_the_rounded_weights(lm_name: str) -> None:
+def test_adapter_bytes_in_the_models_type_are_the_rounded_weights(lm_name: str) -> None:
     lm = adapted(lm_name, tiny_model(lm_name, dtype=torch.bfloat16))
     shake(lm, [ACTOR])
     whole, rounded = (
-        load(files["adapter_model.safetensors"]) for files in (lm.adapter_files(), lm.adapter_files(base_dtype=True))
+        load(files["adapter_model.safetensors"]) for files in (lm.adapter_bytes(), lm.adapter_bytes(base_dtype=True))
     )
     assert whole.keys() == rounded.keys()
     for name, tensor in whole.items():
         assert tensor.dtype == torch.float32
         assert torch.equal(rounded[name], tensor.bfloat16())
-    assert tiny_lm(lm_name).adapter_files(base_dtype=True) == tiny_lm(lm_name).adapter_files()
+    assert tiny_lm(lm_name).adapter_bytes(base_dtype=True) == tiny_lm(lm_name).adapter_bytes()
 
 
 @pytest.mark.parametrize("lm_name", BOTH)

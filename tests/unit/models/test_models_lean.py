@@ -77,7 +77,7 @@ def test_the_last_layers_alone_are_adapted_and_the_saved_adapter_loads_in_plain_
     lm = lean_lm(name, merged=merged)
     numbers = {int(found[1]) for n in lm.adapter_parameters(ACTOR) if (found := re.search(r"\.(\d+)\.", n))}
     assert numbers == {2, 3}
-    for file, content in lm.adapter_files().items():
+    for file, content in lm.adapter_bytes().items():
         (tmp_path / file).write_bytes(content)
     assert json.loads((tmp_path / "adapter_config.json").read_text())["layers_to_transform"] == [2, 3]
     loaded = PeftModel.from_pretrained(deep_model(name), str(tmp_path), is_trainable=True)
@@ -122,7 +122,7 @@ def test_layers_that_are_not_there() -> None:
 
 def keeping(limit_bytes: int = 1 << 20, **options: Any) -> PackedLM:
     lm = lean_lm(**options)
-    lm.keep_frozen(limit_bytes)
+    lm.cache_frozen_layers(limit_bytes)
     check_frozen(lm, "tiny")
     return lm
 
@@ -162,7 +162,7 @@ def test_what_is_kept_is_not_computed_again() -> None:
     with torch.no_grad():
         layers_of(lm)[1].mlp.down_proj.weight.zero_()
     assert torch.equal(lm.forward(lm.pack(queries)).log_probs_BA, before)
-    lm.keep_frozen(1 << 20)
+    lm.cache_frozen_layers(1 << 20)
     assert (lm.forward(lm.pack(queries)).log_probs_BA - before).abs().max() > 1e-3
 
 
@@ -192,7 +192,7 @@ def test_memory_is_bounded_and_neither_the_limit_nor_the_batch_changes_a_bit(
     small: tuple[PackedLM, list[Tensor]], batches: list[list[int]], limit: int
 ) -> None:
     lm, alone_I = small
-    lm.keep_frozen(limit)
+    lm.cache_frozen_layers(limit)
     assert lm.frozen is not None
     for batch in batches:
         assert all(torch.equal(got, alone_I[i]) for got, i in zip(kept_of(lm, batch), batch, strict=True))
@@ -203,7 +203,7 @@ def test_memory_is_bounded_and_neither_the_limit_nor_the_batch_changes_a_bit(
 def test_the_state_used_least_recently_is_dropped_first() -> None:
     lm = keeping()
     sizes = [tensor.nbytes + 8 * len(tensor) for tensor in kept_of(lm, [0, 1, 2])]  # the key has 8 bytes a token
-    lm.keep_frozen(sum(sizes) - 1)
+    lm.cache_frozen_layers(sum(sizes) - 1)
     before = [*kept_of(lm, [0, 1]), *kept_of(lm, [0, 2])]
     with torch.no_grad():
         layers_of(lm)[0].mlp.down_proj.weight.zero_()
@@ -218,14 +218,14 @@ def test_a_decoder_whose_layers_read_more_than_their_input_is_refused() -> None:
     first, *_, last = layers_of(lm)
     first.mlp.register_forward_hook(lambda module, args, output: early.append(output))
     last.register_forward_hook(lambda module, args, output: output + early.pop())
-    lm.keep_frozen(1 << 20)
+    lm.cache_frozen_layers(1 << 20)
     with pytest.raises(ModelError, match=r"model 'odd'.*without its frozen layers.*model\.cache_mib needs"):
         check_frozen(lm, "odd")
 
 
 def test_keeping_what_no_layer_computes() -> None:
     with pytest.raises(ModelError, match="all are adapted"):
-        lean_lm(adapted=LAYERS).keep_frozen(1)
+        lean_lm(adapted=LAYERS).cache_frozen_layers(1)
     with pytest.raises(ConfigError, match=r"model\.cache_mib \(64\).*set model\.lora\.layers"):
         parse({"model": {"cache_mib": 64}})
     lean = {"model": {"cache_mib": 64, "lora": {"layers": 1}}}

@@ -14,8 +14,8 @@ from sacglam.config import ReplayConfig
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.hindsight import Cut, window
-from sacglam.replay.relabelling import Graph, NoHindsight, Uniform
+from sacglam.replay.strategies import Graph, NoHindsight, Uniform
+from sacglam.replay.windows import WindowCutter, window
 from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 
@@ -43,7 +43,7 @@ def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}),
         np.random.default_rng(seed),
         config,
-        Cut(SacConfig(n_step=2, gamma=0.5, batch_size=4, updates_per_interval=batches)),
+        WindowCutter(SacConfig(n_step=2, gamma=0.5, batch_size=4, updates_per_interval=batches)),
     )
 
 
@@ -61,7 +61,7 @@ def test_with_lambda_returns_a_batch_is_as_many_windows_as_hold_its_steps() -> N
     config = ReplayConfig(capacity=100, hindsight=Uniform(), min_size=1)
     sac = SacConfig(n_step=3, td_lambda=0.9, batch_size=8, updates_per_interval=1)
     replay = HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), config, Cut(sac)
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), config, WindowCutter(sac)
     )
     replay.add(_collected(_episode()))
     for _ in range(20):
@@ -150,7 +150,7 @@ def _graph_replay(seed: int, share: float, **settings: Any) -> HindsightReplay:
     config = ReplayConfig(hindsight=Graph(share=share), min_size=1, **settings)
     sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=4, updates_per_interval=1)
     return HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), config, Cut(sac)
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), config, WindowCutter(sac)
     )
 
 
@@ -209,7 +209,7 @@ def test_a_share_of_each_batch_is_drawn_from_demonstrations(share: float, theirs
         ReplayBuffer(config.model_copy(update={"capacity": size}), lambda goal: "any", {"any": 1.0})
         for size in (4, 100)
     )
-    cut = Cut(SacConfig(n_step=1, batch_size=64, updates_per_interval=3))
+    cut = WindowCutter(SacConfig(n_step=1, batch_size=64, updates_per_interval=3))
     replay = HindsightReplay(own, np.random.default_rng(0), config, cut, ring)
     for _ in range(5):  # far more than the capacity, from which no demonstration is evicted
         replay.add(_collected(_episode()))

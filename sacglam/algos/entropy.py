@@ -8,7 +8,7 @@ import torch
 from sacglam.algos import math as equations
 
 
-class Temperature:
+class EntropyCoefficient:
     """alpha > 0, learned through its logarithm by Adam towards a target entropy (paper, Appendix C)."""
 
     def __init__(self, init: float, lr: float) -> None:

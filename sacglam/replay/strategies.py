@@ -10,7 +10,7 @@ from sacglam.config.hindsight import Hindsight
 from sacglam.config.section import Fraction, Positive
 from sacglam.replay.buffer import Entry, Indices, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
-from sacglam.replay.hindsight import Cut, hindsight_goals, last_step
+from sacglam.replay.windows import WindowCutter, hindsight_goals, last_step
 from sacglam.types import Window
 
 
@@ -117,7 +117,7 @@ class Graph(Uniform):
     """Share of relabelled steps in a batch."""
 
     @override
-    def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: Cut) -> list[Window]:
+    def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
         graph = buffer.graph(cut.algo.gamma)
         wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
         goals = graph.goals

@@ -12,7 +12,7 @@ import gymnasium
 from typing_extensions import override
 
 from sacglam.envs.base import BaseEnv, Split
-from sacglam.envs.registry import resolve
+from sacglam.envs.registry import import_named
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 from sacglam.worlds.gymnasium.describers import Describer
@@ -177,7 +177,7 @@ def _open(id: str, settings: str) -> tuple[Any, Describer]:
         env: Any = factory(**kwargs) if factory else gymnasium.make(id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(f"environment 'gymnasium:{id}' cannot be made: {error}") from error
-    describer: Any = resolve(name, "describer") if name else describer_of(getattr(env, "unwrapped", env))
+    describer: Any = import_named(name, "describer") if name else describer_of(getattr(env, "unwrapped", env))
     if not (isinstance(describer, type) and issubclass(describer, Describer)):
         raise ConfigError(f"expected the describer {name!r} to be a subclass of Describer, got {describer!r}")
     try:

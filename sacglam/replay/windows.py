@@ -58,13 +58,13 @@ def hindsight_goals(episode: Episode, t: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class WindowCutter:
     """Cuts the windows that an algorithm learns, with the `history` steps before them that prompts show."""
 
     algo: AlgoConfig
     history: int = 0
 
-    def of(self, steps: int) -> "Cut":
+    def of(self, steps: int) -> "WindowCutter":
         """The same for so many steps of a batch."""
         return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
 

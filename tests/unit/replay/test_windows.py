@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.replay.hindsight import hindsight_goals, last_step, window
+from sacglam.replay.windows import hindsight_goals, last_step, window
 from sacglam.types import Decision, Episode, Observation, Step, Window
 
 GAMMA = 0.5

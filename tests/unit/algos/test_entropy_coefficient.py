@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.algos.sac import Sac, SacConfig, Temperature
+from sacglam.algos.sac import EntropyCoefficient, Sac, SacConfig
 from sacglam.algos.sac_settings import AlphaConfig
 from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic
@@ -20,21 +20,21 @@ from sacglam.models.actor_critic import ActorCritic
 def test_the_first_step_by_hand() -> None:
     # Adam's first step is lr * g / (|g| + 1e-8). Here g = 0.05 * (0.6 - 0.1) = 0.025, so log alpha falls by
     # 0.1 * 0.025 / (0.025 + 1e-8) = 0.1 but for 4e-8.
-    temperature = Temperature(init=0.05, lr=0.1)
+    temperature = EntropyCoefficient(init=0.05, lr=0.1)
     temperature.update(0.6, 0.1)
     assert temperature.alpha == pytest.approx(0.05 * math.exp(-0.1), rel=1e-6)
 
 
 @pytest.mark.parametrize(("entropy", "moves"), [(0.4, -1), (0.1, 1), (0.2, 0)])
 def test_it_moves_towards_the_target_entropy_and_rests_there(entropy: float, moves: int) -> None:
-    temperature = Temperature(init=0.05, lr=2e-3)
+    temperature = EntropyCoefficient(init=0.05, lr=2e-3)
     before = temperature.alpha
     temperature.update(entropy, 0.2)
     assert (temperature.alpha > before) - (temperature.alpha < before) == moves
 
 
 def test_a_target_of_zero_makes_it_fall_steadily() -> None:
-    temperature = Temperature(init=0.005, lr=2e-3)
+    temperature = EntropyCoefficient(init=0.005, lr=2e-3)
     alphas = [temperature.alpha]
     for _ in range(50):
         temperature.update(0.3, 0.0)
@@ -49,14 +49,14 @@ def test_it_leads_a_bandit_to_the_target_entropy(init: float) -> None:
         p = 1 / (1 + math.exp(-1 / alpha))
         return -p * math.log(p) - (1 - p) * math.log1p(-p) if p < 1 else 0.0
 
-    temperature = Temperature(init, lr=0.05)
+    temperature = EntropyCoefficient(init, lr=0.05)
     for _ in range(600):
         temperature.update(entropy_at(temperature.alpha), 0.3)
     assert entropy_at(temperature.alpha) == pytest.approx(0.3, abs=0.01)
 
 
 def test_a_learning_rate_of_zero_keeps_it() -> None:
-    temperature = Temperature(init=0.05, lr=0.0)
+    temperature = EntropyCoefficient(init=0.05, lr=0.0)
     before = temperature.alpha
     assert before == pytest.approx(0.05)
     for entropy in (1.0, 0.0, 0.7):
@@ -67,10 +67,10 @@ def test_a_learning_rate_of_zero_keeps_it() -> None:
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.floats(0, 2), max_size=5), st.lists(st.floats(0, 2), min_size=1, max_size=5))
 def test_its_state_goes_on_bit_for_bit(before: list[float], after: list[float]) -> None:
-    original = Temperature(init=0.05, lr=0.01)
+    original = EntropyCoefficient(init=0.05, lr=0.01)
     for entropy in before:
         original.update(entropy, 0.3)
-    restored = Temperature(init=7.0, lr=0.01)
+    restored = EntropyCoefficient(init=7.0, lr=0.01)
     restored.update(1.0, 0.3)  # what it learned itself must be gone
     restored.load_state(json.loads(json.dumps(original.state())))
     for entropy in after:
@@ -82,7 +82,7 @@ def test_its_state_goes_on_bit_for_bit(before: list[float], after: list[float]) 
 
 @pytest.mark.parametrize("change", [{"log_alpha": None}, {"adam": {"step": 1.0}}, {"adam": {"exp_avg": 0.0, "x": 1.0}}])
 def test_a_state_that_it_never_gave_is_refused(change: dict[str, Any]) -> None:
-    temperature = Temperature(init=0.05, lr=0.01)
+    temperature = EntropyCoefficient(init=0.05, lr=0.01)
     temperature.update(1.0, 0.3)
     with pytest.raises((TypeError, ValueError)):
         temperature.load_state({**temperature.state(), **change})
@@ -108,7 +108,7 @@ def test_a_relative_target_falls_with_the_learning_rates(
     target: float | str, lr_decay: bool, expected: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets = []
-    monkeypatch.setattr(Temperature, "update", lambda self, entropy, target: targets.append(target))
+    monkeypatch.setattr(EntropyCoefficient, "update", lambda self, entropy, target: targets.append(target))
     config = SacConfig(alpha=AlphaConfig(target_entropy=target), lr_decay=lr_decay, warmup_updates=0)
     sac = Sac(cast(ActorCritic, NoTarget()), config, 4, PhaseClock())
     for update in range(6):
