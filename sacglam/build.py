@@ -26,6 +26,7 @@ from sacglam.models.loading import load_model, lora_config, merges
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
+from sacglam.partners import Partner
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
@@ -50,6 +51,7 @@ PARITY_EVERY = 10
 """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
 _DEMONSTRATED = 200_000  # most entries of demonstrations
 _FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
+_PARTNER = 0x9A47E4  # the stream of a partner's own draws
 _SHUFFLES = 0x5F0FF1E  # the stream of an algorithm's own draws, such as PPO's minibatches
 
 
@@ -71,6 +73,7 @@ class Parts:
     learners: LearnerGroup
     handoff: Handoff
     collector: Collector
+    partner: Partner
     clock: PhaseClock
     model: AgentModel | None = None
     """The model that learns and acts, where all of it is in this process."""
@@ -83,6 +86,10 @@ class Parts:
     def scorer(self) -> Scorer:
         """Where the rollout gets its policy from."""
         return self.collector.rollout.scorer
+
+    def metrics(self, version: int) -> dict[str, float]:
+        """Metrics after `version` updates of what the loop collects."""
+        return self.collector.experience.metrics(version) | self.partner.metrics()
 
     def processes(self, config: Config) -> dict[str, Any]:
         """What the summary says of processes next to the driver; empty if there are none."""
@@ -114,7 +121,11 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     model = build_model(config)
     learner = build_learner(config, model, clock)
     learners = LearnerGroup([LocalWorker(learner)], config.runtime.timeout_s)
-    return Parts(learners, Handoff(), collector(config, learners, clock), clock, model)
+    return Parts(learners, Handoff(), collector(config, learners, clock), _partner(config, clock), clock, model)
+
+
+def _partner(config: Config, clock: PhaseClock) -> Partner:
+    return config.partner.build(np.random.default_rng([config.seed, _PARTNER]), clock)
 
 
 def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
@@ -163,7 +174,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
             states, first = first_states(config, _PARITY_STATES), config.replay.demonstration_updates
             handoff = EngineHandoff(engines, states, tolerance, every, clock, first)
         acting = collector(config, engines or learners, clock)
-        return Parts(learners, handoff, acting, clock, runtime=runtime, engines=engines)
+        return Parts(learners, handoff, acting, _partner(config, clock), clock, runtime=runtime, engines=engines)
     except BaseException:
         runtime.close()
         raise

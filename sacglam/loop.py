@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -44,15 +44,16 @@ class Loop:
                 self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
                 rollout.at_random = progress.env_steps < self._config.random_steps
                 batch = rollout.collect(interval)  # environment -> scorer -> policy -> environment
+                described = tuple(parts.partner.describe(batch.episodes))
                 with parts.clock.phase("replay"):
-                    experience.add(batch)  # SAC: the episodes that ended; PPO: the interval's steps
+                    experience.add(replace(batch, episodes=described))  # PPO takes the interval's steps instead
                     batches = () if rollout.at_random else experience.batches()
                 if batches:
                     probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
                         parts.learners.learn(batches, updates, probe)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
-                self.window.add_episodes(batch.episodes, self._goal_type)
+                self.window.add_episodes(batch.episodes, self._goal_type)  # success is the environment's
                 progress.env_steps += interval
                 progress.episodes += len(batch.episodes)
             yield
@@ -146,6 +147,7 @@ class Loop:
                 "window": asdict(self.window),
                 "progress": asdict(self.progress),
                 "clock": parts.clock.seconds,
+                "partner": parts.partner.state(),
                 "demonstrations": collector.demonstrations and collector.demonstrations.checksum,
             },
         )
@@ -173,5 +175,6 @@ class Loop:
         for name, rng in collector.rngs.items():  # before further environments draw their first goals
             rng.bit_generator.state = values[name]
         collector.rollout.restore(values["rollout"])
+        parts.partner.load_state(values.get("partner", {}))  # older ones have none
         parts.clock.restore(values["clock"])
         self.window = MetricsWindow(**values["window"])

@@ -182,7 +182,7 @@ class Run:
     def _at_due_times(self) -> None:
         progress = self._loop.progress
         if self._due(self._config.log_every_steps) or progress.env_steps >= self._config.steps:
-            metrics = {**self._loop.window.flush(), **self._parts.collector.experience.metrics(progress.updates)}
+            metrics = {**self._loop.window.flush(), **self._parts.metrics(progress.updates)}
             self._append(metrics)
             self._display.metrics(progress, metrics)
         if self._due(self._config.evaluation.every_steps):

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sacglam.config import sections
 from sacglam.config.algorithm import AlgoConfig
+from sacglam.config.partner import PartnerConfig
 from sacglam.config.section import NonNegative, Positive, Section
 
 
@@ -35,6 +36,10 @@ class Config(Section):
     )
     """The algorithm: `type: sac` (the default), `ppo`, `awac` or your own as `module:Class`, and its settings."""
     replay: sections.ReplayConfig = Field(default_factory=sections.ReplayConfig)
+    partner: Annotated[SerializeAsAny[PartnerConfig], BeforeValidator(PartnerConfig.read)] = Field(
+        default_factory=lambda: PartnerConfig.read({}, None)
+    )
+    """Who says what was achieved in training: `type: environment` (the default), `noisy` or your own."""
     evaluation: sections.EvalConfig = sections.EvalConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()
@@ -68,6 +73,11 @@ class Config(Section):
             raise ValueError(
                 f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
                 "no update would ever run"
+            )
+        if self.algo.on_policy and self.partner.needs_whole_episodes:
+            raise ValueError(
+                f"{self.algo.label} learns from an episode's steps before its end, when partner {self.partner.type} "
+                "says what it achieved; set partner to environment, or take an algorithm with replay"
             )
         if self.evaluation.stop_at and not self.evaluation.every_steps:
             raise ValueError("evaluation.stop_at needs evaluations during training: set evaluation.every_steps, too")

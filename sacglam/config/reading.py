@@ -14,6 +14,7 @@ from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.earlier import converted
 from sacglam.config.experiment import Config
 from sacglam.config.hindsight import Hindsight
+from sacglam.config.partner import PartnerConfig
 from sacglam.config.section import Named
 from sacglam.errors import ConfigError
 
@@ -35,11 +36,13 @@ _LATER_KEYS = {
     "replay.demonstrations",
     "replay.demonstration_share",
     "replay.demonstration_updates",
+    "partner",
 }
 """Keys that version 0.1.0 did not write: its runs lack them and take their defaults."""
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
-_KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in (AlgoConfig, Hindsight)}
+_NAMED: tuple[type[Named], ...] = (AlgoConfig, Hindsight, PartnerConfig)
+_KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in _NAMED}
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
 _MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later

@@ -39,13 +39,14 @@ def window(episode: Episode, goal: str, start: int, length: int, gamma: float, h
 
 
 def last_step(episode: Episode, goal: str) -> int:
-    """The step at which `episode` ends for `goal`: its last for its own goal, otherwise the step that achieved it.
+    """The step at which `episode` ends for `goal`: for its own the first that terminates it or its last, otherwise the
+    step that achieved it. Only a partner (`sacglam.partners`) can terminate an episode before its last step.
 
     Raises:
         ValueError: see `window`.
     """
     if goal == episode.goal:
-        return len(episode.steps) - 1
+        return next((t for t, step in enumerate(episode.steps) if step.terminated), len(episode.steps) - 1)
     for t, step in enumerate(episode.steps):
         if goal in step.achieved:
             return t

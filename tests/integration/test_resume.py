@@ -110,6 +110,16 @@ def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path)
     assert_same_end(run, whole)
 
 
+@pytest.mark.parametrize("partner", ["{type: noisy, false_positives: 0.2, false_negatives: 0.2}"])
+def test_a_run_with_a_partner_is_killed_and_resumes(partner: str, tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    assert call(tiny_train(whole, f"partner={partner}")).returncode == 0
+    assert interrupt(tiny_train(run, f"partner={partner}"), run, 9, signal.SIGKILL) == -signal.SIGKILL
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, whole)
+    assert any("partner_precision" in line for line in metrics(run))
+
+
 def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:
     assert call(tiny_train(tmp_path / "other", "seed=1")).returncode == 0
     assert metrics(tmp_path / "other") != metrics(tiny_run)

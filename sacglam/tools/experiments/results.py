@@ -111,7 +111,8 @@ def check_same(runs: Sequence[Run]) -> None:
     conflicts: dict[str, list[str]] = {}
     for run in runs:
         now = run.config
-        own = ":" in now.algo.type or ":" in now.replay.hindsight.type  # else a folder may not name such code
+        kinds = (now.algo, now.replay.hindsight, now.partner)
+        own = any(":" in kind.type for kind in kinds)  # else a folder may not name such code
         there = RunDirectory(run.directory.root, own or "environment")
         if there.claimed and (found := differences(there.config(), now)):
             conflicts.setdefault("\n  ".join(found), []).append(str(there.root))

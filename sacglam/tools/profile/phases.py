@@ -49,6 +49,7 @@ class Look(NamedTuple):
 PHASES: Mapping[str, Look] = {
     "environment": Look("environment", "#4e9a51"),
     "scoring": Look("scoring", "#a6d287"),
+    "partner": Look("partner", "#c9c04e"),
     "replay": Look("replay", "#e6c229"),
     "submit": Look("batches: to the ranks", "#d9c27e"),
     "batch": Look("batch making", "#f2e29b"),

@@ -457,7 +457,7 @@ def _refusal(columns: Columns, texts: dict[str, Any], root: Path) -> str:
 
 def test_an_episode_leaves_with_its_last_entry() -> None:
     buffer = _buffer(capacity=3, sampling="future")
-    first, second, long = _steps(2), _steps(2), _steps(4)
+    first, second, long = _steps(2), _steps(2), _steps(5)
     buffer.add(first)
     buffer.add(second)  # overwrites one of the first's two entries
     assert buffer.episodes() == [second, first]
