@@ -22,11 +22,12 @@ from sacglam import cpu
 from sacglam.build import Parts, build, build_env, build_model
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, load
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import query
 from sacglam.replay.experience import HindsightReplay
 from sacglam.resolve import on_this_machine, with_copies
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.scoring.base import UniformScorer
 
 OUTSIDE_THE_MODEL = ("environment", "replay", "batch")
@@ -35,7 +36,7 @@ OUTSIDE_THE_MODEL = ("environment", "replay", "batch")
 def random_rollout(config: Config) -> Rollout:
     """The environments in lockstep under the uniformly random policy."""
     envs = [build_env(config) for _ in range(config.env.copies)]
-    starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
+    starts = GoalSource(envs[0].goals("train"), np.random.default_rng(0))
     policy, windows = SamplingPolicy(np.random.default_rng(1)), config.algo.on_policy
     return Rollout(envs, UniformScorer(), policy, starts, PhaseClock(), windows=windows)
 

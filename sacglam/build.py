@@ -17,6 +17,7 @@ from sacglam.config import Config, ReplayConfig
 from sacglam.envs import TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError
+from sacglam.goals import GoalSource
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
@@ -33,7 +34,7 @@ from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.demonstrations import Demonstrations
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.replay.windows import WindowCutter
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import START_S, LocalWorker, Worker, gather
 from sacglam.runtime.handoff import EngineHandoff, Handoff
@@ -61,6 +62,7 @@ class Collector:
 
     rollout: Rollout
     experience: Experience
+    goals: GoalSource
     rngs: dict[str, np.random.Generator]
     """The rollout's generators by their names in checkpoints."""
     demonstrations: Demonstrations | None = None
@@ -89,7 +91,7 @@ class Parts:
 
     def metrics(self, version: int) -> dict[str, float]:
         """Metrics after `version` updates of what the loop collects."""
-        return self.collector.experience.metrics(version) | self.partner.metrics()
+        return self.collector.experience.metrics(version) | self.collector.goals.metrics() | self.partner.metrics()
 
     def processes(self, config: Config) -> dict[str, Any]:
         """What the summary says of processes next to the driver; empty if there are none."""
@@ -132,12 +134,13 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from."""
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
-    starts = RandomStarts(envs[0].goals("train"), starts_rng)
+    goals = config.goals.source(envs[0].goals("train"), envs[0].goal_type, starts_rng)
     settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), starts, clock, *settings, config.algo.random_actions)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, config.algo.random_actions)
     demonstrations = _demonstrations(config, envs[0])
     experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
-    return Collector(rollout, experience, {"starts_rng": starts_rng, "policy_rng": policy_rng}, demonstrations)
+    rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
+    return Collector(rollout, experience, goals, rngs, demonstrations)
 
 
 def _demonstrations(config: Config, env: TextEnv) -> Demonstrations | None:
@@ -211,7 +214,7 @@ def host_learner(config: Config, threads: int, rank: int, world: int, meeting: s
 def first_states(config: Config, count: int = 64) -> list[Query]:
     """First observations of fixed training episodes: where policies are compared, and temperatures chosen."""
     env = build_env(config)
-    starts = RandomStarts(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
+    starts = GoalSource(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
     chosen = itertools.islice(starts, count)
     prompt = Prompt(config.prompt)
     return [prompt(start.goal, env.reset(start.goal, start.seed)) for start in chosen]

@@ -8,9 +8,10 @@ import numpy as np
 from sacglam.clock import PhaseClock
 from sacglam.envs import CheckedEnv
 from sacglam.errors import ConfigError
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt, query
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, LogPolicy, Query
 
@@ -76,7 +77,7 @@ def collect(
     """
     policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
     envs = [make_env() for _ in range(min(_COPIES, episodes) if scorer else 1)]
-    starts, policy = RandomStarts(envs[0].goals("train"), starts_rng), SamplingPolicy(policy_rng)
+    starts, policy = GoalSource(envs[0].goals("train"), starts_rng), SamplingPolicy(policy_rng)
     if scorer is None:
         scorer = Planner(envs[0], make_env() if repeats else None)
         envs[0].reset(envs[0].goals("train")[0], 0)

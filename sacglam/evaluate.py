@@ -10,9 +10,10 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import CheckedEnv
 from sacglam.errors import ConfigError
+from sacglam.goals import GoalSource
 from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, Evaluation
 
@@ -49,7 +50,7 @@ def evaluate(
     goals = env.tasks() if split == "train" and isinstance(env, CheckedEnv) else env.goals(split)
     if not goals:
         raise ConfigError(f"this environment has no {split} goals to evaluate on; take --goals train")
-    starts = RandomStarts(goals, rng)
+    starts = GoalSource(goals, rng)
     fixed = [next(starts) for _ in range(episodes)]
     copies = [make_env() for _ in range(min(_COPIES, episodes))]
     played: list[Episode] = []

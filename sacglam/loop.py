@@ -53,6 +53,7 @@ class Loop:
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
                         parts.learners.learn(batches, updates, probe)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
+                parts.collector.goals.observe(described)
                 self.window.add_episodes(batch.episodes, self._goal_type)  # success is the environment's
                 progress.env_steps += interval
                 progress.episodes += len(batch.episodes)
@@ -143,6 +144,7 @@ class Loop:
                 "learner": learner,
                 "replay": replay,
                 "rollout": collector.rollout.state(),
+                "goals": collector.goals.state(),
                 **{name: rng.bit_generator.state for name, rng in collector.rngs.items()},
                 "window": asdict(self.window),
                 "progress": asdict(self.progress),
@@ -174,6 +176,7 @@ class Loop:
         collector.experience.load_state(checkpoint.arrays, values["replay"])
         for name, rng in collector.rngs.items():  # before further environments draw their first goals
             rng.bit_generator.state = values[name]
+        collector.goals.load_state(values.get("goals", {}))
         collector.rollout.restore(values["rollout"])
         parts.partner.load_state(values.get("partner", {}))  # older ones have none
         parts.clock.restore(values["clock"])

@@ -10,6 +10,7 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
 from sacglam.envs.workers import call_all
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
+from sacglam.goals import Start
 from sacglam.policy import Policy, explored
 from sacglam.prompt import Prompt, query
 from sacglam.replay.windows import window
@@ -17,28 +18,6 @@ from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Decision, Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 
 _ROUNDING = 1e-2  # tolerance for probabilities adding up to 1, even in bfloat16
-
-
-@dataclass(frozen=True)
-class Start:
-    """Everything that determines an episode apart from the agent's actions."""
-
-    goal: str
-    seed: int
-
-
-@dataclass(frozen=True)
-class RandomStarts:
-    """An endless stream of starts with uniformly drawn goals (paper, Appendix A); `rng` is saved with the run."""
-
-    goals: Sequence[str]
-    rng: np.random.Generator
-
-    def __iter__(self) -> Iterator[Start]:
-        return self
-
-    def __next__(self) -> Start:
-        return Start(self.goals[int(self.rng.integers(len(self.goals)))], int(self.rng.integers(2**31)))
 
 
 @dataclass

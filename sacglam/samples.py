@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt, query
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, LogPolicy, Query
 
@@ -35,7 +36,7 @@ def sample_episodes(
     `probabilities` and `q`, the index of the action `taken`, and the goals it `achieved`.
     """
     env = make_env()
-    goals = RandomStarts(env.goals("train"), rng)
+    goals = GoalSource(env.goals("train"), rng)
     starts = [next(goals) for _ in range(episodes)]
     seen = _Recording(scorer)
     rollout = Rollout([make_env() for _ in starts], seen, SamplingPolicy(rng), iter(starts), PhaseClock(), prompt)

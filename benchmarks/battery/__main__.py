@@ -23,9 +23,9 @@ from benchmarks.battery.table import learn
 from sacglam.config import Config, load
 from sacglam.envs import make
 from sacglam.evaluate import evaluate
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
-from sacglam.rollout import RandomStarts
 from sacglam.runs.directory import RunDirectory
 from sacglam.scoring.base import Scorer, UniformScorer
 
@@ -54,7 +54,7 @@ def baselines(config: Config, seeds: int, episodes: int) -> dict[str, Any]:
         return found.success["overall"]
 
     env = make_env()
-    starts = islice(RandomStarts(env.tasks(), np.random.default_rng([0, _EPISODES])), episodes // 10)
+    starts = islice(GoalSource(env.tasks(), np.random.default_rng([0, _EPISODES])), episodes // 10)
     search = Search(env)
     fewest = [search.fewest_steps(start.goal, start.seed) for start in starts]
     reached = [steps for steps in fewest if steps is not None]

@@ -16,9 +16,10 @@ import numpy as np
 from sacglam.clock import PhaseClock
 from sacglam.config import Config
 from sacglam.envs import make
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.types import Episode, LogPolicy, Query
 
 EPSILON, GAMMA, SWEPT = 0.3, 0.95, 40
@@ -77,7 +78,7 @@ def learn(config: Config, seed: int) -> Table:
     """The table after `config.steps` steps in its environment, one episode after another."""
     policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
     env, prompt, table = make(config.env.name, **config.env.options), Prompt(config.prompt), Table()
-    starts = RandomStarts(env.goals("train"), starts_rng)
+    starts = GoalSource(env.goals("train"), starts_rng)
     rollout = Rollout([env], table, SamplingPolicy(policy_rng), starts, PhaseClock(), prompt)
     recent: deque[list[Trace]] = deque(maxlen=SWEPT)
     for ended in islice(iter(rollout.step, None), config.steps):

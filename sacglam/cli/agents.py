@@ -87,13 +87,13 @@ def play(
 
     from sacglam.agent import load_agent
     from sacglam.build import build_env
-    from sacglam.rollout import RandomStarts
+    from sacglam.goals import GoalSource
 
     agent = load_agent(run, device, trust, best)
     env = build_env(agent.config)
     rng = np.random.default_rng(seed) if sample else None
     if goal is None:
-        goal = next(RandomStarts(env.goals("train"), np.random.default_rng(seed))).goal
+        goal = next(GoalSource(env.goals("train"), np.random.default_rng(seed))).goal
     observation = env.reset(goal, seed)
     past: list[tuple[str, str]] = []
     console.print(f"[bold]Goal: {escape(goal)}")

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sacglam.config import sections
 from sacglam.config.algorithm import AlgoConfig
+from sacglam.config.goals import GoalsConfig
 from sacglam.config.partner import PartnerConfig
 from sacglam.config.section import NonNegative, Positive, Section
 
@@ -27,6 +28,10 @@ class Config(Section):
     init_from: str | None = None
     """Run, or folder of an exported agent, whose adapter the model begins with, and whose critic if it fits."""
     env: sections.EnvConfig = sections.EnvConfig()
+    goals: Annotated[SerializeAsAny[GoalsConfig], BeforeValidator(GoalsConfig.read)] = Field(
+        default_factory=lambda: GoalsConfig.read({}, None)
+    )
+    """Which goals episodes pursue: `uniform` (the default), `progress` or your own as `module:Class`."""
     model: sections.ModelConfig = sections.ModelConfig()
     prompt: sections.PromptConfig = sections.PromptConfig()
     critic: sections.CriticConfig = sections.CriticConfig()
@@ -56,6 +61,12 @@ class Config(Section):
     def in_one_process(self) -> bool:
         """Whether everything but the environments' workers runs in the driver's process."""
         return not (self.engines.count or self.learners.count)
+
+    @property
+    def own_code(self) -> list[str]:
+        """What is named as `module:Class` and does not come with sacglam; an environment's code aside."""
+        kinds = (self.algo, self.goals, self.partner, self.replay.hindsight)
+        return [kind.type for kind in kinds if ":" in kind.type]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

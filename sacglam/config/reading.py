@@ -13,6 +13,7 @@ from sacglam import files
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.earlier import converted
 from sacglam.config.experiment import Config
+from sacglam.config.goals import GoalsConfig
 from sacglam.config.hindsight import Hindsight
 from sacglam.config.partner import PartnerConfig
 from sacglam.config.section import Named
@@ -37,11 +38,12 @@ _LATER_KEYS = {
     "replay.demonstration_share",
     "replay.demonstration_updates",
     "partner",
+    "goals",
 }
 """Keys that version 0.1.0 did not write: its runs lack them and take their defaults."""
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
-_NAMED: tuple[type[Named], ...] = (AlgoConfig, Hindsight, PartnerConfig)
+_NAMED: tuple[type[Named], ...] = (AlgoConfig, GoalsConfig, Hindsight, PartnerConfig)
 _KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in _NAMED}
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits

@@ -187,8 +187,7 @@ def untrusted_code(config: Config) -> list[str]:
     Anything the user names (in a configuration file, override or argument) is trusted. Anything a folder names is not,
     unless it ships with sacglam or was registered by the program that reads the folder.
     """
-    own = [name for name in (config.algo.type, config.replay.hindsight.type) if ":" in name]
-    code = [*foreign_code(config.env.name, config.env.options), *own]
+    code = [*foreign_code(config.env.name, config.env.options), *config.own_code]
     return code if config.runtime.address in _OWN_RAY else [*code, f"Ray at {config.runtime.address}"]
 
 

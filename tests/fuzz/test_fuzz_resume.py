@@ -66,6 +66,7 @@ COMMON: dict[str, list[Any]] = {
     "algo.critic_lr": [1e-2],
     "algo.lr_decay": ["true"],
     "algo.max_grad_norm": ["null", 0.1],
+    "goals": ["progress", "{type: progress, by: goal}"],
     "evaluation.every_steps": [0, 8],
     "evaluation.heldout": ["true"],
     "checkpoint.every_steps": [16, 100],

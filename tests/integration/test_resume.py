@@ -244,11 +244,12 @@ def test_a_signal_during_the_first_evaluation_ends_cleanly(tiny_run: Path, tmp_p
     assert_same_end(run, tiny_run)
 
 
-LEAN = ["model.lora.layers=1", "model.cache_mib=1", "replay.hindsight={type: future, balanced: true}"]
+LEAN = ["model.lora.layers=1", "model.cache_mib=1", "replay.hindsight={type: future, balanced: true}", "goals=progress"]
+TWO = ["threads=2", "goals={type: progress, by: goal}"]
 
 
-@pytest.mark.parametrize("settings", [["threads=2"], LEAN], ids=["two", "lean"])
-def test_two_threads_and_kept_hidden_states_give_the_same_run_and_resume_exactly(
+@pytest.mark.parametrize("settings", [TWO, LEAN], ids=["two", "lean"])
+def test_goals_by_progress_two_threads_and_kept_hidden_states_resume_exactly(
     settings: list[str], tmp_path: Path
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"

@@ -13,10 +13,11 @@ from sacglam.clock import PhaseClock
 from sacglam.config import PromptConfig, load
 from sacglam.envs import make
 from sacglam.errors import ConfigError
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt, query
 from sacglam.replay.windows import hindsight_goals, last_step, window
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.types import Observation, Query
 from tests.unit.test_rollout import Scripted
 
@@ -84,7 +85,7 @@ def test_a_window_has_the_prompts_that_the_rollout_had_and_hindsight_changes_the
 ) -> None:
     prompt = Prompt(LISTED.model_copy(update={"history": history}))
     env, scorer, rng = make("playground_simple"), Scripted(), np.random.default_rng(seed)
-    starts = RandomStarts(env.goals("train"), np.random.default_rng(seed))
+    starts = GoalSource(env.goals("train"), np.random.default_rng(seed))
     rollout = Rollout([env], scorer, SamplingPolicy(rng), starts, PhaseClock(), prompt)
     collected = [rollout.collect(5) for _ in range(6)]
     asked = [q for [q] in scorer.asked]
@@ -104,7 +105,7 @@ def test_a_window_has_the_prompts_that_the_rollout_had_and_hindsight_changes_the
 
 def test_a_restored_rollout_has_the_same_history() -> None:
     def rollout() -> Rollout:
-        starts = RandomStarts(("Grasp any cat",), np.random.default_rng(0))
+        starts = GoalSource(("Grasp any cat",), np.random.default_rng(0))
         return Rollout([make("playground_simple")], Scripted(), lambda log_pi: 1, starts, PhaseClock(), Prompt(LISTED))
 
     original, restored = rollout(), rollout()

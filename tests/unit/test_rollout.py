@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -23,9 +22,10 @@ from sacglam.config import Config, PromptConfig, override
 from sacglam.envs import Split, TextEnv
 from sacglam.envs.playground import Playground
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
+from sacglam.goals import GoalSource, Start
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.prompt import Prompt, query
-from sacglam.rollout import RandomStarts, Rollout, Start
+from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
 
@@ -149,7 +149,7 @@ def test_nothing_starts_before_the_first_step() -> None:
 @pytest.mark.parametrize(("env_steps", "lockstep"), [(1, 1), (3, 1), (4, 2), (6, 2), (0, 0)])
 def test_collect_takes_at_least_so_many_steps(env_steps: int, lockstep: int) -> None:
     scorer = Scripted()
-    rollout = _rollout([Steady(), Steady(), Steady()], RandomStarts(("1",), np.random.default_rng(0)), scorer)
+    rollout = _rollout([Steady(), Steady(), Steady()], GoalSource(("1",), np.random.default_rng(0)), scorer)
     episodes = list(rollout.collect(env_steps).episodes)
     assert scorer.calls == lockstep
     assert len(episodes) == 3 * lockstep, "episodes of one step end with each"
@@ -237,13 +237,6 @@ def test_time_is_counted_by_phase() -> None:
     assert all(seconds > 0 for seconds in clock.seconds.values())
 
 
-def test_random_starts_draw_goals_uniformly_and_new_seeds() -> None:
-    drawn = list(islice(RandomStarts(("a", "b"), np.random.default_rng(0)), 1000))
-    assert sum(start.goal == "a" for start in drawn) == pytest.approx(500, abs=64)  # four standard deviations
-    assert len({start.seed for start in drawn}) == 1000
-    assert drawn == list(islice(RandomStarts(("a", "b"), np.random.default_rng(0)), 1000))
-
-
 # The real environment, and resuming.
 
 
@@ -252,7 +245,7 @@ class Run:
     """A rollout over Playground with all of its random state, as a run has it."""
 
     rollout: Rollout
-    starts: RandomStarts
+    starts: GoalSource
     policy: SamplingPolicy
     scorer: Scripted | UniformScorer
 
@@ -278,7 +271,7 @@ class Run:
 
 def _run(scorer: Scripted | UniformScorer, seed: int, copies: int = 3) -> Run:
     envs = [Playground(size="simple") for _ in range(copies)]
-    starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(seed))
+    starts = GoalSource(envs[0].goals("train"), np.random.default_rng(seed))
     policy = SamplingPolicy(np.random.default_rng(seed + 1))
     return Run(Rollout(envs, scorer, policy, starts, PhaseClock()), starts, policy, scorer)
 

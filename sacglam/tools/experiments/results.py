@@ -111,9 +111,8 @@ def check_same(runs: Sequence[Run]) -> None:
     conflicts: dict[str, list[str]] = {}
     for run in runs:
         now = run.config
-        kinds = (now.algo, now.replay.hindsight, now.partner)
-        own = any(":" in kind.type for kind in kinds)  # else a folder may not name such code
-        there = RunDirectory(run.directory.root, own or "environment")
+        # Where the configuration of now names no code of its own, a folder may not either.
+        there = RunDirectory(run.directory.root, bool(now.own_code) or "environment")
         if there.claimed and (found := differences(there.config(), now)):
             conflicts.setdefault("\n  ".join(found), []).append(str(there.root))
     if conflicts:

@@ -18,8 +18,9 @@ from sacglam.clock import PhaseClock
 from sacglam.envs import TextEnv, check_env, make
 from sacglam.envs.workers import call_all, close_workers, in_workers
 from sacglam.errors import ConfigError, EnvironmentContractError, SacglamError
+from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
-from sacglam.rollout import RandomStarts, Rollout
+from sacglam.rollout import Rollout
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import Episode, Observation, Step
 
@@ -114,7 +115,7 @@ class Long(Meeting):
 
 
 def episodes(envs: list[TextEnv]) -> list[Episode]:
-    starts = RandomStarts(envs[0].goals("train"), np.random.default_rng(0))
+    starts = GoalSource(envs[0].goals("train"), np.random.default_rng(0))
     rollout = Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(1)), starts, PhaseClock())
     played = [*rollout.collect(200).episodes]
     again = Rollout(envs, UniformScorer(), SamplingPolicy(np.random.default_rng(2)), starts, PhaseClock())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,12 +32,16 @@ def test_what_a_window_says_of_the_episodes_that_ended() -> None:
         {
             "success": 1 / 3,
             "success/win": 1 / 3,
+            "episodes/win": 1.0,
             "episode_success": 1 / 3,
             "episode_length": 4 / 3,
             "goals_achieved": 4 / 3,
             "entropy_share": (0.5 + 0.0) / 2,
         }
     )
+    window.add_episodes([episode(True, (2, 1.0)), replace(episode(False, (2, 1.0)), goal="rise")] * 2, str)
+    found = window.flush()
+    assert (found["episodes/win"], found["episodes/rise"]) == (0.5, 0.5)
     window.add_episodes([episode(True, (2, 1.0))], str)
     found = window.flush()
     assert (found["success"], found["episode_success"]) == (0.5, 1.0)  # of the last 200 episodes, and of these

@@ -1,0 +1,153 @@
+"""Sources of goals: who chooses the goal and the seed of each episode."""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from typing_extensions import override
+
+from sacglam.config.goals import GoalsConfig
+from sacglam.types import Episode
+
+_REMEMBERED = 100  # outcomes per group
+_NOTICEABLE = 0.01  # progress below this counts as none
+_CANDIDATES = 64  # so that a choice among thousands of goals costs what one among 64 does
+_LEAST_UNIFORM, _DECAY = 0.2, 320  # share of uniform choices in the end; episodes in which the rest falls to 1/e
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything that determines an episode apart from the agent's actions."""
+
+    goal: str
+    seed: int
+
+
+@dataclass(eq=False)
+class GoalSource(Iterator[Start]):
+    """An endless stream of starts, with uniformly drawn goals (paper, Appendix A) unless a subclass chooses them.
+
+    What a subclass learns from episodes is its `state`, which a checkpoint keeps along with that of `rng`.
+    """
+
+    goals: Sequence[str]
+    rng: np.random.Generator
+
+    @override
+    def __next__(self) -> Start:
+        return Start(self.choose(), int(self.rng.integers(2**31)))
+
+    def choose(self) -> str:
+        """The goal of the next episode."""
+        return _draw(self.rng, self.goals)
+
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        """Learn from the episodes that ended in an interval."""
+
+    def metrics(self) -> dict[str, float]:
+        """What a line of metrics.jsonl says about the source."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """What was learnt, as JSON values for a checkpoint."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state()` returned."""
+
+
+class UniformConfig(GoalsConfig):
+    """Every goal is equally likely."""
+
+    type: str = "uniform"
+
+    @override
+    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
+        return GoalSource(goals, rng)
+
+
+class ProgressConfig(GoalsConfig):
+    """Goals are drawn in proportion to recent learning progress: the change in their success rate, up or down."""
+
+    type: str = "progress"
+    by: Literal["type", "goal"] = "type"
+    """What success is counted for: a type of goal, whose goals are then equally likely, or each goal."""
+
+    @override
+    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
+        return ProgressSource(goals, rng, goal_type, self.by)
+
+
+@dataclass(eq=False)
+class ProgressSource(GoalSource):
+    """Draws groups of goals in proportion to their learning progress (Gaven et al., 2025, the online baselines).
+
+    A share epsilon = 0.2 + 0.8 exp(-k / 320) of the goals after k episodes is drawn uniformly, and so is each that is
+    drawn while no group makes progress.
+    """
+
+    goal_type: Callable[[str], str]
+    by: Literal["type", "goal"]
+
+    def __post_init__(self) -> None:
+        self._types = {goal: self.goal_type(goal) for goal in self.goals}
+        self._group = self._types if self.by == "type" else {goal: goal for goal in self.goals}
+        self._members = defaultdict[str, list[str]](list)
+        for goal, group in self._group.items():
+            self._members[group].append(goal)
+        self._groups = list(self._members)
+        self.load_state({"episodes": 0, "outcomes": {}})
+
+    @override
+    def choose(self) -> str:
+        groups = self._groups
+        if len(groups) > _CANDIDATES:
+            groups = [_draw(self.rng, groups) for _ in range(_CANDIDATES)]
+        progress = np.array([self.progress(group) for group in groups])
+        epsilon = _LEAST_UNIFORM + (1 - _LEAST_UNIFORM) * math.exp(-self._episodes / _DECAY)
+        if self.rng.random() < epsilon or not progress.any():
+            return super().choose()
+        return _draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
+
+    def progress(self, group: str) -> float:
+        """|mean of the newer half of the group's last 100 outcomes - mean of the older half|, 0 below 0.01."""
+        older, newer = halves(self._outcomes.get(group, ()))
+        return change if (change := abs(newer - older)) >= _NOTICEABLE else 0.0
+
+    @override
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        self._episodes += len(episodes)
+        for episode in episodes:
+            self._outcomes[self._group[episode.goal]].append(episode.success)
+
+    @override
+    def metrics(self) -> dict[str, float]:
+        by_type = defaultdict[str, list[float]](list)
+        for group, members in self._members.items():
+            by_type[self._types[members[0]]].append(self.progress(group))
+        return {f"progress/{kind}": float(np.mean(values)) for kind, values in by_type.items()}
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"episodes": self._episodes, "outcomes": {group: [*each] for group, each in self._outcomes.items()}}
+
+    @override
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._episodes = int(state["episodes"])
+        self._outcomes: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
+        for group, outcomes in state["outcomes"].items():
+            self._outcomes[group].extend(map(bool, outcomes))
+
+
+def halves(outcomes: Sequence[bool]) -> tuple[float, float]:
+    """The success rates of the older and the newer half; both 0 for fewer than two outcomes."""
+    recent = list(outcomes)
+    half = len(recent) // 2
+    return (sum(recent[:half]) / half, sum(recent[-half:]) / half) if half else (0.0, 0.0)
+
+
+def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
+    return values[int(rng.integers(len(values)))]

@@ -1,0 +1,230 @@
+"""Sources of goals: progress by hand, how often goals are drawn, and exact resumption."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from sacglam.config import parse
+from sacglam.config.goals import GoalsConfig
+from sacglam.errors import ConfigError, UntrustedError
+from sacglam.goals import GoalSource, ProgressConfig, ProgressSource, UniformConfig, halves
+from sacglam.types import Decision, Episode, Observation, Step
+
+NAME = f"{__name__}:InTurn"
+GOALS = ("easy 1", "easy 2", "easy 3", "hard 1", "hard 2", "never 1")
+STATE = Observation("here", ("x",))
+
+
+def kind(goal: str) -> str:
+    return goal.split()[0]
+
+
+def source(by: str = "type", goals: Sequence[str] = GOALS, seed: int = 0) -> ProgressSource:
+    found = parse({"goals": {"type": "progress", "by": by}}).goals.source(goals, kind, np.random.default_rng(seed))
+    assert isinstance(found, ProgressSource)
+    return found
+
+
+def ended(goal: str, success: bool) -> Episode:
+    step = Step(STATE, float(success), (goal,) if success else (), success, not success)
+    return Episode(goal, STATE, (Decision(0, 0.0, 0),), (step,), 0)
+
+
+def outcomes(goal: str, *results: int) -> list[Episode]:
+    return [ended(goal, bool(result)) for result in results]
+
+
+def share(starts: GoalSource, wanted: Callable[[str], bool], draws: int = 4000) -> float:
+    return sum(wanted(start.goal) for start in islice(starts, draws)) / draws
+
+
+def test_uniform_draws_goals_uniformly_and_new_seeds() -> None:
+    drawn = list(islice(GoalSource(("a", "b"), np.random.default_rng(0)), 1000))
+    assert sum(start.goal == "a" for start in drawn) == pytest.approx(500, abs=64)  # four standard deviations
+    assert len({start.seed for start in drawn}) == 1000
+    assert drawn == list(islice(GoalSource(("a", "b"), np.random.default_rng(0)), 1000))
+
+
+def test_uniform_is_the_default_and_draws_as_runs_always_did() -> None:
+    assert parse({}).goals == parse({"goals": "uniform"}).goals == UniformConfig()
+    starts, rng = parse({}).goals.source(GOALS, kind, np.random.default_rng(3)), np.random.default_rng(3)
+    for start in islice(starts, 20):
+        assert (start.goal, start.seed) == (GOALS[rng.integers(len(GOALS))], rng.integers(2**31))
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [((), (0, 0)), ((1,), (0, 0)), ((0, 1), (0, 1)), ((1, 1, 0), (1, 0)), ((1, 0, 0, 1, 1, 1), (1 / 3, 1))],
+)
+def test_halves_by_hand(results: tuple[int, ...], expected: tuple[float, float]) -> None:
+    assert halves(list(map(bool, results))) == pytest.approx(expected)
+
+
+def test_progress_by_hand() -> None:
+    starts = source()
+    starts.observe(outcomes("easy 1", 0, 0, 1) + outcomes("easy 2", 1, 0, 1))  # 0 0 1 | 1 0 1
+    starts.observe(outcomes("hard 1", 1, 1, 1, 0))  # forgetting counts as well
+    starts.observe(outcomes("never 1", 0, 0, 0, 0))
+    assert starts.metrics() == pytest.approx({"progress/easy": 1 / 3, "progress/hard": 0.5, "progress/never": 0.0})
+    starts.observe(outcomes("hard 2", *[1] * 100))  # only the last 100 count
+    assert starts.progress("hard") == 0.0
+    starts.observe(outcomes("easy 3", *[0] * 50, *[1] * 25, *[0] * 25))
+    assert starts.progress("easy") == 0.5
+
+
+def test_progress_by_goal_is_averaged_over_the_goals_of_a_type() -> None:
+    starts = source("goal")
+    starts.observe(outcomes("easy 1", 0, 1) + outcomes("hard 2", 0, 0, 1, 0))
+    assert starts.metrics() == pytest.approx({"progress/easy": 1 / 3, "progress/hard": 0.25, "progress/never": 0.0})
+
+
+def test_a_change_of_less_than_a_hundredth_is_none() -> None:
+    starts = source()
+    starts.load_state({"episodes": 0, "outcomes": {"easy": [False] * 50 + [True] + [False] * 49}})
+    assert starts.progress("easy") == pytest.approx(0.02)
+    starts.load_state({"episodes": 0, "outcomes": {"easy": [True] * 100}})
+    assert starts.progress("easy") == 0.0
+
+
+@pytest.mark.parametrize("by", ["type", "goal"])
+def test_goals_are_drawn_uniformly_while_there_is_no_progress(by: str) -> None:
+    starts = source(by)
+    starts.observe(outcomes("never 1", *[0] * 2000))  # epsilon is at its least
+    counts = Counter(start.goal for start in islice(starts, 6000))
+    assert all(counts[goal] == pytest.approx(1000, abs=120) for goal in GOALS)  # four standard deviations
+
+
+@pytest.mark.parametrize(("by", "own"), [("type", 1 / 3), ("goal", 1.0)])
+def test_four_in_five_goals_are_drawn_by_progress_in_the_end(by: str, own: float) -> None:
+    starts = source(by)
+    starts.observe(outcomes("never 1", *[0] * 4000) + outcomes("easy 2", 0, 1))
+    assert share(starts, lambda goal: goal == "easy 2") == pytest.approx(0.8 * own + 0.2 / 6, abs=0.03)
+
+
+def test_the_uniform_share_falls_with_the_episodes() -> None:
+    starts = source(goals=["easy 1", "never 1"])
+    starts.observe(outcomes("easy 1", *[0] * 160, *[0] * 50, *[1] * 50))
+    starts.observe(outcomes("never 1", *[0] * 60))
+    assert share(starts, lambda goal: goal == "never 1") == pytest.approx((0.2 + 0.8 / math.e) / 2, abs=0.03)
+
+
+def test_types_are_drawn_in_proportion_to_their_progress() -> None:
+    starts = source()
+    starts.observe(outcomes("never 1", *[0] * 4000) + outcomes("easy 1", 0, 1) + outcomes("hard 1", 0, 0, 1, 0))
+    assert share(starts, lambda goal: kind(goal) == "hard") == pytest.approx(0.8 * 1 / 3 + 0.2 * 2 / 6, abs=0.03)
+
+
+def test_among_thousands_of_goals_64_are_candidates() -> None:
+    goals = [f"many {i}" for i in range(6400)]
+    starts = source("goal", goals)
+    starts.observe(outcomes(goals[0], *[0] * 4000))
+    starts.observe([each for goal in goals[:100] for each in outcomes(goal, 0, 1)])
+    found = 1 - (1 - 100 / 6400) ** 64  # at least one of the hundred that progress is among the candidates
+    practised = share(starts, lambda goal: int(goal.split()[1]) < 100, 2000)
+    assert practised == pytest.approx(0.8 * found, abs=0.06)
+
+
+def test_a_source_continues_exactly_from_its_state() -> None:
+    first, second = source("goal"), source("goal", seed=9)
+    rng = np.random.default_rng(0)
+
+    def play(starts: ProgressSource, luck: np.random.Generator) -> list[Any]:
+        played = []
+        for _ in range(30):
+            batch = list(islice(starts, 5))
+            starts.observe([ended(start.goal, bool(luck.random() < 0.5)) for start in batch])
+            played += batch
+        return played
+
+    play(first, rng)
+    second.load_state(json.loads(json.dumps(first.state())))
+    second.rng.bit_generator.state = first.rng.bit_generator.state
+    assert play(first, np.random.default_rng(1)) == play(second, np.random.default_rng(1))
+    assert first.metrics() == second.metrics()
+
+
+class InTurn(GoalsConfig):
+    """A source that does not come with sacglam: one goal after another."""
+
+    type: str = NAME
+    first: int = 0
+
+    @override
+    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
+        class Source(GoalSource):
+            turn = self.first
+
+            @override
+            def choose(self) -> str:
+                self.turn += 1
+                return self.goals[(self.turn - 1) % len(self.goals)]
+
+        return Source(goals, rng)
+
+
+def test_a_source_of_ones_own_is_found_by_name() -> None:
+    config = parse({"goals": {"type": NAME, "first": 1}})
+    assert config.goals == InTurn(first=1)
+    assert parse(config.model_dump()) == config
+    starts = config.goals.source(("a", "b"), kind, np.random.default_rng(0))
+    assert [start.goal for start in islice(starts, 3)] == ["b", "a", "b"]
+    with pytest.raises(UntrustedError, match="--trust"):
+        parse({"goals": NAME}, trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("luck", "goals.type: expected one of uniform, progress, or module:Class"),
+        ({"type": "progress", "by": "colour"}, "goals.by: Input should be 'type' or 'goal'"),
+        ({"type": "uniform", "by": "goal"}, "unknown setting 'goals.by'"),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused(values: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse({"goals": values})
+    assert parse({"goals": "progress"}).goals == ProgressConfig(by="type")
+
+
+def synthetic_history(starts: ProgressSource, episodes: int, seed: int) -> tuple[list[float], list[bool], list[float]]:
+    """Outcomes of goals whose chance of success rises with their practice, or stays at a wrong verdict in 200.
+
+    For each episode: the success rate that the source expected, the outcome; the progress of impossible goals.
+    """
+    rng, practice = np.random.default_rng(seed), Counter[str]()
+    needed = {"never": 1, "easy": 20, "hard": 150}
+    expected, found, impossible = [], [], []
+    for start in islice(starts, episodes):
+        group = kind(start.goal)
+        chance = 0.95 / (1 + math.exp(4 - 8 * practice[group] / (2 * needed[group])))  # half-way after `needed`
+        success = bool(rng.random() < (chance if group != "never" else 0.005))
+        practice[group] += 1
+        expected.append(halves(starts.state()["outcomes"].get(group, ()))[1])
+        found.append(success)
+        impossible.append(starts.progress("never"))
+        starts.observe([ended(start.goal, success)])
+    return expected, found, impossible
+
+
+def area_under_curve(scores: Sequence[float], outcomes: Sequence[bool]) -> float:
+    """The chance that a success had a higher score than a failure; ties count half."""
+    values, won = np.array(scores), np.array(outcomes)
+    difference = values[won][:, None] - values[~won]
+    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_synthetic_history_is_foretold(seed: int) -> None:
+    goals = [f"never {i}" for i in range(80)] + [f"easy {i}" for i in range(16)] + [f"hard {i}" for i in range(4)]
+    expected, found, impossible = synthetic_history(source(goals=goals, seed=seed), 3000, seed)
+    assert area_under_curve(expected, found) >= 0.9
+    assert np.mean(impossible) < 0.02
