@@ -64,9 +64,12 @@ class BaseEnv(TextEnv):
 
     def _check_goal(self, goal: str, goals: Collection[str]) -> None:
         if goal not in goals:
-            some = list(islice(goals, 10_000))
-            near = get_close_matches(goal, some, n=1) or some
-            raise ConfigError(f"{goal!r} is not a goal of {self.name}; expected one like {near[0]!r}")
+            raise self._no_goal(goal, goals)
+
+    def _no_goal(self, goal: str, goals: Iterable[str]) -> ConfigError:
+        some = list(islice(goals, 10_000))
+        near = get_close_matches(goal, some, n=1) or some
+        return ConfigError(f"{goal!r} is not a goal of {self.name}; expected one like {near[0]!r}")
 
     def _begin(self, goal: str) -> None:
         self._goal, self._steps = goal, 0

@@ -19,6 +19,7 @@ Factory = Callable[..., TextEnv]
 _REGISTRY: dict[str, Factory | str] = {
     "playground": "sacglam.envs.playground:Playground",
     "playground_simple": "sacglam.envs.playground:simple",
+    "little_zoo": "sacglam.envs.little_zoo:LittleZoo",
     "bitflip": "sacglam.envs.bitflip:BitFlip",
     "babyai": "sacglam.worlds.babyai:BabyAI",
     "textworld": "sacglam.worlds.textworld:TextWorld",

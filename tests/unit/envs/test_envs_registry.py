@@ -31,8 +31,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_included_environments_are_registered() -> None:
-    assert [entry.name for entry in describe()] == ["playground", "playground_simple", "bitflip", "babyai", "textworld"]
-    simple, bitflip = describe()[1:3]
+    names = ["playground", "playground_simple", "little_zoo", "bitflip", "babyai", "textworld"]
+    assert [entry.name for entry in describe()] == names
+    _, simple, _, bitflip, *_ = describe()
     assert (sum(simple.goals.values()), sum(simple.heldout.values())) == (182, 64)
     assert (bitflip.goals, bitflip.heldout) == ({"bitflip": 256}, {})
 
