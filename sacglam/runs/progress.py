@@ -70,7 +70,7 @@ class MetricsWindow:
         """Return the means since the last flush, and `success`, then start over."""
         means = {name: total / self.counts[name] for name, total in self.sums.items()}
         ended = {name.removeprefix("success/"): n for name, n in self.counts.items() if name.startswith("success/")}
-        means |= {f"episodes/{kind}": count / sum(ended.values()) for kind, count in ended.items()}
+        means |= {f"goal_share/{kind}": count / sum(ended.values()) for kind, count in ended.items()}
         self.sums, self.counts = {}, {}
         return means if self.success is None else {"success": self.success, **means}
 

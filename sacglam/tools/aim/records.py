@@ -65,7 +65,7 @@ class _Samples(Line):
 
 
 def of_metrics(line: Mapping[str, Any]) -> list[Point]:
-    """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest without context.
+    """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest by goal type at most.
 
     Raises:
         ValueError: a value is not a number.
@@ -81,7 +81,7 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
             context = {"subset": _SUBSETS[head], "goal_type": goal_type or "overall"}
             points.append(Point("success", value, step, context))
         else:
-            points.append(Point(key, value, step, {}))
+            points.append(Point(head, value, step, {"goal_type": goal_type} if goal_type else {}))
     return [*points, *_axes(points, line)]
 
 

@@ -32,7 +32,7 @@ def test_what_a_window_says_of_the_episodes_that_ended() -> None:
         {
             "success": 1 / 3,
             "success/win": 1 / 3,
-            "episodes/win": 1.0,
+            "goal_share/win": 1.0,
             "episode_success": 1 / 3,
             "episode_length": 4 / 3,
             "goals_achieved": 4 / 3,
@@ -41,7 +41,7 @@ def test_what_a_window_says_of_the_episodes_that_ended() -> None:
     )
     window.add_episodes([episode(True, (2, 1.0)), replace(episode(False, (2, 1.0)), goal="rise")] * 2, str)
     found = window.flush()
-    assert (found["episodes/win"], found["episodes/rise"]) == (0.5, 0.5)
+    assert (found["goal_share/win"], found["goal_share/rise"]) == (0.5, 0.5)
     window.add_episodes([episode(True, (2, 1.0))], str)
     found = window.flush()
     assert (found["success"], found["episode_success"]) == (0.5, 1.0)  # of the last 200 episodes, and of these

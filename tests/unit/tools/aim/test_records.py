@@ -40,6 +40,14 @@ def test_training_evaluation_and_held_out_goals_are_separate_subsets() -> None:
     assert found == {("eval", "overall"): 0.5, ("heldout", "grow"): 0.25}
 
 
+def test_what_is_known_by_goal_type_has_it_as_its_context() -> None:
+    line = {"env_steps": 1, "goal_share/grasp": 0.25, "progress/grow": 0.5}
+    assert of_metrics(line) == [
+        Point("goal_share", 0.25, 1, {"goal_type": "grasp"}),
+        Point("progress", 0.5, 1, {"goal_type": "grow"}),
+    ]
+
+
 def test_an_axis_is_never_zero_since_aim_would_take_it_for_missing() -> None:
     axes = [p.value for p in of_metrics({"env_steps": 1, "updates": 0, "seconds": 0.0, "q": 0.0}) if p.name != "q"]
     assert len(axes) == 2
