@@ -2,7 +2,7 @@
 # One run over the nodes of a SLURM allocation.
 #
 #   sbatch launch/slurm.sh                                           the default configuration below, over all GPUs
-#   sbatch --nodes=4 launch/slurm.sh configs/x.yaml --set steps=1000 arguments go to `sacglam train`
+#   sbatch --nodes=4 launch/slurm.sh mine.yaml --set steps=1000      arguments go to `sacglam train`
 #   RUN=runs/mine sbatch launch/slurm.sh                             names the run's folder
 #
 # A Ray head starts on the first node, a Ray worker on each of the others, and `sacglam train` on the head's node; it places
@@ -31,7 +31,7 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}  # a requeued job keeps its number
 PORT=${PORT:-6379}                    # change it where two jobs may share a node
 START_S=${START_S:-300}               # seconds for all nodes to join
-[ $# -gt 0 ] || set -- configs/paper/sac_her_qwen2.5_0.5b.yaml
+[ $# -gt 0 ] || set -- paper/sac_her_qwen2.5_0.5b
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}

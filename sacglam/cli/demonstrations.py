@@ -8,7 +8,7 @@ import typer
 from sacglam import config as configuration
 from sacglam.cli.agents import DeviceOption, SeedOption
 from sacglam.cli.display import RichDisplay, TrustOption, console, errors, print_plain
-from sacglam.cli.train import SetOption
+from sacglam.cli.train import SetOption, complete_name
 from sacglam.runs import directory
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def collect(
     out: Annotated[Path, typer.Argument(help="New file for the demonstrations, JSON lines.", metavar="OUT")],
     source: Annotated[
-        Path | None, typer.Argument(help="Run or YAML configuration whose environment to play.", metavar="[RUN|CONFIG]")
+        Path | None,
+        typer.Argument(
+            help="Run or configuration (file or name) whose environment to play.",
+            metavar="[RUN|CONFIG]",
+            autocompletion=complete_name,
+        ),
     ] = None,
     env: Annotated[
         str | None, typer.Option(help="Environment instead: one of `sacglam envs`, or package.module:factory.")
@@ -40,7 +45,7 @@ def collect(
     \b
     Examples:
       sacglam collect demos.jsonl --env playground_simple
-      sacglam collect demos.jsonl configs/full/sac_her.yaml --noise 0.3 --episodes 1000
+      sacglam collect demos.jsonl full/sac_her --noise 0.3 --episodes 1000
       sacglam collect demos.jsonl runs/my-run --policy agent --success-only
     Then:
       sacglam train --set replay.demonstrations=demos.jsonl

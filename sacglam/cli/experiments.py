@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sacglam import cpu, files
 from sacglam.cli.display import console, print_plain
+from sacglam.cli.train import complete_name
 from sacglam.errors import ConfigError, RunDirectoryError, write_explained
 from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import ablations, plan, results, runner
@@ -40,7 +41,14 @@ ReportOnlyOption = Annotated[
 
 
 def compare(
-    configs: Annotated[list[Path], typer.Argument(help="YAML files; their names are the labels.", metavar="CONFIG...")],
+    configs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Configurations, files or names; what follows the last slash is the label.",
+            metavar="CONFIG...",
+            autocompletion=complete_name,
+        ),
+    ],
     seeds: SeedsOption = "3",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/compare"),
     jobs: JobsOption = 1,
@@ -59,16 +67,21 @@ def compare(
 
     \b
     Examples:
-      sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine
-      sacglam compare configs/quickstart.yaml mine.yaml --seeds 3 --out runs/mine --report-only
-      sacglam compare configs/quickstart.yaml mine.yaml --seeds 10-13 --out runs/fresh
+      sacglam compare quickstart mine.yaml --seeds 3 --out runs/mine
+      sacglam compare quickstart mine.yaml --seeds 3 --out runs/mine --report-only
+      sacglam compare quickstart mine.yaml --seeds 10-13 --out runs/fresh
     """
     _run_and_report(plan.comparison(configs, set_ or []), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
 
 def ablate(
     name: Annotated[
-        str | None, typer.Argument(help="Name or YAML file of an ablation (default: list them).", metavar="NAME")
+        str | None,
+        typer.Argument(
+            help="Name or YAML file of an ablation (default: list them).",
+            metavar="NAME",
+            autocompletion=lambda incomplete: [n for n in ablations.shipped() if n.startswith(incomplete)],
+        ),
     ] = None,
     seeds: SeedsOption = "2",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the reports.")] = Path("runs/ablations"),

@@ -14,6 +14,14 @@ from sacglam.errors import write_explained
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
+CONFIG_HELP = "YAML configuration, or the name of one that comes with sacglam"
+
+
+def complete_name(incomplete: str) -> list[str]:
+    """The names that the shell offers for a configuration; without any, it offers files."""
+    return [name for name in configuration.names() if name.startswith(incomplete)]
+
+
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override one value, e.g. --set algo.gamma=0.95. Repeatable.", metavar="KEY=VALUE"),
@@ -28,7 +36,8 @@ def _placement(help: str, least: int | None = None) -> Any:
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="YAML configuration (default: the quickstart).", metavar="CONFIG")
+        Path | None,
+        typer.Argument(help=f"{CONFIG_HELP} (default: quickstart).", metavar="CONFIG", autocompletion=complete_name),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run (default: one in runs/).")] = None,
     seed: Annotated[int | None, typer.Option(help="Override the configuration's seed.", min=0)] = None,
@@ -57,9 +66,9 @@ def train(
     \b
     Examples:
       sacglam train
-      sacglam train configs/paper/sac_her_flan_t5_base.yaml --seed 1 --set steps=50000
+      sacglam train paper/sac_her_flan_t5_base --seed 1 --set steps=50000
       sacglam train --resume runs/my-run
-      sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 8
+      sacglam train paper/sac_her_qwen2.5_0.5b --gpus 8
       sacglam train --device cpu --engines 1 --learners 2
 
     Ctrl-C writes a checkpoint and stops; --resume continues from it.
@@ -119,8 +128,9 @@ def profile(
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="YAML configurations and run directories to compare (default: the quickstart).",
+            help="Configurations (files or names) and run directories to compare (default: quickstart).",
             metavar="[CONFIG|RUN]...",
+            autocompletion=complete_name,
         ),
     ] = None,
     intervals: Annotated[int, typer.Option(help="Training intervals to measure.", min=1)] = 10,
@@ -139,13 +149,13 @@ def profile(
     \b
     Examples:
       sacglam profile
-      sacglam profile configs/quickstart.yaml runs/my-run --intervals 5
+      sacglam profile quickstart runs/my-run --intervals 5
       sacglam profile --seconds 60 --set device=cpu --out where-it-goes
     """
     from sacglam.tools.profile import report
     from sacglam.tools.profile.measure import measure, sources_of
 
-    found = sources_of(sources or [configuration.quickstart_path()], set_ or [], trust)
+    found = sources_of(sources or [configuration.QUICKSTART], set_ or [], trust)
     folder = out or directory.fresh(found[0].config.seed, Path("profiles"))
     directory.check_empty(folder)
     with RichDisplay(errors) as display:

@@ -1,12 +1,12 @@
 """The configuration: frozen, unknown keys refused, read from YAML with dotted overrides. Imports no torch.
 
-Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `configs/` holds whole experiments.
+Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `sacglam/configs/` holds whole experiments.
 """
 
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.experiment import Config
 from sacglam.config.partner import PartnerConfig
-from sacglam.config.reading import LARGEST, load, override, parse, parse_complete, quickstart_path
+from sacglam.config.reading import LARGEST, load, override, parse, parse_complete
 from sacglam.config.section import TRUST, Named, Section
 from sacglam.config.sections import (
     CriticConfig,
@@ -20,9 +20,11 @@ from sacglam.config.sections import (
     RuntimeConfig,
     TrackingConfig,
 )
+from sacglam.config.shipped import QUICKSTART, located, names
 
 __all__ = [
     "LARGEST",
+    "QUICKSTART",
     "TRUST",
     "AlgoConfig",
     "Config",
@@ -40,8 +42,9 @@ __all__ = [
     "Section",
     "TrackingConfig",
     "load",
+    "located",
+    "names",
     "override",
     "parse",
     "parse_complete",
-    "quickstart_path",
 ]

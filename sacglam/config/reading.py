@@ -17,6 +17,7 @@ from sacglam.config.goals import GoalsConfig
 from sacglam.config.hindsight import Hindsight
 from sacglam.config.partner import PartnerConfig
 from sacglam.config.section import Named
+from sacglam.config.shipped import QUICKSTART, located, names
 from sacglam.errors import ConfigError
 
 _LATER_KEYS = {
@@ -78,14 +79,15 @@ for _tag, _pattern, _first in (
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration file (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
+    """Read a configuration (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
-    A file's `base` is the path of another file, relative to it, or `quickstart`: it sets all that the file does not.
+    `path` may be the name of one that comes with sacglam, such as `paper/sac_her_flan_t5_base`. A file's `base` is a
+    name or a path relative to the file: it sets all that the file does not.
 
     Raises:
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
     """
-    values = _with_base(quickstart_path() if path is None else Path(path), set())
+    values = _with_base(QUICKSTART if path is None else located(path), set())
     _apply_all(values, overrides)
     return parse(values)
 
@@ -95,7 +97,8 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     try:
         values = _read(files.read(source, LARGEST).decode(), str(source))
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {source}: {error.strerror}") from error
+        hint = "" if source.exists() else _known(str(source))
+        raise ConfigError(f"cannot read the configuration {source}: {error.strerror}{hint}") from error
     except ValueError as error:  # a NUL in the name, bytes that are no UTF-8
         raise ConfigError(f"cannot read the configuration {source}: {error}") from error
     base = values.pop("base", None)
@@ -103,10 +106,16 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     if base is None:
         return values
     if not isinstance(base, str) or source.resolve() in above:
-        problem = "which is its own base" if isinstance(base, str) else "expected a file or quickstart"
+        problem = "which is its own base" if isinstance(base, str) else "expected the path or name of a configuration"
         raise ConfigError(f"{source} has the base {base!r}, {problem}")
-    below = quickstart_path() if base == "quickstart" else source.parent / base
-    return _merged(_with_base(below, above | {source.resolve()}), values)
+    return _merged(_with_base(located(base, source.parent), above | {source.resolve()}), values)
+
+
+def _known(name: str) -> str:
+    """A hint at the configurations that have names."""
+    near = get_close_matches(name, names(), n=1)
+    others = "" if name.endswith((".yaml", ".yml")) else f". Expected a path, or one of {', '.join(names())}"
+    return f". Did you mean {near[0]!r}?" if near else others
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -225,11 +234,6 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
     values = config.model_dump(mode="json")
     _apply_all(values, overrides)
     return parse(values)
-
-
-def quickstart_path() -> Path:
-    """The configuration that `sacglam train` uses by default."""
-    return Path(__file__).parents[1] / "quickstart.yaml"
 
 
 def _apply_all(values: dict[str, Any], overrides: Sequence[str]) -> None:

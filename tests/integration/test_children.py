@@ -12,7 +12,6 @@ import pytest
 from tests.conftest import TINY
 from tests.unit.envs.test_envs_registry import code_blocks
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 SETTINGS = [*(each for each in TINY if not each.startswith(("threads", "steps"))), "steps=64", "env.workers=1"]
 OVERRIDES = [word for setting in SETTINGS for word in ("--set", setting)]
 # As the console script `sacglam`: the command itself does not search the working directory.
@@ -52,7 +51,7 @@ def assert_nothing_ran(done: subprocess.CompletedProcess[str], planted: Path) ->
 @pytest.mark.slow
 def test_a_comparison_s_runs_workers_and_aim_run_no_file_that_lies_around(planted: Path) -> None:
     out = planted.parent / "out"
-    command = [*SACGLAM, "compare", str(QUICKSTART), "--seeds", "1", "--out", str(out), "--threads", "1", *OVERRIDES]
+    command = [*SACGLAM, "compare", "quickstart", "--seeds", "1", "--out", str(out), "--threads", "1", *OVERRIDES]
     assert_nothing_ran(run([*command, "--set", "tracking.aim=auto"], planted), planted)
 
 
@@ -77,7 +76,7 @@ def test_the_doctor_s_probes_run_no_file_that_lies_around(planted: Path) -> None
 )
 def test_a_comparison_s_workers_find_your_own_environment(start: list[str], path: str, tmp_path: Path) -> None:
     (tmp_path / "house.py").write_text(code_blocks()[0])
-    command = [sys.executable, *start, "compare", str(QUICKSTART), "--seeds", "1", "--out", "out", "--threads", "1"]
+    command = [sys.executable, *start, "compare", "quickstart", "--seeds", "1", "--out", "out", "--threads", "1"]
     settings = [*OVERRIDES, "--set", "env={name: 'house:House', copies: 8, workers: 1}"]
     done = run([*command, *settings], tmp_path, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,7 +27,7 @@ BITFLIP = [*SHORT, "env={name: bitflip}"]
 
 def configs(folder: Path) -> list[Path]:
     """The quickstart with and without hindsight."""
-    plain = configuration.quickstart_path().read_text()
+    plain = configuration.QUICKSTART.read_text()
     without = plain.replace("hindsight: {type: graph, share: 0.8}", "hindsight: none")
     assert without != plain
     for name, text in (("her", plain), ("plain", without)):
@@ -187,7 +187,7 @@ groups:
 
 @pytest.mark.slow
 def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(configuration.quickstart_path().read_text())
+    (tmp_path / "base.yaml").write_text(configuration.QUICKSTART.read_text())
     (tmp_path / "mine.yaml").write_text(FAMILY)
     (tmp_path / "other.yaml").write_text(FAMILY.replace("0.5", "0.7"))
     for name, new in (("mine", 2), ("other", 1)):

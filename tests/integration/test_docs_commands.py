@@ -63,7 +63,7 @@ NOT_RUN = {
     "launch/install_engines_cpu.sh ": "needs the network",
     "launch/get_smollm2.sh": "needs the network",
     "sacglam train configs/smollm2/": "needs the model that launch/get_smollm2.sh downloads",
-    "sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 1": "needs a GPU",
+    "sacglam train paper/sac_her_qwen2.5_0.5b --gpus 1": "needs a GPU",
     "launch/gpu_check.sh": "needs a GPU; tests/unit/benchmarks/test_gpu_check.py runs its parts on a CPU",
     "mkdocs serve": "runs until it is stopped; launch/test.sh builds the site",
     "sacglam ui": "runs until it is stopped; tests/integration/test_aim_browser.py opens it",
@@ -73,7 +73,7 @@ NOT_RUN = {
 }
 """How commands begin that cannot run here, and why."""
 REPLACED = {
-    "configs/paper/sac_her_flan_t5_base.yaml": "configs/paper/sac_her_flan_t5_base.yaml --set model.name=builtin-t5",
+    "paper/sac_her_flan_t5_base": "paper/sac_her_flan_t5_base --set model.name=builtin-t5",
     "random_model t5-base": "random_model t5-tiny",
     "--seconds 60": "--seconds 1",
     "PYTHONPATH=.": "PYTHONPATH=.:$PYTHONPATH",
@@ -84,12 +84,12 @@ REPLACED = {
 NEEDS = {
     "aim-import": "aim",
     "env babyai": "minigrid",
-    "configs/babyai": "minigrid",
+    "compare babyai": "minigrid",
     "check babyai": "minigrid",
     "textworld": "textworld",
     "gymnasium": "gymnasium",
     "--learners": "deepspeed",
-    "sac_her_flan_t5_base.yaml": "bitsandbytes",
+    "sac_her_flan_t5_base": "bitsandbytes",
 }
 """The package that a command with these words needs."""
 TIMEOUT_S = 1200

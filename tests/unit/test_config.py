@@ -16,16 +16,7 @@ from pydantic import ValidationError
 
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
-from sacglam.config import (
-    Config,
-    Named,
-    PromptConfig,
-    Section,
-    load,
-    parse,
-    parse_complete,
-    quickstart_path,
-)
+from sacglam.config import QUICKSTART, Config, Named, PromptConfig, Section, load, located, names, parse, parse_complete
 from sacglam.errors import ConfigError
 from sacglam.replay.strategies import Future, Graph, NoHindsight, Prior, Ratio, Uniform
 from tests.fuzz.common import within
@@ -64,7 +55,7 @@ def test_the_defaults_of_ppo_are_the_paper_s() -> None:
 
 
 def test_no_path_is_the_quickstart() -> None:
-    quickstart = load(quickstart_path())
+    quickstart = load(QUICKSTART)
     assert load() == quickstart
     assert load(overrides=["seed=5"]) == quickstart.model_copy(update={"seed": 5})
 
@@ -294,12 +285,51 @@ def test_another_environment_or_algorithm_than_its_base_s_starts_afresh(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("base", "said"), [("it.yaml", "which is its own base"), ("3", "expected a file"), ("gone.yaml", "cannot read")]
+    ("base", "said"),
+    [("it.yaml", "which is its own base"), ("3", "expected the path or name"), ("gone.yaml", "cannot read")],
 )
 def test_a_base_that_is_none_is_refused(base: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "it.yaml").write_text(f"base: {base}\n")
     with pytest.raises(ConfigError, match=said):
         load(tmp_path / "it.yaml")
+
+
+def test_every_configuration_that_comes_with_sacglam_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {"quickstart", "paper/sac_her_flan_t5_base", "paper/sac_her_qwen2.5_0.5b", "ablations/ppo"} < {*names()}
+    assert [load(name) for name in names()] == [load(located(name)) for name in names()]
+    assert load("quickstart") == load(QUICKSTART) != load("full/sac_her")
+    (tmp_path / "quickstart").mkdir()  # a run called so
+    assert load("quickstart") == load(QUICKSTART)
+    (tmp_path / "mine.yaml").write_text("base: full/sac_her\nsteps: 3200\n")
+    assert load("mine.yaml") == load("full/sac_her", ["steps=3200"])
+
+
+def test_a_file_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").write_text("base: simple/ppo\nsteps: 64\n")
+    assert load("quickstart") == load("simple/ppo", ["steps=64"])
+    assert load() == load(QUICKSTART)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("quickstrt", "Did you mean 'quickstart'?"),
+        ("configs/full/sac_her.yaml", "Did you mean 'full/sac_her'?"),
+        ("nothing like it", "Expected a path, or one of ablations/base, "),
+        ("zzz.yaml", "No such file or directory"),
+        ("../configs/quickstart", "Did you mean"),
+    ],
+)
+def test_a_name_that_is_not_there_gets_a_hint(
+    name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(hint)):
+        load(name)
 
 
 def test_a_run_s_own_configuration_has_no_base() -> None:

@@ -165,7 +165,7 @@ def test_a_folder_without_a_checkpoint_is_put_aside(job: dict[str, str]) -> None
     Path(job["RUN"], "checkpoints").mkdir(parents=True)
     code, _, lines = finished(job)
     assert code == 0
-    assert any(line.startswith("sacglam train configs/paper/sac_her_qwen2.5_0.5b.yaml --gpus 12") for line in lines)
+    assert any(line.startswith("sacglam train paper/sac_her_qwen2.5_0.5b --gpus 12") for line in lines)
     assert list(Path(job["RUN"]).parent.glob("run.without-checkpoint-*"))
 
 

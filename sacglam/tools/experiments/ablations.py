@@ -14,7 +14,7 @@ from sacglam.envs import describe
 from sacglam.errors import ConfigError, write_explained
 from sacglam.tools.experiments.plan import Experiment, Group, Variant
 
-FOLDER = Path(__file__).parent / "configs"
+FOLDER = Path(__file__).parents[2] / "ablations"
 GOALS = "goals"
 ABOUT_GOALS = "Proportion of each goal type in Playground-Text (Figure 4); no training"
 
@@ -22,7 +22,7 @@ ABOUT_GOALS = "Proportion of each goal type in Playground-Text (Figure 4); no tr
 class Ablation(Section):
     """An ablation's file: its place in the paper, the paper's finding, and what varies.
 
-    Every `base` is a configuration in the folder of this file. Overrides that change nothing may be written out.
+    Every `base` is a configuration: its name, or a path relative to this file. Overrides may be those of `base`.
     """
 
     model_config = ConfigDict(strict=False)  # tuples are lists in YAML
@@ -36,7 +36,7 @@ class Ablation(Section):
 
 def shipped() -> list[str]:
     """The names of the ablations that come with sacglam, as files."""
-    return sorted(file.stem for file in FOLDER.glob("*.yaml") if "groups" in (yaml.safe_load(file.read_text()) or {}))
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
 def load(name: str) -> Experiment:
@@ -54,7 +54,7 @@ def load(name: str) -> Experiment:
 
     def placed(variant: Variant) -> Variant:
         base = variant.base if "base" in variant.model_fields_set else ablation.base
-        return Variant(base=file.parent / base, set=variant.set)
+        return Variant(base=configuration.located(base, file.parent), set=variant.set)
 
     groups = tuple(
         group.model_copy(update={"variants": {label: placed(each) for label, each in group.variants.items()}})

@@ -163,7 +163,7 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     """
     variants: dict[str, Variant] = {}
     environments: dict[str, dict[str, Variant]] = {}
-    for file in files:
+    for file in map(configuration.located, files):
         label = file.stem
         if label in variants:
             raise ConfigError(f"{variants[label].base} and {file} would both be called {label!r}; rename one of them")

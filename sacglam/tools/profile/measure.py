@@ -33,14 +33,15 @@ class Source:
 
 
 def sources_of(paths: Sequence[Path], overrides: Sequence[str], trusted: bool = False) -> list[Source]:
-    """Configurations (files) and runs (folders), each with its own label.
+    """Configurations (files or names) and runs (folders), each with its own label.
 
     Raises:
         SacglamError: no configuration or run there, or an override that does not fit it.
     """
     stems: list[str] = []
     found = []
-    for path in paths:
+    for given in paths:
+        path = given if given.is_dir() else configuration.located(given)
         stems.append(path.resolve().name if path.is_dir() else path.stem)
         same = stems.count(stems[-1])
         run = RunDirectory.open(path, trusted) if path.is_dir() else None

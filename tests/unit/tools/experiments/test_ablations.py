@@ -21,9 +21,13 @@ def test_the_papers_figures_are_there() -> None:
     assert ablations.shipped() == ["critic", "n_step", "sampling", "updates"]
 
 
-def test_they_lie_with_the_other_configurations_too() -> None:
-    for name in [*ablations.shipped(), "base", "ppo"]:
-        assert (CONFIGS / "ablations" / f"{name}.yaml").samefile(ablations.FOLDER / f"{name}.yaml")
+def test_a_base_is_a_name_or_a_file(tmp_path: Path) -> None:
+    text = "{title: t, paper: p, finding: f, groups: [{title: g, variants: {a: {base: simple/ppo}, b: []}}]}"
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "base.yaml").write_text("steps: 32\n")
+    first, second = ablations.load(str(tmp_path / "mine.yaml")).variants
+    assert (first.name, first.config().algo.label) == ("ppo", "PPO")
+    assert (second.name, second.config().steps) == ("base", 32)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ ALPHA = {"init": 0.05, "target_entropy": 0.5}
 def test_the_bases_are_the_simple_game_as_in_the_paper_evaluated_on_the_way() -> None:
     simple, base, plain_ppo, ppo = (
         yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-        for name in ("simple/sac_her", "ablations/base", "simple/ppo", "ablations/ppo")
+        for name in ("quickstart", "ablations/base", "simple/ppo", "ablations/ppo")
     )
     del simple["critic"]["target_backbone"], simple["replay"], simple["env"]["copies"], plain_ppo["algo"]["lr_decay"]
     for beyond_the_paper in ("td_lambda", "self_imitation", "exploration"):
@@ -82,7 +86,7 @@ def test_variants_that_families_share_are_evaluated_at_the_same_steps() -> None:
 
 def test_another_base_gives_its_name_to_the_folder(tmp_path: Path) -> None:
     for stem in ("base", "other"):
-        (tmp_path / f"{stem}.yaml").write_text((ablations.FOLDER / "base.yaml").read_text())
+        (tmp_path / f"{stem}.yaml").write_text((CONFIGS / "ablations" / "base.yaml").read_text())
     (tmp_path / "mine.yaml").write_text("""
 title: Mine
 paper: no figure

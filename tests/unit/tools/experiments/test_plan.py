@@ -15,7 +15,7 @@ def files(folder: Path, *names: str) -> list[Path]:
     """The quickstart under other names."""
     made = [folder / f"{name}.yaml" for name in names]
     for file in made:
-        file.write_text(configuration.quickstart_path().read_text())
+        file.write_text(configuration.QUICKSTART.read_text())
     return made
 
 

@@ -15,7 +15,7 @@ from tests.unit.tools.experiments.conftest import Finish
 
 
 def run(tmp_path: Path, *overrides: str) -> plan.Run:
-    experiment = plan.comparison([configuration.quickstart_path()])
+    experiment = plan.comparison([configuration.QUICKSTART])
     return plan.runs(experiment, range(1), overrides, tmp_path)[0]
 
 

@@ -35,7 +35,7 @@ class Scripted(plan.Run):
 
 
 def scripted(folder: Path, program: str, seed: int = 0) -> Scripted:
-    variant = plan.Variant(base=configuration.quickstart_path())
+    variant = plan.Variant(base=configuration.QUICKSTART)
     return Scripted(variant, seed, (), folder, program)
 
 
