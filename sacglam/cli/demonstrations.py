@@ -8,7 +8,7 @@ import typer
 from sacglam import config as configuration
 from sacglam.cli.agents import DeviceOption, SeedOption
 from sacglam.cli.display import RichDisplay, TrustOption, console, errors, print_plain
-from sacglam.cli.train import SetOption, complete_name
+from sacglam.cli.train import SetOption, config_argument
 from sacglam.runs import directory
 
 if TYPE_CHECKING:
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 def collect(
     out: Annotated[Path, typer.Argument(help="New file for the demonstrations, JSON lines.", metavar="OUT")],
     source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Run or configuration (file or name) whose environment to play.",
-            metavar="[RUN|CONFIG]",
-            autocompletion=complete_name,
-        ),
+        Path | None, config_argument("Run or configuration whose environment to play.", "[RUN|CONFIG]")
     ] = None,
     env: Annotated[
         str | None, typer.Option(help="Environment instead: one of `sacglam envs`, or package.module:factory.")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sacglam import cpu, files
 from sacglam.cli.display import console, print_plain
-from sacglam.cli.train import complete_name
+from sacglam.cli.train import config_argument
 from sacglam.errors import ConfigError, RunDirectoryError, write_explained
 from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import ablations, plan, results, runner
@@ -42,12 +42,7 @@ ReportOnlyOption = Annotated[
 
 def compare(
     configs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Configurations, files or names; what follows the last slash is the label.",
-            metavar="CONFIG...",
-            autocompletion=complete_name,
-        ),
+        list[Path], config_argument("YAML files or names; what follows the last slash is the label.", "CONFIG...")
     ],
     seeds: SeedsOption = "3",
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/compare"),

@@ -14,12 +14,14 @@ from sacglam.errors import write_explained
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
-CONFIG_HELP = "YAML configuration, or the name of one that comes with sacglam"
 
+def config_argument(help: str, metavar: str) -> Any:
+    """An argument that takes a configuration's path or name; the shell completes names, or if none fits, files."""
 
-def complete_name(incomplete: str) -> list[str]:
-    """The names that the shell offers for a configuration; without any, it offers files."""
-    return [name for name in configuration.names() if name.startswith(incomplete)]
+    def fitting(incomplete: str) -> list[str]:
+        return [name for name in configuration.names() if name.startswith(incomplete)]
+
+    return typer.Argument(help=help, metavar=metavar, autocompletion=fitting)
 
 
 SetOption = Annotated[
@@ -36,8 +38,7 @@ def _placement(help: str, least: int | None = None) -> Any:
 
 def train(
     config: Annotated[
-        Path | None,
-        typer.Argument(help=f"{CONFIG_HELP} (default: quickstart).", metavar="CONFIG", autocompletion=complete_name),
+        Path | None, config_argument("Configuration, a YAML file or a name (default: quickstart).", "CONFIG")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run (default: one in runs/).")] = None,
     seed: Annotated[int | None, typer.Option(help="Override the configuration's seed.", min=0)] = None,
@@ -127,11 +128,7 @@ def _dry_run(settings: configuration.Config) -> None:
 def profile(
     sources: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="Configurations (files or names) and run directories to compare (default: quickstart).",
-            metavar="[CONFIG|RUN]...",
-            autocompletion=complete_name,
-        ),
+        config_argument("Configurations and run directories to compare (default: quickstart).", "[CONFIG|RUN]..."),
     ] = None,
     intervals: Annotated[int, typer.Option(help="Training intervals to measure.", min=1)] = 10,
     seconds: Annotated[float | None, typer.Option(help="Seconds to measure instead of --intervals.", min=0.1)] = None,
