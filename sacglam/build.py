@@ -14,7 +14,7 @@ import torch
 from sacglam import cpu, plugins
 from sacglam.clock import PhaseClock
 from sacglam.config import Config, ReplayConfig
-from sacglam.envs import TextEnv, make
+from sacglam.envs import CheckedEnv, TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
@@ -220,10 +220,12 @@ def first_states(config: Config, count: int = 64) -> list[Query]:
     return [prompt(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
 
 
-def build_env(config: Config) -> TextEnv:
+def build_env(config: Config) -> CheckedEnv:
     """One environment, in a worker process if there are some."""
-    env = config.env
-    return in_workers(env.name, env.options, env.workers) if env.workers else make(env.name, **env.options)
+    env, own_rewards = config.env, config.env.reward == "environment"
+    if env.workers:
+        return in_workers(env.name, env.options, env.workers, own_rewards)
+    return make(env.name, **env.options).rewarding(own_rewards)
 
 
 def build_model(config: Config) -> AgentModel:
@@ -294,4 +296,6 @@ def build_experience(
         return OnPolicy()
     buffer = _buffer(config.replay, env)
     buffer.others = demonstrations.episodes() if demonstrations else ()
-    return HindsightReplay(buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history), demonstrations)
+    return HindsightReplay(
+        buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history, config.env.rewards), demonstrations
+    )

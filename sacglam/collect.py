@@ -52,7 +52,7 @@ class Planner:
         trial.reset(goal, seed)
         *_, step = map(trial.step, (*taken, action))
         if step.terminated or step.truncated:
-            return 0.0 if step.reward else np.inf
+            return 0.0 if goal in step.achieved else np.inf
         left = trial.optimal_length()
         return np.inf if left is None else left
 

@@ -67,6 +67,7 @@ def evaluate(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
         spl=float(np.mean(measured)) if len(measured) == len(played) and _optimal(env, played[0]) is not None else None,
         episodes=len(played),
+        mean_return=float(np.mean([episode.return_ for episode in played])),
         repeated=_repeated([episode for episode in played if not episode.success]),
     )
 

@@ -33,7 +33,7 @@ class Loop:
         self.window = MetricsWindow()
         self._config = config
         self._parts = parts
-        self._goal_type = build_env(config).goal_type
+        self._env = build_env(config)
 
     def intervals(self) -> Iterator[None]:
         """Train until the step budget is used up; yields after each `algo.update_interval` environment steps."""
@@ -54,7 +54,7 @@ class Loop:
                         parts.learners.learn(batches, updates, probe)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
                 parts.collector.goals.observe(described)
-                self.window.add_episodes(batch.episodes, self._goal_type)  # success is the environment's
+                self.window.add_episodes(batch.episodes, self._env.goal_type, self._env.own_rewards)
                 progress.env_steps += interval
                 progress.episodes += len(batch.episodes)
             yield
@@ -66,7 +66,8 @@ class Loop:
         offline makes its own updates. A batch depends on the seed and its number alone, so nothing more is saved.
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
-        found, cut = self._parts.collector.demonstrations, WindowCutter(config.algo, config.prompt.history)
+        found = self._parts.collector.demonstrations
+        cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
         while found and progress.updates < updates and not progress.env_steps:
             with self.training_time():
                 batches = list[tuple[bool, Sequence[Window]]]()

@@ -2,20 +2,24 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from sacglam import cpu
 from sacglam.build import build_env, build_model, first_states, scorer_of
+from sacglam.collect import collect
 from sacglam.config import Config, EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
 from sacglam.policy import opening_temperature
+from sacglam.scoring.base import UniformScorer
 
 OPEN_SHARE = 0.5
 """Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
+_EPISODES_TO_SCALE = 16
 _EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # what the budget leaves to each copy; steps after which a trial ends
 
 
@@ -30,13 +34,14 @@ def resolve(config: Config) -> Config:
     """
     settled = on_this_machine(config)
     check_engines(settled)
-    return with_temperature(with_copies(settled))
+    return with_temperature(with_reward_scale(with_copies(settled)))
 
 
 def derived(config: Config, resolved: Config) -> dict[str, Any]:
     """What `resolve` settled that changes what is learnt: values by setting."""
     pairs = {
         "env.copies": (config.env.copies, resolved.env.copies),
+        "algo.reward_scale": (config.algo.reward_scale, resolved.algo.reward_scale),
         "policy.temperature": (config.policy.temperature, resolved.policy.temperature),
     }
     return {key: now for key, (asked, now) in pairs.items() if now != asked}
@@ -54,6 +59,22 @@ def with_copies(config: Config) -> Config:
     copies = next(size for size in (32, 16, 8, 4, 2, 1) if size <= most and not config.algo.update_interval % size)
     env = config.env.model_copy(update={"copies": copies, "workers": min(config.env.workers, copies)})
     return config.model_copy(update={"env": env})
+
+
+def with_reward_scale(config: Config) -> Config:
+    """`config` with a number for `algo.reward_scale`, if there are rewards to scale, from a few random episodes."""
+    if config.env.reward == "goal" or config.algo.reward_scale:
+        return config
+    played = collect(lambda: build_env(config), UniformScorer(), _EPISODES_TO_SCALE, repeats=config.env.repeats)
+    sizes = list[float]()  # of the returns from each step on
+    for episode in played:
+        return_ = 0.0
+        for step in reversed(episode.steps):
+            return_ = step.reward + config.algo.gamma * return_
+            sizes.append(abs(return_))
+    size = max(median(sizes), max(sizes) / 10, abs(config.env.success_reward or 0.0))
+    scale = float(f"{1 / size:.2g}") if size else 1.0
+    return config.model_copy(update={"algo": config.algo.model_copy(update={"reward_scale": scale})})
 
 
 def on_this_machine(config: Config) -> Config:

@@ -1,36 +1,31 @@
 """A run from start to end: evaluate, train, evaluate, and leave the results in its folder."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sacglam.build import Parts, build, build_env, first_states
 from sacglam.config import Config, override
-from sacglam.envs import Split, check_env
+from sacglam.envs import check_env
 from sacglam.errors import memory_explained
-from sacglam.evaluate import EVALUATIONS_AFTER, evaluate
+from sacglam.evaluations import Evaluations
 from sacglam.loop import Loop
-from sacglam.policy import Policy, SamplingPolicy, greedy, mean_entropy, uniform_entropy
-from sacglam.prompt import Prompt
+from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.resolve import derived, resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import EVALUATED, RunDirectory, write_files
+from sacglam.runs.directory import EVALUATED, EVALUATED_RETURN, RunDirectory, measure, write_files
 from sacglam.runs.display import Display, NewTracker, Tracker
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
-from sacglam.samples import EPISODES, sample_episodes
-from sacglam.scoring.base import Scorer, UniformScorer
+from sacglam.samples import EPISODES
 from sacglam.types import Evaluation
 
 _IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMITATED`
-# Streams of evaluation episodes: before and after a run the same ones, and others during it; the last one, of actions.
-_FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
 
 @memory_explained()
@@ -97,8 +92,10 @@ class Run:
         self._samples = LineLog(directory.samples_file, LINE)
         self._tracker = tracker(directory, config.tracking, display) if tracker else Tracker()
         self._stop = StopSignal()
+        self._evaluations = Evaluations(config, parts, display, self._stop.check)
         self._saved_at: tuple[int, int] | None = None  # steps and updates
-        self._best = -1.0  # success in the best evaluation so far
+        self._best = -math.inf  # success or return in the best evaluation so far
+        self._solved = False  # in an evaluation success reached `evaluation.stop_at`
         self._ready = False  # to take steps and checkpoints
         self._random_success = 0.0
         self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
@@ -111,7 +108,7 @@ class Run:
             try:
                 start = self._start()
                 self._train()
-                after = self._evaluate_end()
+                after = self._evaluations.after() if self._over else {}
             except Stopped:
                 return self._stopped()
             return self._summarise(start, after)
@@ -129,7 +126,8 @@ class Run:
             self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
         damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
-        self._best = (self._directory.best_evaluation() or {EVALUATED: -1.0})[EVALUATED]
+        for line in self._directory.evaluations():
+            self._judge(line)
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
         self._ready = True
@@ -160,9 +158,7 @@ class Run:
     @property
     def _over(self) -> bool:
         """Whether the budget is spent, or an evaluation was good enough."""
-        stop_at = self._config.evaluation.stop_at
-        good = stop_at is not None and self._best >= stop_at
-        return good or self._loop.progress.env_steps >= self._config.steps
+        return self._solved or self._loop.progress.env_steps >= self._config.steps
 
     def _imitate(self) -> None:
         """Make the initial updates that demonstrations are imitated in, unless they are made or a stop is requested."""
@@ -188,7 +184,9 @@ class Run:
         if self._due(self._config.evaluation.every_steps):
             self._evaluate_now()
         if self._due(self._config.tracking.samples_every_steps):
-            self._samples.append({**self._counters(), "episodes": self._sample(EPISODES)})
+            self._samples.append(
+                {**self._counters(), "episodes": self._evaluations.sample(EPISODES, progress.env_steps)}
+            )
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
         self._note_warnings()
@@ -217,7 +215,7 @@ class Run:
             after=after,
         )
         if evidence.stuck and self._config.algo.has_q:
-            evidence = replace(evidence, played=self._sample(diagnosis.PLAYED))
+            evidence = replace(evidence, played=self._evaluations.sample(diagnosis.PLAYED, progress.env_steps))
         return diagnosis.diagnose(evidence)
 
     def _due(self, every: int) -> bool:
@@ -253,24 +251,11 @@ class Run:
             policies = self._parts.scorer.log_policy(first_states(self._config))
             if message := diagnosis.collapsed_start(mean_entropy(policies), uniform_entropy(policies)):
                 self._display.note(message)
-            rng = np.random.default_rng(self._config.seed)
-            random = self._evaluate("evaluating the random policy", UniformScorer(), SamplingPolicy(rng))
-            before = self._evaluate("evaluating before", self._parts.scorer, greedy)
-            start = {**summary_of_start(random, before), "config_sha256": self._directory.config_hash()}
+            start = summary_of_start(self._config, self._evaluations.random(), self._evaluations.before())
+            start["config_sha256"] = self._directory.config_hash()
             self._directory.write_summary(start)
         self._random_success = start["success_random"]["overall"]
         return start
-
-    def _evaluate_end(self) -> dict[str, Evaluation]:
-        """The trained policy on the goals of training and on those held out, if the budget is spent."""
-        if not self._over:
-            return {}
-        env, sampling = build_env(self._config), SamplingPolicy(np.random.default_rng([self._config.seed, _SAMPLED]))
-        return {
-            name: self._evaluate(stage, self._parts.scorer, sampling if name == "sampled" else greedy, split)
-            for name, (stage, split) in EVALUATIONS_AFTER.items()
-            if env.goals(split)
-        }
 
     def _summarise(self, start: Mapping[str, Any], after: Mapping[str, Evaluation]) -> dict[str, Any]:
         """Write the summary and, of a finished run, the agent; the summary."""
@@ -278,7 +263,8 @@ class Run:
         end = summary_of_end(config, self._loop.progress, parts.clock.seconds, parts.processes(config), after)
         summary = {**start, **end, "warnings": list(self._diagnose(after).values()) if after else []}
         if best := self._directory.best_evaluation():
-            summary["best"] = {key: best[key] for key in ("env_steps", "updates", EVALUATED)}
+            names = ("env_steps", "updates", EVALUATED, EVALUATED_RETURN)
+            summary["best"] = {name: best[name] for name in names if name in best}
         if start:  # without it a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
@@ -291,50 +277,18 @@ class Run:
 
     def _evaluate_now(self) -> None:
         """Evaluate during training, and keep the agent if it is the best so far."""
-        metrics = self._interim_evaluation()
-        if metrics[EVALUATED] > self._best:
-            self._best = metrics[EVALUATED]
+        metrics = self._evaluations.interim()
+        if self._judge(metrics):
             self._export(self._directory.best, {})
         self._append(metrics)
+
+    def _judge(self, evaluation: Mapping[str, float]) -> bool:
+        """Take note of an evaluation during training; whether it is the best so far."""
+        stop_at, value = self._config.evaluation.stop_at, measure(evaluation)
+        self._solved |= stop_at is not None and evaluation[EVALUATED] >= stop_at
+        better, self._best = value > self._best, max(value, self._best)
+        return better
 
     def _export(self, folder: Path, summary: Mapping[str, Any]) -> None:
         card = model_card(self._config, self._loop.progress.env_steps, summary)
         write_files(folder, {**self._parts.learners.exported(), MODEL_CARD: card})
-
-    def _interim_evaluation(self) -> dict[str, float]:
-        settings, splits = self._config.evaluation, dict[str, Split](eval_success="train")
-        if settings.heldout and build_env(self._config).goals("heldout"):
-            splits["heldout_success"] = "heldout"
-        metrics: dict[str, float] = {}
-        for prefix, split in splits.items():
-            with self._parts.clock.phase("evaluation"):
-                evaluation = self._play(self._parts.scorer, greedy, settings.every_episodes, _INTERIM, split=split)
-            metrics |= {f"{prefix}/{name}": value for name, value in evaluation.success.items()}
-        return metrics
-
-    def _sample(self, episodes: int) -> list[dict[str, Any]]:
-        with self._parts.clock.phase("samples"):
-            return sample_episodes(
-                lambda: build_env(self._config),
-                self._parts.scorer,
-                self._parts.learners.q_values,
-                episodes,
-                np.random.default_rng([self._config.seed, _SAMPLES, self._loop.progress.env_steps]),
-                Prompt(self._config.prompt),
-            )
-
-    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, split: Split = "train") -> Evaluation:
-        episodes = self._config.evaluation.episodes
-        self._display.stage(stage, episodes)
-
-        def progress(done: int) -> None:
-            self._display.advance(done)
-            self._stop.check()
-            self._parts.learners.check()
-
-        stream = _HELDOUT if split == "heldout" else _FINAL
-        return self._play(scorer, policy, episodes, stream, split=split, progress=progress)
-
-    def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
-        options |= {"rng": np.random.default_rng([self._config.seed, stream]), "prompt": Prompt(self._config.prompt)}
-        return evaluate(lambda: build_env(self._config), scorer, policy, episodes=episodes, **options)

@@ -40,6 +40,23 @@ class Step:
     achieved: tuple[str, ...]
     terminated: bool
     truncated: bool
+    own_reward: float | None = None
+    """The environment's own reward, if it has one; with `env.reward: environment` it takes the place of `reward`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """How steps are rewarded: as the environment does it (`own`), or with 1 for the goal.
+
+    `success` is the reward of the step that achieves a goal, whichever it is, or None if that is unknown; then nothing
+    can be relabelled.
+    """
+
+    own: bool = False
+    success: float | None = 1.0
+
+
+GOAL_REWARDS = Rewards()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +103,11 @@ class Episode:
         """Whether the episode's own goal was achieved."""
         return any(self.goal in step.achieved for step in self.steps)
 
+    @property
+    def return_(self) -> float:
+        """The undiscounted sum of its rewards."""
+        return sum(step.reward for step in self.steps)
+
     def loses_at(self, t: int) -> bool:
         """Whether `steps[t]` ends it for good: an episode that achieved its goal would have gone on towards another."""
         return self.steps[t].terminated and not self.success
@@ -97,7 +119,7 @@ class Window:
 
     `actions[t]` led from `observations[t]` to `observations[t + 1]` and was rewarded with `rewards[t]`. The last
     observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
-    episode had after the window, 0 where that is not known. `before` are the steps before it that a prompt may show.
+    episode had after the window, or a lower bound of it. `before` are the steps before it that a prompt may show.
     `known` are the replay graph's action values at each learnt step, if there is such a graph.
     """
 
@@ -136,13 +158,14 @@ class RolloutBatch:
 class Evaluation:
     """Success rates by goal type and `overall`, and SPL: success weighted by optimal over taken length.
 
-    `spl` is None where the environment has no planner. `repeated`: of the actions in failed episodes, the share that
-    repeat the one before, and the one that does so most often.
+    `mean_return` is of undiscounted returns. `spl` is None where the environment has no planner. `repeated`: of the
+    actions in failed episodes, the share that repeat the one before, and the one that does so most often.
     """
 
     success: dict[str, float]
     spl: float | None
     episodes: int
+    mean_return: float
     repeated: tuple[float, str] = (0.0, "")
 
 

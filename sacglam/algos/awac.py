@@ -7,6 +7,7 @@ from typing_extensions import override
 from sacglam.algos import math as equations
 from sacglam.algos.awac_settings import AwacConfig
 from sacglam.algos.sac import OffPolicy, SacBatch, critic_losses, last_values
+from sacglam.replay.graph import UNTRIED
 
 _MOST = 20.0  # upper bound of a step's weight, lest one step outweigh its batch
 
@@ -25,7 +26,7 @@ class Awac(OffPolicy):
             if not self._warming_up(update):
                 q_CBA = values.q_CBA.detach()
                 if batch.known_BA is not None:
-                    q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)
+                    q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)
                 actor = awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._config.temperature)
                 loss = loss + actor
                 metrics["actor_loss"] = actor.detach()

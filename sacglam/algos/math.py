@@ -70,15 +70,15 @@ def imitation_loss(log_prob_B: Tensor, advantage_B: Tensor) -> Tensor:
     return -(log_prob_B * advantage_B.clamp(min=0)).mean()
 
 
-def at_least(q_CBA: Tensor, known_BA: Tensor) -> Tensor:
-    """max(Q, known) where a path to the goal is known, Q elsewhere, shape (C, B, A)."""
-    return torch.where(known_BA > 0, torch.maximum(q_CBA, known_BA), q_CBA)
+def at_least(q_CBA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> Tensor:
+    """max(Q, known) where the known value exceeds `no_path`, Q elsewhere, shape (C, B, A)."""
+    return torch.where(known_BA > no_path, torch.maximum(q_CBA, known_BA), q_CBA)
 
 
-def best_known(log_pi_BA: Tensor, known_BA: Tensor) -> tuple[Tensor, Tensor]:
-    """The best known value (0 or -1 where no path is known) and the mean log pi of its actions, both (B,)."""
+def best_known(log_pi_BA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The best known value, and the mean log pi of its actions (0 if it does not exceed `no_path`), both (B,)."""
     value_B = known_BA.amax(dim=-1)
-    best_BA = ((known_BA == value_B[:, None]) & (known_BA > 0)).float()
+    best_BA = ((known_BA == value_B[:, None]) & (known_BA > no_path)).float()
     share_BA = best_BA / best_BA.sum(dim=-1, keepdim=True).clamp(min=1.0)
     return value_B, (share_BA * finite(log_pi_BA)).sum(dim=-1)
 

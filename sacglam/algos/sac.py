@@ -51,6 +51,7 @@ class OffPolicy(Algorithm):
     @override
     def collate(self, rows: Sequence[Window]) -> SacBatch:
         width, tensor, query = max(map(len, rows)), self._model.tensor, self._model.prompt.at
+        scale = self._config.reward_scale or 1.0
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
         # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from; `bootstraps_W`
         # leaves an added one out. It is a window's first, since the state after termination may have no actions.
@@ -59,12 +60,12 @@ class OffPolicy(Algorithm):
             packed=self._model.pack([query(w, t) for _, w, t in learnt]),
             action_B=tensor([w.actions[t] for _, w, t in learnt]),
             place_B=tensor([(number + 1) * width - len(w) + t for number, w, t in learnt]),
-            reward_WT=tensor([(0.0,) * (width - len(w)) + w.rewards for w in rows], torch.float32),
-            return_after_W=tensor([w.return_after for w in rows], torch.float32),
+            reward_WT=tensor([(0.0,) * (width - len(w)) + w.rewards for w in rows], torch.float32) * scale,
+            return_after_W=tensor([w.return_after for w in rows], torch.float32) * scale,
             bootstraps_W=tensor([not w.terminated for w in rows]),
             last_packed=self._model.pack(last or [query(rows[0], 0)]),
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
-            known_BA=self._padded([w.known[t] for _, w, t in learnt]) if rows[0].known else None,
+            known_BA=self._padded([w.known[t] for _, w, t in learnt]) * scale if rows[0].known else None,
         )
 
     def _padded(self, known: Sequence[tuple[float, ...]]) -> Tensor:
@@ -135,7 +136,8 @@ def _target_value(values: PolicyValues, alpha: float, config: OffPolicyConfig) -
     """V in the critic's target, shape (B,)."""
     if config.soft_target:
         return equations.soft_value(values.log_pi_BA, values.q_CBA, alpha)
-    return equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0).clamp(0.0, 1.0)  # returns are in [0, 1]
+    value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
+    return value_B.clamp(0.0, 1.0) if config.goal_rewards else value_B  # a goal's returns are in [0, 1]
 
 
 def sac_losses(
@@ -149,7 +151,7 @@ def sac_losses(
     if train_actor:
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
-            q_CBA = equations.at_least(q_CBA, batch.known_BA)
+            q_CBA = equations.at_least(q_CBA, batch.known_BA, config.no_path)
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, alpha)
         loss = loss + actor
         metrics["actor_loss"] = actor.detach()
@@ -203,8 +205,8 @@ def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) ->
     """Imitate actions whose return exceeds their state's value: those taken or, with a replay graph, the best known."""
     q_CBA = values.q_CBA.detach()
     if batch.known_BA is not None:
-        return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA)
-        q_CBA = torch.where(batch.known_BA >= 0, batch.known_BA, q_CBA)  # tried actions have known values
+        return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, config.no_path)
+        q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)  # tried actions have known values
     else:
         # The return to the end of the episode, even if the window ends earlier.
         following_WT = torch.zeros_like(batch.reward_WT)

@@ -97,7 +97,7 @@ class OffPolicyConfig(AlgoConfig):
 
     @property
     def soft_target(self) -> bool:
-        """Whether values in the critic's target include the policy's entropy (Eq. 3); if not, they are in [0, 1]."""
+        """Whether values in the critic's target include the policy's entropy (Eq. 3)."""
         return self.td_lambda is None
 
     @property

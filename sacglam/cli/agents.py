@@ -59,11 +59,14 @@ def evaluate(
             prompt=agent.model.prompt,
         )
     if as_json:
-        print(json.dumps({"success": result.success, "episodes": result.episodes, "spl": result.spl}))
+        figures = {"success": result.success, "mean_return": result.mean_return, "spl": result.spl}
+        print(json.dumps({**figures, "episodes": result.episodes}))
         return
     table = Table("goals", "success", title=f"{result.episodes} fresh episodes, {goals} goals")
     for name, rate in result.success.items():
         table.add_row(escape(name), f"{rate:.3f}")
+    if agent.config.env.reward == "environment":
+        table.add_row("return", f"{result.mean_return:,.3f}")
     table.add_row("spl", "unknown" if result.spl is None else f"{result.spl:.3f}")
     console.print(table)
 

@@ -51,15 +51,15 @@ def collect(
     if policy == "agent" and not run:
         raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
 
+    from sacglam.build import build_env
     from sacglam.collect import collect as play
-    from sacglam.envs import make
     from sacglam.prompt import Prompt
     from sacglam.replay.demonstrations import write
 
     config = directory.RunDirectory.open(run, trust).config() if run else configuration.load(source)
     config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
     played = play(
-        lambda: make(config.env.name, **config.env.options),
+        lambda: build_env(config),
         _scorer(policy, run, device, trust),
         episodes,
         seed=seed,

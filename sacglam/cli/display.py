@@ -27,6 +27,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 _LINES_WITH_FIGURES, _LINES_WITHOUT_FIGURES = 20, 4
 _FIGURES = (
     ("success", "success", ".2f"),
+    ("episode_return", "return", ".2f"),
     ("entropy", "entropy", ".2f"),
     ("alpha", "alpha", ".4f"),
     ("q", "Q", ".2f"),
@@ -126,6 +127,9 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
     for name in summary["success_after"]:
         rates = [summary[f"success_{when}"].get(name) for when in columns]
         table.add_row(escape(name), *("" if rate is None else f"{rate:.3f}" for rate in rates))
+    if "return_after" in summary:
+        returns = [summary.get(f"return_{when}") for when in columns]
+        table.add_row("[bold]return", *("" if each is None else f"{each:,.3f}" for each in returns))
     console.print(table)
     if summary["updates"] == 0:
         console.print("[bold yellow]No update was made, so this is the untrained model", soft_wrap=True)
@@ -134,7 +138,13 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
-        f"Results: {quoted} (summary.json, curves.png, metrics.jsonl, adapter/)\n"
+        f"Results: {quoted} (summary.json, curves.png, metrics.jsonl, adapter/{_best(summary)})\n"
         f"Next:  [bold]sacglam play {run}[/bold]   [bold]sacglam evaluate {run}[/bold]",
         soft_wrap=True,
     )
+
+
+def _best(summary: Mapping[str, Any]) -> str:
+    """Where the best agent is, if there were evaluations to choose it by."""
+    best = summary.get("best")
+    return f"; best/ from step {best['env_steps']:,}, to use with --best" if best else ""

@@ -1,5 +1,6 @@
 """The settings that all algorithms share, and what the rest of sacglam asks of an algorithm. Imports no torch."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -48,6 +49,11 @@ class AlgoConfig(Named):
 
     gamma: OpenFraction = 0.99
     """Discount per environment step."""
+    reward_scale: PositiveFloat | None = None
+    """Factor on the environment's own rewards (`env.reward: environment`).
+
+    None: the largest with which success is worth at most 1, and the returns of random play have a median size of at
+    most 1 and none above 10."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None
@@ -69,6 +75,16 @@ class AlgoConfig(Named):
     def label(self) -> str:
         """Its name in reports, such as SAC."""
         return self.type.upper() if self.type in self.shipped else type(self).__name__.removesuffix("Config")
+
+    @property
+    def goal_rewards(self) -> bool:
+        """Whether rewards are 1 for the goal and else 0, and so values between 0 and 1."""
+        return self.reward_scale is None
+
+    @property
+    def no_path(self) -> float:
+        """The value in a replay graph at which no path is known."""
+        return 0.0 if self.goal_rewards else -math.inf
 
     @property
     @abstractmethod

@@ -112,6 +112,29 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _rewarded(self) -> Self:
+        success, hindsight = self.env.success_reward, self.replay.hindsight
+        if self.env.reward == "goal":
+            if self.algo.reward_scale or success is not None:
+                raise ValueError(
+                    "algo.reward_scale and env.success_reward are for the environment's own rewards: set env.reward to "
+                    "environment, or leave them out"
+                )
+            return self
+        if success is None and not (self.algo.on_policy or hindsight.works_without_relabelling):
+            raise ValueError(
+                f"replay.hindsight {hindsight.type} needs the rewards that other goals would have had: set "
+                "env.success_reward, if the environment rewards all goals alike, and steps before them whatever the "
+                "goal; or replay.hindsight to graph, which then joins episodes without relabelling them, or to none"
+            )
+        if self.partner.type != "environment":
+            raise ValueError(
+                f"partner {self.partner.type} says what was achieved, and so what is rewarded, but env.reward is "
+                "environment; set one of them to its default"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _placeable(self) -> Self:
         if self.runtime.lag and self.algo.on_policy:
             raise ValueError(f"runtime.lag must be 0: {self.algo.label} learns from its current policy's steps alone")

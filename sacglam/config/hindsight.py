@@ -34,6 +34,9 @@ class Hindsight(Named):
     """Whether the buffer holds a copy of an episode for each goal that it achieved; else steps are relabelled when they
     are drawn, and the buffer reaches further back."""
 
+    works_without_relabelling: ClassVar[bool] = False
+    """Whether it draws, and does not relabel, where other goals' rewards are unknown (`Rewards.success` is None)."""
+
     @abstractmethod
     def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
         """`size` entries of a buffer that is not empty, with replacement."""

@@ -17,6 +17,7 @@ from sacglam.config.section import (
     Size,
     Text,
 )
+from sacglam.types import GOAL_REWARDS, Rewards
 
 
 class EnvConfig(Section):
@@ -33,8 +34,19 @@ class EnvConfig(Section):
     workers: NonNegative = 0
     """Processes that run the copies, for environments whose step takes a millisecond or more; at most one per
     copy. 0: the driver's own process."""
+    reward: Literal["goal", "environment"] = "goal"
+    """`goal`: 1 for achieving the episode's goal, as hindsight needs it; `environment`: the environment's own rewards,
+    of any size, at any step."""
+    success_reward: float | None = None
+    """Reward of the environment for achieving a goal, if it is the same for all of them; hindsight then relabels, with
+    the environment's rewards on the way. None, with own rewards: it does not."""
     repeats: bool = True
     """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
+
+    @property
+    def rewards(self) -> Rewards:
+        """How steps are rewarded."""
+        return GOAL_REWARDS if self.reward == "goal" else Rewards(True, self.success_reward)
 
 
 class LoraSettings(Section):

@@ -30,7 +30,11 @@ class TextEnv(Protocol):
         """Start the episode given by `goal` and `seed`."""
 
     def step(self, action: int) -> Step:
-        """Take the action with this index. Reward and `achieved` must agree on the episode's goal."""
+        """Take the action with this index.
+
+        The reward is 1 at the step that achieves the episode's goal, and ends it; else 0. With `env.reward:
+        environment` it is any finite number: `own_reward` where that is given.
+        """
 
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal; None without a planner."""
@@ -76,7 +80,12 @@ class BaseEnv(TextEnv):
         self._achieved: set[str] = set()
 
     def _outcome(
-        self, observation: Observation, achieved: Iterable[str], terminated: bool = False, truncated: bool = False
+        self,
+        observation: Observation,
+        achieved: Iterable[str],
+        terminated: bool = False,
+        truncated: bool = False,
+        own_reward: float | None = None,
     ) -> Step:
         """The result of a step that `achieved` these goals, perhaps not for the first time.
 
@@ -88,4 +97,4 @@ class BaseEnv(TextEnv):
         success = self._goal in new
         terminated = success or terminated
         truncated = not terminated and (truncated or self._steps == self._max_steps)
-        return Step(observation, float(success), new, terminated, truncated)
+        return Step(observation, float(success), new, terminated, truncated, own_reward)

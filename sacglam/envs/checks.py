@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from math import isfinite
+from typing import Any, Self, TypeVar
 
 from typing_extensions import override
 
@@ -37,6 +38,7 @@ class CheckedEnv(TextEnv):
         """
         self._env, self.name = env, name
         self._goal, self._seed, self._taken = "", 0, list[int]()
+        self.own_rewards = False
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
         self._goals: dict[Split, Sequence[str]] = {}
         self._achieved: set[str] = set()
@@ -48,6 +50,11 @@ class CheckedEnv(TextEnv):
                 f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
                 f"without {missing}; see docs/start/environments.md"
             )
+
+    def rewarding(self, own_rewards: bool) -> Self:
+        """This environment, with any rewards, as the environment itself gives them; or with 1 for the goal."""
+        self.own_rewards = own_rewards
+        return self
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -83,23 +90,33 @@ class CheckedEnv(TextEnv):
         if not isinstance(returned, Step):
             raise Unmet(f"step to return a sacglam.types.Step, got a {type(returned).__name__}")
         observation, achieved = _observation(returned.observation, "step"), texts(returned.achieved, "achieved")
-        reward = number(returned.reward, "the reward")
         terminated, truncated = flag(returned.terminated, "terminated"), flag(returned.truncated, "truncated")
         if len(set(achieved)) != len(achieved) or not self._achieved.isdisjoint(achieved):
             again = next(goal for goal in achieved if achieved.count(goal) > 1 or goal in self._achieved)
             raise Unmet(f"a goal in achieved at the first step that achieves it, got {again!r} again")
         self._achieved.update(achieved)
-        success = self._goal in achieved
-        if reward != success:
-            raise Unmet(
-                f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
-                f"{shown(returned.reward)} (goal {shown(self._goal)}, achieved {shown(achieved)})"
-            )
-        if success and not terminated:
-            raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
+        if self.own_rewards:
+            own = returned.reward if returned.own_reward is None else returned.own_reward
+            reward = number(own, "the environment's own reward")
+            if not isfinite(reward):
+                raise Unmet(f"a finite reward, got {reward}")
+        else:
+            reward = self._goal_reward(returned.reward, achieved, terminated)
         if len(self._taken) + 1 >= MAX_STEPS and not (terminated or truncated):
             raise Unmet(f"an end within {MAX_STEPS:,} steps; truncate episodes that take too long")
         return Step(observation, float(reward), achieved, terminated, truncated)
+
+    def _goal_reward(self, returned: Any, achieved: Sequence[str], terminated: bool) -> float:
+        reward, success = number(returned, "the reward"), self._goal in achieved
+        if reward != success:
+            raise Unmet(
+                f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
+                f"{shown(returned)} (goal {shown(self._goal)}, achieved {shown(achieved)}); to learn from the "
+                "environment's own rewards, set env.reward to environment"
+            )
+        if success and not terminated:
+            raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
+        return reward
 
     @override
     def optimal_length(self) -> int | None:

@@ -35,7 +35,7 @@ _pools: dict[str, tuple[CheckedEnv, "cycle[_Worker]"]] = {}
 class _Worker:
     """A process and the connection to it."""
 
-    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, *settings: Any) -> None:
         """Start it in a new session, so that Ctrl-C reaches only the training."""
         while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:  # a closed stdin, stdout or stderr
             pass
@@ -53,7 +53,7 @@ class _Worker:
         self._name = name
         self.numbers = count()  # of its copies
         self.dropped: list[int] = []  # copies without references, reported with the next call
-        self.send(name, options)
+        self.send(name, *settings)
         _workers.append(self)
 
     def send(self, *values: Any) -> None:
@@ -99,6 +99,7 @@ class WorkerEnv(CheckedEnv):
     def __init__(self, local: CheckedEnv, worker: _Worker) -> None:
         """The worker makes its copy when that is first called."""
         super().__init__(local, local.name)
+        self.rewarding(local.own_rewards)
         self.worker, self.number = worker, next(worker.numbers)
         weakref.finalize(self, worker.dropped.append, self.number).atexit = False
 
@@ -118,11 +119,12 @@ class WorkerEnv(CheckedEnv):
         return length
 
 
-def in_workers(name: str, options: Mapping[str, Any], workers: int) -> WorkerEnv:
+def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:
     """A copy of an environment in the next of this process's workers for it; the first call starts them."""
-    key = json.dumps([name, options, workers], sort_keys=True)
+    key = json.dumps([name, options, own_rewards, workers], sort_keys=True)
     if key not in _pools:
-        _pools[key] = make(name, **options), cycle([_Worker(name, options) for _ in range(workers)])
+        processes = [_Worker(name, options, own_rewards) for _ in range(workers)]
+        _pools[key] = make(name, **options).rewarding(own_rewards), cycle(processes)
     local, turns = _pools[key]
     return WorkerEnv(local, next(turns))
 
@@ -170,13 +172,13 @@ def close_workers() -> None:
 
 def _serve(connection: Connection) -> None:
     """Answer calls until there are no more."""
-    name, options = connection.recv()
+    name, options, own_rewards = connection.recv()
     copies: dict[int, TextEnv] = {}
 
     def result(copy: int, method: str, *given: Any) -> tuple[str, Any]:
         try:
             if copy not in copies:
-                copies[copy] = make(name, **options)
+                copies[copy] = make(name, **options).rewarding(own_rewards)
             return "", getattr(copies[copy], method)(*given)
         except SacglamError as error:
             return type(error).__name__, str(error)

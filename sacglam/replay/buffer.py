@@ -13,7 +13,7 @@ from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import hindsight_goals, last_step
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import GOAL_REWARDS, Decision, Episode, Observation, Rewards, Step
 
 Indices = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
@@ -139,10 +139,10 @@ class ReplayBuffer:
         """Which types of other goals each entry's step achieved; empty if the buffer has copies."""
         return self._achieved[: len(self)]
 
-    def graph(self, gamma: float) -> ReplayGraph:
+    def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS) -> ReplayGraph:
         """The graph of the episodes in the buffer and the `others`, rebuilt once another is added."""
         if self._graph is None:
-            self._graph = ReplayGraph([*self.others, *self.episodes()], gamma)
+            self._graph = ReplayGraph([*self.others, *self.episodes()], gamma, rewards)
         return self._graph
 
     def sample(self, rng: np.random.Generator, size: int) -> Sequence[Entry]:

@@ -7,13 +7,14 @@ values on the same graph.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sacglam.types import Episode, Observation
+from sacglam.types import GOAL_REWARDS, Episode, Observation, Rewards
 
-UNTRIED = -1.0
+UNTRIED = -np.inf
 """The value of an action that no counted step took."""
 _TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # if no step is random, one sweep per step to the goal is exact
 _LONGEST_PATH = 200
@@ -38,23 +39,29 @@ class ReplayGraph:
     If texts hide part of the state, or chance decides, an action has several outcomes and its value is their mean:
     the graph is the maximum-likelihood Markov decision process of the episodes. If no step is random, its values are
     lower bounds of the optimal Q.
+
+    Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
+    termination of an episode, and a goal's values come from its own episodes alone.
     """
 
-    def __init__(self, episodes: Sequence[Episode], gamma: float) -> None:
+    def __init__(self, episodes: Sequence[Episode], gamma: float, rewards: Rewards = GOAL_REWARDS) -> None:
         """Takes time linear in the episodes' steps; `gamma` discounts a step."""
-        self._gamma = gamma
+        self._gamma, self._rewards = gamma, rewards
+        self._apart = rewards.success is None  # the goals
+        self._reward_S = np.array([rewards.own * step.reward for episode in episodes for step in episode.steps])
+        self._episodes: dict[str, list[tuple[int, int]]] = {}  # first steps and ends of a goal's own
         self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
         self._numbers: dict[Observation, int] = {}
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
         nodes, actions, following = list[int](), list[int](), list[int]()
         for episode in episodes:
-            self._add_achieved(episode, len(nodes))
+            self._add_reached(episode, len(nodes))
             states = (episode.start, *(step.observation for step in episode.steps))
             numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
             nodes += numbers[:-1]
             following += numbers[1:]
             actions += [decision.action for decision in episode.decisions]
-            if episode.loses_at(-1):
+            if episode.loses_at(-1) or (self._apart and episode.steps[-1].terminated):
                 following[-1] = -1
         self._node_S, self._next_S = np.array(nodes, dtype=np.int64), np.array(following, dtype=np.int64)
         width = max(actions, default=0) + 1
@@ -62,8 +69,13 @@ class ReplayGraph:
         self._node_P, self._action_P = np.divmod(pairs, width)
         self._solutions: dict[str, _Solution] = {}
 
-    def _add_achieved(self, episode: Episode, start: int) -> None:
+    def _add_reached(self, episode: Episode, start: int) -> None:
         end, seen = start + len(episode.steps), set[str]()
+        if self._apart:
+            self._episodes.setdefault(episode.goal, []).append((start, end))
+            if episode.steps[-1].terminated:
+                self._reached.setdefault(episode.goal, []).append((end - 1, end))
+            return
         for t, step in enumerate(episode.steps):
             for goal in step.achieved:
                 if goal not in seen:
@@ -72,13 +84,14 @@ class ReplayGraph:
 
     @property
     def goals(self) -> Sequence[str]:
-        """The goals that were achieved, in the order in which they first were."""
+        """The goals to which there are paths, in the order in which they were first reached."""
         return list(self._reached)
 
     def action_values(self, goal: str, state: Observation) -> tuple[float, ...]:
         """For each action of `state`, the discounted chance of achieving `goal` on the best known path after it.
 
         0 if no known path follows it; `UNTRIED` if it was not taken, or no known path leads from `state` to the goal.
+        With own rewards, the return of the best known path after it; `UNTRIED` if there is none.
         Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
         values = [UNTRIED] * len(state.actions)
@@ -126,7 +139,7 @@ class ReplayGraph:
         return path
 
     def _solve(self, goal: str) -> _Solution:
-        """Q(s, a) = mean over its steps of 1 where the goal was achieved, else gamma max_b Q(s', b); by iteration.
+        """Q(s, a) = mean over its steps of r + gamma max_b Q(s', b); by iteration. Nothing follows the goal.
 
         Raises:
             KeyError: no episode achieved the goal.
@@ -137,14 +150,20 @@ class ReplayGraph:
 
     def _solution(self, goal: str) -> _Solution:
         reached = self._reached[goal]
-        counts_S = np.ones(len(self._node_S), dtype=bool)
+        counts_S = np.full(len(self._node_S), not self._apart)
+        for first_step, end in self._episodes.get(goal, ()):
+            counts_S[first_step:end] = True
         for step, end in reached:
             counts_S[step + 1 : end] = False
         hits = np.array([step for step, _ in reached])
         steps = self._leading_to(hits, counts_S)
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
         nodes, first = np.unique(self._node_S[steps], return_index=True)
-        q = self._iterate(nodes, steps, np.isin(steps, hits))
+        hit_S = np.isin(steps, hits)
+        reward_S = self._reward_S[steps]
+        if self._rewards.success is not None:
+            reward_S[hit_S] = self._rewards.success
+        q = self._iterate(nodes, steps, hit_S, reward_S)
         starts = np.array([step for step in steps.tolist() if self._places[step][1] == 0], dtype=np.int64)
         return _Solution(q, nodes, steps, np.append(first, len(steps)), starts)
 
@@ -156,9 +175,13 @@ class ReplayGraph:
         while (count := int(leads_N.sum())) > found:
             found = count
             leads_N[self._node_S[counts_S & leads_N[self._next_S]]] = True
+        if self._rewards.own:  # what leads nowhere might cost any amount, so it has no value, rather than 0
+            counts_S &= leads_N[self._next_S] | np.isin(np.arange(len(counts_S)), hits)
         return np.flatnonzero(counts_S & leads_N[self._node_S])
 
-    def _iterate(self, nodes: Indices, steps: Indices, hit_S: npt.NDArray[np.bool_]) -> Mapping[int, float]:
+    def _iterate(
+        self, nodes: Indices, steps: Indices, hit_S: npt.NDArray[np.bool_], reward_S: npt.NDArray[Any]
+    ) -> Mapping[int, float]:
         """Value iteration on these steps alone, since no others lead to the goal."""
         pairs, pair_S = np.unique(self._pair_S[steps], return_inverse=True)
         # Pairs ascend by state, as `nodes` do.
@@ -169,7 +192,7 @@ class ReplayGraph:
         count_P = np.bincount(pair_S, minlength=len(pairs))
         value_N = np.zeros(len(nodes) + 1)
         for _ in range(_MOST_SWEEPS):
-            q_P = np.bincount(pair_S, hit_S + follow_S * value_N[row_S], len(pairs)) / count_P
+            q_P = np.bincount(pair_S, reward_S + follow_S * value_N[row_S], len(pairs)) / count_P
             best = np.maximum.reduceat(q_P, first_pair)
             change = float(np.abs(best - value_N[:-1]).max())
             value_N[:-1] = best

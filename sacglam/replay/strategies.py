@@ -28,6 +28,7 @@ class NoHindsight(Uniform):
     """Keeps episodes for their own goals only."""
 
     relabels: ClassVar[bool] = False
+    works_without_relabelling: ClassVar[bool] = True
 
     type: str = "none"
 
@@ -108,9 +109,14 @@ class Future(Hindsight):
 
 class Graph(Uniform):
     """Joins episodes at the states that they share, and relabels a share of the steps drawn with any achieved goal to
-    which a path is known. Windows hold the values of known paths."""
+    which a path is known. Windows hold the values of known paths.
+
+    Where the environment's rewards for other goals are unknown, that share is drawn from paths to the end of an episode
+    with the same goal.
+    """
 
     copies: ClassVar[bool] = False
+    works_without_relabelling: ClassVar[bool] = True
 
     type: str = "graph"
     share: Fraction = 0.5
@@ -118,15 +124,15 @@ class Graph(Uniform):
 
     @override
     def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
-        graph = buffer.graph(cut.algo.gamma)
+        graph = buffer.graph(cut.algo.gamma, cut.rewards)
         wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
         goals = graph.goals
         # Goals are drawn uniformly from those achieved; for variety, each window has a single step.
-        rows = [_known_step(graph, rng, goals[int(rng.integers(len(goals)))], cut.history) for _ in range(wanted)]
+        rows = [_known_step(graph, rng, goals[int(rng.integers(len(goals)))], cut) for _ in range(wanted)]
         return cut.fill(rows, buffer, rng, known=graph)
 
 
-def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, history: int) -> Window:
+def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: WindowCutter) -> Window:
     """One step, whose reward is the return of the best known path after it; if none is known, it bootstraps."""
     episode, t = graph.draw(rng, goal)
     observations, action = (episode.observation(t), episode.observation(t + 1)), episode.decisions[t].action
@@ -136,10 +142,10 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, history
         observations=observations,
         actions=(action,),
         rewards=(known[action],),
-        terminated=known[action] > 0 or episode.loses_at(t),
-        source="hindsight",
+        terminated=known[action] > cut.algo.no_path or episode.loses_at(t),
+        source="real" if cut.rewards.success is None else "hindsight",
         return_after=0.0,
-        before=episode.past(t, history),
+        before=episode.past(t, cut.history),
         known=(known,),
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sacglam.config import AlgoConfig
-from sacglam.types import Episode, Window
+from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,27 +13,43 @@ if TYPE_CHECKING:
     from sacglam.replay.graph import ReplayGraph
 
 
-def window(episode: Episode, goal: str, start: int, length: int, gamma: float, history: int = 0) -> Window:
+_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 times infinity is no number
+
+
+def window(
+    episode: Episode,
+    goal: str,
+    start: int,
+    length: int,
+    gamma: float,
+    history: int = 0,
+    rewards: Rewards = GOAL_REWARDS,
+) -> Window:
     """At most `length` steps of `episode` from `start` on, as if `goal` had been its goal (paper, Section 2.3).
 
     The episode's own goal keeps the environment's rewards and end. For any other goal the episode ends with the step
-    that achieved it, with reward 1 and termination there. A window may be cut short by the end. It also holds up to
-    `history` steps before its first, whatever the goal.
+    that achieved it, with the reward of a success and termination there; steps before it have reward 0, or the
+    environment's own. A window may be cut short by the end. It also holds up to `history` steps before its first,
+    whatever the goal.
 
     Raises:
         ValueError: `goal` is neither the episode's own nor achieved in it.
     """
     real, end = goal == episode.goal, last_step(episode, goal)
     stop = min(start + length, end + 1)
-    rewards = [step.reward if real else float(t == end) for t, step in enumerate(episode.steps[: end + 1])]
+    earned = [step.reward if real or rewards.own else 0.0 for step in episode.steps[: end + 1]]
+    if not real and rewards.success is not None:
+        earned[end] = rewards.success
+    # Own rewards may be negative, so that nothing is known of the return of an episode that was cut off.
+    unknown = rewards.own and real and not episode.steps[end].terminated and stop <= end
     return Window(
         goal=goal,
         observations=tuple(episode.observation(t) for t in range(start, stop + 1)),
         actions=tuple(decision.action for decision in episode.decisions[start:stop]),
-        rewards=tuple(rewards[start:stop]),
+        rewards=tuple(earned[start:stop]),
         terminated=stop == end + 1 and (not real or episode.steps[end].terminated),
         source="real" if real else "hindsight",
-        return_after=sum(gamma**i * reward for i, reward in enumerate(rewards[stop:])),
+        return_after=_UNKNOWN if unknown else sum(gamma**i * reward for i, reward in enumerate(earned[stop:])),
         before=episode.past(start, history),
     )
 
@@ -64,6 +80,7 @@ class WindowCutter:
 
     algo: AlgoConfig
     history: int = 0
+    rewards: Rewards = GOAL_REWARDS
 
     def of(self, steps: int) -> "WindowCutter":
         """The same for so many steps of a batch."""
@@ -86,7 +103,7 @@ class WindowCutter:
 
     def _window(self, entry: "Entry", known: "ReplayGraph | None") -> Window:
         length, gamma = self.algo.window_length, self.algo.gamma
-        found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history)
+        found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history, self.rewards)
         if known is None:
             return found
         learnt = found.observations[: self.algo.learnt_steps(found)]

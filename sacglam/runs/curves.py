@@ -36,7 +36,10 @@ _PPO_PANELS: _Panels = {
 def draw_curves(directory: RunDirectory) -> None:
     """Plot the run's metrics over environment steps, marking success before, after and of the random policy."""
     lines, figure = directory.metrics(), Figure(figsize=(12, 6.5), layout="constrained")
-    panels = _PPO_PANELS if any("policy_loss" in line for line in lines) else _PANELS
+    panels = dict(_PPO_PANELS if any("policy_loss" in line for line in lines) else _PANELS)
+    if any("episode_return" in line for line in lines):
+        panels.popitem()
+        panels["return"] = {"episode_return": "training (sampled)", "eval_return": "evaluation (greedy)"}
     for axes, (title, names) in zip(figure.subplots(2, 3).flat, panels.items(), strict=True):
         for name, label in names.items():
             if drawn := [(line["env_steps"], line[name]) for line in lines if name in line]:

@@ -59,7 +59,8 @@ class Evidence:
     @property
     def stuck(self) -> bool:
         """Whether success is low and not rising, late enough to rule out a slow start."""
-        if self.env_steps < CHECKS[-1] * self.config.steps or self.success is None:
+        late, own_rewards = self.env_steps >= CHECKS[-1] * self.config.steps, self.config.env.reward == "environment"
+        if not late or own_rewards or self.success is None:
             return False
         earlier, now = self.success
         return now - earlier < _MARGIN and now < min(_GOOD, max(0.5, self.random_success + _MARGIN))
@@ -67,7 +68,10 @@ class Evidence:
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
     """The messages that apply, by rule name; empty for a run that learns."""
-    for rules in (_ROOTS, _RULES, (_no_better,)):  # earlier causes explain later symptoms
+    own_rewards = evidence.config.env.reward == "environment"  # then success need not be what is learnt
+    for rules in (
+        ((_no_experience,),) if own_rewards else (_ROOTS, _RULES, (_no_better,))
+    ):  # earlier causes explain later symptoms
         if messages := {rule.__name__: message for rule in rules if (message := rule(evidence))}:
             return messages
         if evidence.after and evidence.after["train"].success["overall"] >= _GOOD:

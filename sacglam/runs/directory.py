@@ -22,7 +22,7 @@ from sacglam.runs.logs import LineLog
 from sacglam.runs.summary import SUMMARY
 
 _LOCK = ".lock"
-EVALUATED = "eval_success/overall"
+EVALUATED, EVALUATED_RETURN = "eval_success/overall", "eval_return"
 _OWN_RAY = (None, "auto", "local")
 """Ray addresses chosen by this machine or its environment; Ray would unpickle data from any other cluster."""
 
@@ -170,15 +170,23 @@ class RunDirectory:
         """The lines of `metrics.jsonl` that can be read."""
         return LineLog(self.metrics_file).lines()
 
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl` of evaluations during training."""
+        return [line for line in self.metrics() if EVALUATED in line]
+
     def best_evaluation(self) -> dict[str, Any] | None:
-        """The line of `metrics.jsonl` of the best evaluation, whose agent is in `best/`; the first of several."""
-        evaluated = [line for line in self.metrics() if EVALUATED in line]
-        return max(evaluated, key=lambda line: line[EVALUATED], default=None)
+        """The best of the `evaluations`, whose agent is in `best/`; the first of several."""
+        return max(self.evaluations(), key=measure, default=None)
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""
         summary: dict[str, Any] | None = files.read_json(self.summary_file, SUMMARY)
         return summary
+
+
+def measure(line: Mapping[str, Any]) -> float:
+    """What one evaluation is better by: the return, where rewards are the environment's own, or else success."""
+    return float(line.get(EVALUATED_RETURN, line[EVALUATED]))
 
 
 def untrusted_code(config: Config) -> list[str]:

@@ -53,13 +53,17 @@ class MetricsWindow:
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + 1
 
-    def add_episodes(self, episodes: Iterable[Episode], goal_type: Callable[[str], str]) -> None:
-        """Add finished episodes; success by goal type is averaged since the last flush."""
+    def add_episodes(
+        self, episodes: Iterable[Episode], goal_type: Callable[[str], str], own_rewards: bool = False
+    ) -> None:
+        """Add finished episodes; success by goal type is averaged since the last flush, and return with own rewards."""
         for episode in episodes:
             self.recent = [*self.recent, episode.success][-_RECENT_EPISODES:]
             success, achieved = float(episode.success), sum(len(step.achieved) for step in episode.steps)
             self.add({"episode_length": float(len(episode.steps)), f"success/{goal_type(episode.goal)}": success})
             self.add({"episode_success": success, "goals_achieved": float(achieved), **_entropy_share(episode)})
+            if own_rewards:
+                self.add({"episode_return": episode.return_})
 
     @property
     def success(self) -> float | None:

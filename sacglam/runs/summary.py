@@ -80,7 +80,14 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
+def _returns(config: Config, **evaluations: Evaluation | None) -> dict[str, float | None]:
+    """Mean returns, where rewards are the environment's own; elsewhere success says the same."""
+    if config.env.reward == "goal":
+        return {}
+    return {f"return_{name}": each.mean_return if each else None for name, each in evaluations.items()}
+
+
+def summary_of_start(config: Config, random: Evaluation, before: Evaluation) -> dict[str, Any]:
     """The summary before the first step: success of the random policy and of the untrained one (greedy)."""
     return {
         "finished": False,
@@ -89,6 +96,7 @@ def summary_of_start(random: Evaluation, before: Evaluation) -> dict[str, Any]:
         "success_after": None,
         "spl_random": random.spl,
         "spl_before": before.spl,
+        **_returns(config, random=random, before=before),
         "evaluation_episodes": before.episodes,
     }
 
@@ -115,6 +123,7 @@ def summary_of_end(
         "success_sampled": sampled.success if sampled else None,
         "success_heldout": heldout.success if heldout else None,
         "spl_after": trained.spl if trained else None,
+        **_returns(config, after=trained, sampled=sampled, heldout=heldout),
         "env_steps": progress.env_steps,
         "episodes": progress.episodes,
         "updates": progress.updates,

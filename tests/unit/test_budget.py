@@ -17,10 +17,10 @@ from tests.unit.test_docs import settings
 PACKAGE = Path(__file__).parents[2] / "sacglam"
 LINES = {"": 20_143, "core": 13_192, "tools": 4_600, "cli": 991, "worlds": 1_360}
 """At most so many in all, and in the parts; the core is all but the others."""
-LONG_FILES = {"training.py": 340}
+LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""
 LONG_FUNCTIONS = {"pretrain": 65, "train": 64}  # the help of their options
-SETTINGS = 94
+SETTINGS = 97
 
 
 def lines() -> dict[str, int]:

@@ -73,7 +73,7 @@ def test_no_path_is_the_quickstart() -> None:
     ],
 )
 def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, nearest: str | None) -> None:
-    hint = f"did you mean {nearest!r}?" if nearest else "known here: type, gamma, batch_size"
+    hint = f"did you mean {nearest!r}?" if nearest else "known here: type, gamma, reward_scale, batch_size"
     assert _fault(values).startswith(f"unknown setting {unknown!r}; {hint}")
 
 

@@ -18,7 +18,7 @@ _PLACES = {
 }
 """Where each facet is looked for, in this order, if neither an option nor a method provides it."""
 _PLACE = re.compile(r"(obs|info|environment)(\.[a-zA-Z]\w*)*")  # names that begin with an underscore are private
-_RULES = ("reward", "terminated")  # of success
+_RULES = ("reward", "terminated", "never")  # of success
 _GOAL_ENV, _TASK = "compute_reward", "Solve the task"
 _MAX_NUMBERS = 32
 
@@ -93,7 +93,7 @@ class Describer:
         values = [value for place in places if (value := _look(place, self.env, obs, info)) is not None]
         if not values and terminated and "success" in self._places:  # some report it only at the end
             self._at("success", obs, info)
-        return bool(values[0]) if values else terminated and (reward > 0 or rule == "terminated")
+        return bool(values[0]) if values else terminated and rule != "never" and (reward > 0 or rule == "terminated")
 
     def _by_reward(self, obs: Any, info: Any) -> list[str]:
         """The goals of a GoalEnv that what was achieved counts for: it is rewarded like the goal itself."""
@@ -117,7 +117,7 @@ class Describer:
             return option, option
         if option is not None:
             if facet == "success" and option not in _RULES:
-                raise ConfigError(f"option success: expected {' or '.join(_RULES)}, or info.KEY; got {option!r}")
+                raise ConfigError(f"option success: expected {', '.join(_RULES)} or info.KEY; got {option!r}")
             return "", "its option"
         for place in _PLACES[facet] if facet != "success" else ():
             value = _look(place, self.env, obs, info)

@@ -26,14 +26,15 @@ class GymnasiumWorld(BaseEnv):
 
     The episode for goal g and seed s is that of `reset(seed=s)`; if the environment's own task differs there, that of
     the first seed of a sequence drawn from g and s at which it is g. The reward is 1 at the step that achieves g, which
-    ends the episode. The environment's own reward shows success where nothing else does, and is not learnt from.
+    ends the episode. The environment's own reward shows success where nothing else does, and is learnt from only with
+    `env.reward: environment`.
 
     Args:
         id: an id of gymnasium's, `module:Id-v0`, or `module:factory`.
         kwargs: keyword arguments of the environment.
         text, goal, actions, achieved, success: places such as `info.admissible_commands`, see docs/guides/gymnasium.md.
             Also a text for `goal`, names of `Discrete` actions for `actions`,
-            and `reward` or `terminated` for `success`.
+            and `reward`, `terminated` or `never` for `success`.
         describer: a subclass of `Describer`, as `package.module:Class`.
         practice: also train on the describer's other goals, not on the environment's own tasks alone.
         max_steps: steps until an episode is truncated; by default the environment's own limit.
@@ -122,7 +123,8 @@ class GymnasiumWorld(BaseEnv):
         achieved = self._achievements(obs, info, float(reward), bool(terminated))
         self._rewarded = self._rewarded and reward > 0
         over = terminated or truncated or self._goal in achieved or self._steps + 1 == self._max_steps
-        return self._outcome(self._observe(obs, info, over), achieved, bool(terminated), bool(truncated))
+        seen = self._observe(obs, info, over)
+        return self._outcome(seen, achieved, bool(terminated), bool(truncated), float(reward))
 
     def _achievements(self, obs: Any, info: Any, reward: float, terminated: bool) -> list[str]:
         """The goals that hold; `success` counts if no achieved goals are known, or if the option was set."""
@@ -134,7 +136,8 @@ class GymnasiumWorld(BaseEnv):
             if by_reward and self._rewarded and self._steps and "success" not in self._describer.origin:
                 raise ConfigError(
                     f"{self.name}: success cannot be guessed from the reward at the end, since every step has one; "
-                    "set the option success to its place, to reward or to terminated"
+                    "set the option success to its place, to reward or to terminated; or, with env.reward=environment, "
+                    "to never"
                 )
             goals.append(self._goal)
         return goals
@@ -156,7 +159,7 @@ class GymnasiumWorld(BaseEnv):
         by_origin = {place: [facet for facet in origin if origin[facet] == place] for place in origin.values()}
         lines = [
             "; ".join(f"{', '.join(facets)} from {place}" for place, facets in by_origin.items())
-            + ". The reward is 1 for the goal, and not the environment's own",
+            + ". Unless env.reward is environment, the reward is 1 for the goal",
             f"goals in {self._resets} resets: {len(self._tasks):,}, such as {next(iter(self._tasks))!r}",
         ]
         if "achieved" not in origin:

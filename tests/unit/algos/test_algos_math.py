@@ -26,6 +26,7 @@ from sacglam.algos.math import (
     taken,
     uniform_entropy,
 )
+from sacglam.replay.graph import UNTRIED
 
 LN2 = math.log(2)
 ALPHA = 0.1
@@ -102,20 +103,20 @@ def test_relative_advantage_by_hand() -> None:
 
 
 def test_a_known_path_bounds_q_from_below() -> None:
-    known_BA = torch.tensor([[2.0, 0.0, -1.0], [3.0, 3.0, -1.0]])  # 0: no path; -1: not tried
+    known_BA = torch.tensor([[2.0, 0.0, UNTRIED], [3.0, 3.0, UNTRIED]])  # 0: no path
     found = at_least(Q_CBA, known_BA).tolist()
     assert found == [[[2.0, 2.0, 4.0], [3.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]]
 
 
 def test_the_best_known_actions_count_alike() -> None:
     # Row 0: action 1 alone, ln(1/4) = -2 ln 2. Row 1: both actions, -ln 2 each.
-    known_BA = torch.tensor([[0.2, 0.5, 0.0], [0.3, 0.3, -1.0]])
+    known_BA = torch.tensor([[0.2, 0.5, 0.0], [0.3, 0.3, UNTRIED]])
     value_B, log_prob_B = best_known(LOG_PI_BA, known_BA)
     assert value_B.tolist() == pytest.approx([0.5, 0.3])
     assert log_prob_B.tolist() == pytest.approx([-2 * LN2, -LN2])
     # Where no path is known, nothing is imitated.
-    value_B, log_prob_B = best_known(LOG_PI_BA, torch.tensor([[0.0, -1.0, -1.0], [-1.0, -1.0, -1.0]]))
-    assert value_B.tolist() == [0.0, -1.0]
+    value_B, log_prob_B = best_known(LOG_PI_BA, torch.tensor([[0.0, UNTRIED, UNTRIED], [UNTRIED, UNTRIED, UNTRIED]]))
+    assert value_B.tolist() == [0.0, UNTRIED]
     assert log_prob_B.tolist() == [0.0, 0.0]
 
 

@@ -90,6 +90,13 @@ def test_samples_of_a_terminated_episode_have_the_advantages_worked_out_by_hand(
     assert "s3" not in model.seen  # what follows a termination has no value and is not asked for one
 
 
+def test_own_rewards_are_scaled() -> None:
+    ppo, _ = make(replace_config(reward_scale=0.5))
+    tripled = replace(window(terminated=True), rewards=tuple(2 * reward for reward in window().rewards))
+    found = epoch(ppo, tripled)
+    assert [found[s].return_ for s in ("s0", "s1", "s2")] == pytest.approx([0.224, 0.46, 1.0])
+
+
 def test_a_window_that_does_not_terminate_bootstraps() -> None:
     ppo, _ = make()
     found = epoch(ppo, window())

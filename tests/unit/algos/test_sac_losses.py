@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
+from sacglam.replay.graph import UNTRIED
 
 LN2 = math.log(2)
 ALPHA = 0.2
@@ -172,6 +173,12 @@ def test_a_hard_target_has_no_entropy_and_keeps_to_what_a_return_can_be() -> Non
     assert _losses(model, kind=SacConfig, td_lambda=1.0)[1]["target"] == pytest.approx((0.15 + 1 + 0.55) / 3)
 
 
+def test_values_of_own_rewards_have_no_bounds() -> None:
+    # V(1) = 3 and V(0) = 2, as they are: rows 0.5 * 3, 1 and 0.5 + 0.25 * 2.
+    _, metrics = _losses(Tables(), kind=SacConfig, td_lambda=1.0, reward_scale=1.0)
+    assert metrics["target"] == pytest.approx((1.5 + 1 + 1) / 3)
+
+
 def test_imitation_follows_what_returned_more_than_its_state_is_worth() -> None:
     # Returns: 0, 1, and of the third window 0 + 1/2 (1 + 1/2 * 4) = 1.5 and 1 + 1/2 * 4 = 3.
     # V under min Q: state 0 has 1/2 * 1 + 1/2 * 2 = 1.5, state 1 has 1/4 * 4 + 3/4 * 0 = 1.
@@ -194,7 +201,7 @@ def test_relative_imitation_by_hand() -> None:
 def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> None:
     # Known of state 0: action 1 is worth 5, and action 0 was not tried. Of state 1: 1/2 and 3. Of state 0 in the third
     # window: a path to nothing.
-    known_BA = torch.tensor([[-1.0, 5.0], [0.5, 3.0], [0.0, 0.0]])
+    known_BA = torch.tensor([[UNTRIED, 5.0], [0.5, 3.0], [0.0, 0.0]])
     loss, metrics = _losses(Tables(), replace(FIRST_STEPS, known_BA=known_BA), self_imitation=3.0)
     # Taken were actions 1, 0 and 0: the first target was V(1) / 2 = 1.6 and is 5; the second, 1, is more than 1/2; the
     # third stays 1/2 * 1 + 1/4 * V(0).

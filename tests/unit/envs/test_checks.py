@@ -56,6 +56,18 @@ def test_what_keeps_the_contract_passes_unchanged() -> None:
     assert play(World()) == [NOTHING, WON]
 
 
+def test_own_rewards_are_any_finite_numbers_and_take_the_place_of_the_goal_s() -> None:
+    env = CheckedEnv(World((replace(NOTHING, reward=-7.5), replace(WON, own_reward=20), replace(WON))), "world")
+    env.rewarding(own_rewards=True).reset("win", 0)
+    assert [env.step(0).reward, env.step(0).reward] == [-7.5, 20.0]
+    with pytest.raises(EnvironmentContractError, match=r"set env\.reward to environment"):
+        play(World((replace(NOTHING, reward=-7.5),)))
+    endless = CheckedEnv(World((replace(NOTHING, reward=math.inf),)), "world").rewarding(own_rewards=True)
+    endless.reset("win", 0)
+    with pytest.raises(EnvironmentContractError, match="expected a finite reward, got inf"):
+        endless.step(0)
+
+
 def test_harmless_forms_are_converted() -> None:
     [step] = play(World((replace(WON, achieved=["win"], observation=Observation("end", ["Go"])),)))  # type: ignore[arg-type]
     assert step.achieved == ("win",)

@@ -167,18 +167,33 @@ def test_cliff_walking_along_the_edge(play: Play) -> None:
     assert not steps[0].terminated
 
 
+STANDS = ("row 1, column 1", "row 1, column 5", "row 5, column 1", "row 5, column 4")
+
+
 def test_taxi_s_goal_is_the_stand_that_its_state_names(play: Play) -> None:
     env, taxi = make_world("gymnasium:Taxi-v4"), make("Taxi-v4")
     assert len(env.goals("train")) == 4
-    stands = {0: "row 1, column 1", 1: "row 1, column 5", 2: "row 5, column 1", 3: "row 5, column 4"}
     for seed in range(30):
         obs, _ = taxi.reset(seed=seed)
         row, column, passenger, destination = taxi.unwrapped.decode(obs)  # type: ignore[attr-defined]
-        start, _ = play(env, f"Bring the passenger to {stands[destination]}", seed, [])
+        start, _ = play(env, f"Bring the passenger to {STANDS[destination]}", seed, [])
         assert start.text == (
-            f"The taxi is at row {row + 1}, column {column + 1}. The passenger is at {stands[passenger]}"
+            f"The taxi is at row {row + 1}, column {column + 1}. The passenger is at {STANDS[passenger]}"
         )
         assert "Drop off" not in start.actions
+
+
+def test_own_rewards_are_those_of_gymnasium() -> None:
+    names = ("Go south", "Go north", "Go east", "Go west", "Pick up", "Drop off")
+    env, taxi, rng = make_world("gymnasium:Taxi-v4").rewarding(own_rewards=True), make("Taxi-v4"), Random(0)
+    obs, _ = taxi.reset(seed=0)
+    stand = STANDS[taxi.unwrapped.decode(obs)[3]]  # type: ignore[attr-defined]
+    seen = env.reset(f"Bring the passenger to {stand}", 0)
+    for _ in range(150):
+        action = rng.randrange(len(seen.actions))
+        step = env.step(action)
+        assert step.reward == taxi.step(names.index(seen.actions[action]))[1]
+        seen = step.observation
 
 
 def test_every_episode_is_of_the_goal_asked_for(play: Play) -> None:
@@ -268,7 +283,7 @@ def test_a_goal_env_s_threshold_counts() -> None:
             "no achieved at info.facts: obs is a tuple, info a mapp",
         ),
         ("gymnasium:Blackjack-v1", {"text": "observation"}, "no text at observation: obs is a tuple"),
-        ("gymnasium:Blackjack-v1", {"success": "won"}, "expected reward or terminated, or info.KEY; got 'won'"),
+        ("gymnasium:Blackjack-v1", {"success": "won"}, "expected reward, terminated, never or info.KEY; got 'won'"),
         ("gymnasium:Blackjack-v1", {"text": "environment.__class__"}, "no text at environment.__class__"),
     ],
 )
@@ -281,6 +296,10 @@ def test_a_reward_for_every_step_is_no_sign_of_success() -> None:
     with pytest.raises(ConfigError, match="success cannot be guessed from the reward at the end"):
         check_env(lambda: make_world("gymnasium:CartPole-v1", text="obs"))
     assert check_env(lambda: make_world("gymnasium:CartPole-v1", text="obs", success="terminated")).successes == 8
+    never = check_env(
+        lambda: make_world("gymnasium:CartPole-v1", text="obs", success="never").rewarding(own_rewards=True)
+    )
+    assert never.successes == 0
 
 
 def test_a_goal_that_is_not_there_is_refused() -> None:

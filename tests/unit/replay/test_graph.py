@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.replay.graph import UNTRIED, ReplayGraph
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import Decision, Episode, Observation, Rewards, Step
 
 GAMMA = 0.5
 ACTIONS = ("left", "right")
 NOTHING = (UNTRIED, UNTRIED)
+OWN = Rewards(own=True, success=None)
 
 
 def state(name: str) -> Observation:
@@ -121,3 +123,42 @@ def q_values(steps, values, name):
         if here == name:
             outcomes.setdefault(action, []).append(1.0 if achieves else GAMMA * values[there])
     return {action: sum(found) / len(found) for action, found in outcomes.items()}
+
+
+def rewarded(
+    names: str, actions: Sequence[int], rewards: Sequence[float], ends: bool = True, goal: str = "own"
+) -> Episode:
+    """An episode with the environment's own rewards, which terminates, or is cut off."""
+    played = episode(goal, names, actions, {len(actions) - 1: goal} if ends else {})
+    steps = [replace(step, reward=reward) for step, reward in zip(played.steps, rewards, strict=True)]
+    return replace(played, steps=tuple(steps))
+
+
+def test_the_values_of_own_rewards_by_hand():
+    # A -> B -> C for -1 and 10: Q(B) = 10, Q(A) = -1 + 10 / 2. Staying in A costs 3, and then 4 is still to be had.
+    graph = ReplayGraph([rewarded("AABC", [1, 0, 1], [-3.0, -1.0, 10.0])], GAMMA, OWN)
+    assert graph.action_values("own", state("A")) == (4.0, -1.0)
+    assert graph.action_values("own", state("B")) == (UNTRIED, 10.0)
+    assert graph.action_values("own", state("C")) == NOTHING
+
+
+def test_with_own_rewards_a_step_that_leads_nowhere_known_has_no_value():
+    # Cut off in D, from where it might cost any amount; -1 alone would look better than the path to the end.
+    cut, whole = rewarded("AD", [0], [-1.0], ends=False), rewarded("ABC", [1, 0], [-1.0, -9.0])
+    assert ReplayGraph([cut, whole], GAMMA, OWN).action_values("own", state("A")) == (UNTRIED, -5.5)
+    assert ReplayGraph([cut], GAMMA, OWN).goals == []
+
+
+def test_own_rewards_count_for_their_own_goal_alone():
+    graph = ReplayGraph([rewarded("AB", [0], [7.0]), rewarded("AB", [1], [8.0], goal="other")], GAMMA, OWN)
+    assert graph.action_values("own", state("A")) == (7.0, UNTRIED)
+    assert graph.action_values("other", state("A")) == (UNTRIED, 8.0)
+
+
+def test_a_known_reward_of_success_is_that_of_every_goal():
+    # The second step achieved `goal` on the way to `own`, and would have been worth 20 instead of -4.
+    played = episode("own", "ABC", [1, 0], {1: "goal"})
+    costs = tuple(replace(step, reward=-4.0) for step in played.steps)
+    graph = ReplayGraph([replace(played, steps=costs)], GAMMA, Rewards(own=True, success=20.0))
+    assert graph.action_values("goal", state("B")) == (20.0, UNTRIED)
+    assert graph.action_values("goal", state("A")) == (UNTRIED, 6.0)  # -4 + 20 / 2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.replay.windows import hindsight_goals, last_step, window
-from sacglam.types import Decision, Episode, Observation, Step, Window
+from sacglam.types import Decision, Episode, Observation, Rewards, Step, Window
 
 GAMMA = 0.5
 S = [Observation(f"state {t}", ("left", "right")) for t in range(5)]
@@ -68,6 +68,18 @@ def test_the_real_goal_keeps_the_environments_rewards() -> None:
     assert window(episode, "goal", 0, 3, GAMMA).rewards == (1.0, 2.0, 8.0)
     # 2 + 0.5 * 8
     assert window(episode, "goal", 0, 1, GAMMA).return_after == 6.0
+
+
+def test_own_rewards_on_the_way_and_that_of_success_for_another_goal() -> None:
+    costly = _episode([(), ("early",), ("late",), ()], [-1.0, -2.0, -4.0, -8.0], terminated=False)
+    relabelled = window(costly, "late", 0, 2, GAMMA, rewards=Rewards(own=True, success=20.0))
+    assert (relabelled.rewards, relabelled.return_after, relabelled.terminated) == ((-1.0, -2.0), 20.0, False)
+    real = window(costly, "goal", 0, 2, GAMMA, rewards=Rewards(own=True, success=20.0))
+    assert real.rewards == (-1.0, -2.0)
+    # What would have followed may cost anything, so no step looks good for its nearness to the cut.
+    assert real.return_after < -1e6
+    bootstraps = window(costly, "goal", 2, 2, GAMMA, rewards=Rewards(own=True))
+    assert (bootstraps.return_after, bootstraps.terminated) == (0.0, False)
 
 
 def test_a_goal_that_was_not_achieved_is_refused() -> None:

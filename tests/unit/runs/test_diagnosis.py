@@ -21,8 +21,8 @@ def config(**values: Any) -> configuration.Config:
 
 def after(greedy: float, sampled: float, repeated: tuple[float, str] = (0.0, ""), episodes: int = 500) -> Any:
     return {
-        "train": Evaluation({"overall": greedy}, None, episodes, repeated),
-        "sampled": Evaluation({"overall": sampled}, None, episodes),
+        "train": Evaluation({"overall": greedy}, None, episodes, greedy, repeated),
+        "sampled": Evaluation({"overall": sampled}, None, episodes, sampled),
     }
 
 

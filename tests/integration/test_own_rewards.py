@@ -1,0 +1,136 @@
+"""Runs that learn from the environment's own rewards, with relabelling and without."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sacglam import config as configuration
+from sacglam.agent import load_agent
+from sacglam.config import Config
+from sacglam.envs.base import BaseEnv, Split
+from sacglam.errors import ConfigError
+from sacglam.resolve import with_reward_scale
+from sacglam.training import train
+from sacglam.types import Observation, Step
+from tests.conftest import SIMPLE_PPO, call, sacglam, tiny_ppo, tiny_train
+from tests.integration.test_beginnings import summary
+from tests.integration.test_resume import assert_same_end, interrupt, metrics
+
+CLIFF = [
+    "env.name=gymnasium:CliffWalking-v1",
+    "env.options.max_steps=20",
+    "env.reward=environment",
+    "evaluation.every_steps=320",
+    "evaluation.every_episodes=8",
+]
+
+
+class Corridor(BaseEnv):
+    """Five rooms in a row, from the middle one to either end: 4 at the right end, -4 at the left, -1 a step.
+
+    There are no goals to achieve.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("corridor", 12)
+
+    def goals(self, split: Split) -> Sequence[str]:
+        return ("Earn most",) if split == "train" else ()
+
+    def goal_type(self, goal: str) -> str:
+        return "only"
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        self._begin(goal)
+        self._room = 2
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        return Observation(f"You are in room {'ABCDE'[self._room]}", ("Go left", "Go right"))
+
+    def step(self, action: int) -> Step:
+        self._room += (-1, 1)[action]
+        reward = {0: -4.0, 4: 4.0}.get(self._room, -1.0)
+        return self._outcome(self._observe(), (), terminated=self._room in (0, 4), own_reward=reward)
+
+    def optimal_length(self) -> None:
+        return None
+
+
+CORRIDOR = [f"env.name={__name__}:Corridor", "env.reward=environment"]
+
+
+@pytest.mark.slow
+def test_returns_are_reported_and_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    overrides = [*CLIFF, "env.success_reward=-1", "replay.hindsight.type=future"]
+    done = call(tiny_train(whole, *overrides))
+    assert done.returncode == 0, done.stderr
+    assert "derived: algo.reward_scale = 0.0" in done.stdout
+    lines, end = metrics(whole), summary(whole)
+    assert all(line["episode_return"] <= -20 for line in lines if "episode_return" in line)
+    evaluated = {line["env_steps"]: line["eval_return"] for line in lines if "eval_return" in line}
+    assert set(evaluated) == {320, 640}
+    assert end["best"]["eval_return"] == max(evaluated.values())
+    assert all(end[f"return_{name}"] <= -20 for name in ("random", "before", "after", "sampled"))
+    interrupt(tiny_train(run, *overrides), run, 6, signal.SIGKILL)
+    assert call(sacglam("train", resume=str(run))).returncode == 0
+    assert_same_end(run, whole, lines=len(lines))
+    done = call(sacglam("evaluate", whole, "--json", episodes="4"))
+    assert json.loads(done.stdout)["mean_return"] <= -20
+
+
+@pytest.mark.slow
+def test_workers_give_ppo_the_same_rewards(tmp_path: Path) -> None:
+    for name, workers in {"alone": 0, "workers": 2}.items():
+        done = call(tiny_ppo(tmp_path / name, *CLIFF, "env.copies=4", f"env.workers={workers}"))
+        assert done.returncode == 0, done.stderr
+    assert metrics(tmp_path / "alone") == metrics(tmp_path / "workers")
+    assert any(line.get("episode_return", 0) < 0 for line in metrics(tmp_path / "alone"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_what_has_no_goals_is_learnt_from_its_rewards(algorithm: str, tmp_path: Path) -> None:
+    file = None if algorithm == "sac" else SIMPLE_PPO
+    overrides = [*CORRIDOR, "steps=2560", "threads=1", "evaluation.episodes=20", "policy.temperature=auto"]
+    found = train(configuration.load(file, [*overrides, "tracking.aim=false"]), tmp_path / "run")
+    # -1 + 4 by going right twice; the random policy earns about -3, and -4 - 1 by the shortest way left.
+    assert found["return_random"] < 0
+    assert found["return_after"] == 3.0
+    assert found["success_after"]["overall"] == 0.0
+    assert found["warnings"] == []
+    agent = load_agent(tmp_path / "run", "cpu", trusted=True)
+    assert agent.act("You are in room D", "Earn most", ("Go left", "Go right")) == "Go right"
+
+
+def read(*overrides: str) -> Config:
+    return configuration.load(None, list(overrides))
+
+
+def test_the_scale_is_that_of_random_returns_and_asked_for_only_once() -> None:
+    # Most random returns have a size between 1 and 4, and none exceeds 10 times that.
+    config = with_reward_scale(read(*CORRIDOR, "algo.gamma=0.9"))
+    assert 1 / 4 <= (config.algo.reward_scale or 0) <= 1
+    assert with_reward_scale(config) is config
+    assert with_reward_scale(read(*CORRIDOR, "algo.reward_scale=3")).algo.reward_scale == 3
+    assert with_reward_scale(read()).algo.reward_scale is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["algo.reward_scale=2"], "set env.reward to environment"),
+        (["env.success_reward=20"], "set env.reward to environment"),
+        (["env.reward=environment", "replay.hindsight.type=future"], "set env.success_reward, if"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(*overrides)
+    assert read("env.reward=environment", "replay.hindsight.type=none").env.reward == "environment"
