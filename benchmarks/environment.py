@@ -19,8 +19,9 @@ import numpy as np
 
 from benchmarks import common
 from sacglam import cpu
-from sacglam.build import Parts, build, build_env, build_model
+from sacglam.build import Parts, build, build_model
 from sacglam.clock import PhaseClock
+from sacglam.collector import build_env
 from sacglam.config import Config, load
 from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy

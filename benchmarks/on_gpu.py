@@ -26,8 +26,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import common, random_model, update
 from sacglam import config
-from sacglam.build import build, build_learner, build_model, first_states
+from sacglam.build import build, build_learner, build_model
 from sacglam.clock import PhaseClock
+from sacglam.collector import first_states
 from sacglam.config import Config
 from sacglam.learner.learner import Learner
 from sacglam.loop import Loop

@@ -1,8 +1,6 @@
 """Builds the parts of a run from its configuration, in one process or many. Everything is wired here."""
 
-import itertools
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +11,9 @@ import torch
 
 from sacglam import cpu, plugins
 from sacglam.clock import PhaseClock
-from sacglam.config import Config, ReplayConfig
-from sacglam.envs import CheckedEnv, TextEnv, make
-from sacglam.envs.workers import in_workers
+from sacglam.collector import Collector, collector, first_states
+from sacglam.config import Config
 from sacglam.errors import ConfigError
-from sacglam.goals import GoalSource
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel
@@ -28,13 +24,7 @@ from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
-from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
-from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.demonstrations import Demonstrations
-from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
-from sacglam.replay.windows import WindowCutter
-from sacglam.rollout import Rollout
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import START_S, LocalWorker, Worker, gather
 from sacglam.runtime.handoff import EngineHandoff, Handoff
@@ -43,29 +33,15 @@ from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
 from sacglam.scoring.base import Engine, Scorer
 from sacglam.scoring.packed import PackedScorer
-from sacglam.types import Query
 
 ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
 """What makes an engine of a configuration, in the engine's own process."""
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
 PARITY_EVERY = 10
 """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
-_DEMONSTRATED = 200_000  # most entries of demonstrations
-_FIRST_STATES_SEED, _PARITY_STATES = 0x9A217, 8
+_PARITY_STATES = 8
 _PARTNER = 0x9A47E4  # the stream of a partner's own draws
 _SHUFFLES = 0x5F0FF1E  # the stream of an algorithm's own draws, such as PPO's minibatches
-
-
-@dataclass(frozen=True)
-class Collector:
-    """What acts in the environments, and what it collects to learn from."""
-
-    rollout: Rollout
-    experience: Experience
-    goals: GoalSource
-    rngs: dict[str, np.random.Generator]
-    """The rollout's generators by their names in checkpoints."""
-    demonstrations: Demonstrations | None = None
 
 
 @dataclass(frozen=True)
@@ -130,31 +106,6 @@ def _partner(config: Config, clock: PhaseClock) -> Partner:
     return config.partner.build(np.random.default_rng([config.seed, _PARTNER]), clock)
 
 
-def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
-    """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from."""
-    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
-    envs = [build_env(config) for _ in range(config.env.copies)]
-    goals = config.goals.source(envs[0].goals("train"), envs[0].goal_type, starts_rng)
-    settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, config.algo.random_actions)
-    demonstrations = _demonstrations(config, envs[0])
-    experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
-    rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
-    return Collector(rollout, experience, goals, rngs, demonstrations)
-
-
-def _demonstrations(config: Config, env: TextEnv) -> Demonstrations | None:
-    if config.replay.demonstrations is None:
-        return None
-    ring = _buffer(config.replay.model_copy(update={"capacity": _DEMONSTRATED}), env)
-    return Demonstrations.load(Path(config.replay.demonstrations), env, config.env.repeats, ring)
-
-
-def _buffer(replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
-    """An empty buffer for the goals of `env`."""
-    return ReplayBuffer(replay, env.goal_type, Counter(env.goal_type(goal) for goal in env.goals("train")))
-
-
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
     """Engines, learner ranks or both, in processes of their own that Ray places."""
     where = plan(config, machine())
@@ -209,23 +160,6 @@ def host_learner(config: Config, threads: int, rank: int, world: int, meeting: s
     cpu.prepare(threads)
     init_distributed(rank, world, meeting, config.device, config.runtime.timeout_s)
     return build_learner(config, build_model(config), PhaseClock())
-
-
-def first_states(config: Config, count: int = 64) -> list[Query]:
-    """First observations of fixed training episodes: where policies are compared, and temperatures chosen."""
-    env = build_env(config)
-    starts = GoalSource(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
-    chosen = itertools.islice(starts, count)
-    prompt = Prompt(config.prompt)
-    return [prompt(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
-
-
-def build_env(config: Config) -> CheckedEnv:
-    """One environment, in a worker process if there are some."""
-    env, own_rewards = config.env, config.env.reward == "environment"
-    if env.workers:
-        return in_workers(env.name, env.options, env.workers, own_rewards)
-    return make(env.name, **env.options).rewarding(own_rewards)
 
 
 def build_model(config: Config) -> AgentModel:
@@ -286,16 +220,3 @@ def _backend(model: AgentModel, config: Config) -> Backend:
     from sacglam.learner.deepspeed import DeepSpeedBackend
 
     return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
-
-
-def build_experience(
-    config: Config, env: TextEnv, rng: np.random.Generator, demonstrations: ReplayBuffer | None = None
-) -> Experience:
-    """Where the algorithm keeps its experience, for the goals of `env`, next to `demonstrations`."""
-    if config.algo.on_policy:
-        return OnPolicy()
-    buffer = _buffer(config.replay, env)
-    buffer.others = demonstrations.episodes() if demonstrations else ()
-    return HindsightReplay(
-        buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history, config.env.rewards), demonstrations
-    )

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sacglam.build import Parts, build_env
+from sacglam.build import Parts
+from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.envs import Split
 from sacglam.evaluate import EVALUATIONS_AFTER, evaluate

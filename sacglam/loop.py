@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import Parts, build_env
+from sacglam.build import Parts
+from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError, DemonstrationError

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_env, build_model, first_states, scorer_of
+from sacglam.build import build_model, scorer_of
 from sacglam.collect import collect
+from sacglam.collector import build_env, first_states
 from sacglam.config import Config, EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError

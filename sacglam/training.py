@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sacglam.build import Parts, build, build_env, first_states
+from sacglam.build import Parts, build
+from sacglam.collector import build_env, first_states
 from sacglam.config import Config, override
 from sacglam.envs import check_env
 from sacglam.errors import memory_explained

@@ -40,7 +40,7 @@ def evaluate(
     import numpy as np
 
     from sacglam.agent import load_agent
-    from sacglam.build import build_env
+    from sacglam.collector import build_env
     from sacglam.evaluate import evaluate as measure
     from sacglam.policy import SamplingPolicy, greedy
 
@@ -89,7 +89,7 @@ def play(
     import numpy as np
 
     from sacglam.agent import load_agent
-    from sacglam.build import build_env
+    from sacglam.collector import build_env
     from sacglam.goals import GoalSource
 
     agent = load_agent(run, device, trust, best)

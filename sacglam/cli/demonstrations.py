@@ -51,8 +51,8 @@ def collect(
     if policy == "agent" and not run:
         raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
 
-    from sacglam.build import build_env
     from sacglam.collect import collect as play
+    from sacglam.collector import build_env
     from sacglam.prompt import Prompt
     from sacglam.replay.demonstrations import write
 

@@ -34,7 +34,7 @@ from typing_extensions import override
 
 from sacglam import files
 from sacglam.agent import load_agent
-from sacglam.build import build_env
+from sacglam.collector import build_env
 from sacglam.config import parse
 from sacglam.errors import SacglamError
 from sacglam.evaluate import evaluate

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from sacglam import build, config, load_agent
 from sacglam import resolve as resolving
+from sacglam.collector import first_states
 from sacglam.errors import ConfigError
 from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.runs import checkpoint
@@ -85,7 +86,7 @@ def test_auto_opens_the_first_states() -> None:
     closed = config.load(None, [*HOUSE, "policy.temperature=auto"])
     found = resolving.with_temperature(closed)
     assert found == closed.model_copy(update={"policy": found.policy})
-    states = build.first_states(found)
+    states = first_states(found)
     policies = build.scorer_of(build.build_model(found)).log_policy(states)
     assert mean_entropy(policies) == pytest.approx(resolving.OPEN_SHARE * uniform_entropy(policies), rel=0.01)
 

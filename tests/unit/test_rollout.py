@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
-from sacglam.build import collector
 from sacglam.clock import PhaseClock
+from sacglam.collector import collector
 from sacglam.config import Config, PromptConfig, override
 from sacglam.envs import Split, TextEnv
 from sacglam.envs.playground import Playground

@@ -10,8 +10,9 @@ from itertools import islice
 
 from typing_extensions import override
 
-from sacglam.build import build_learner, collector
+from sacglam.build import build_learner
 from sacglam.clock import PhaseClock
+from sacglam.collector import collector
 from sacglam.config import Config
 from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel

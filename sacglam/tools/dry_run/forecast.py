@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedConfig
 
 from sacglam import cpu
-from sacglam.build import build_env, build_model
+from sacglam.build import build_model
+from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER

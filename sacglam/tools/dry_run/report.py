@@ -5,8 +5,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from sacglam.build import build_env
 from sacglam.clock import duration
+from sacglam.collector import build_env
 from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of

@@ -1,0 +1,93 @@
+"""What acts in the environments, and what it collects to learn from, built from a run's configuration."""
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sacglam.clock import PhaseClock
+from sacglam.config import Config, ReplayConfig
+from sacglam.envs import CheckedEnv, TextEnv, make
+from sacglam.envs.workers import in_workers
+from sacglam.goals import GoalSource
+from sacglam.policy import SamplingPolicy
+from sacglam.prompt import Prompt
+from sacglam.replay.buffer import ReplayBuffer
+from sacglam.replay.demonstrations import Demonstrations
+from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
+from sacglam.replay.windows import WindowCutter
+from sacglam.rollout import Rollout
+from sacglam.scoring.base import Scorer
+from sacglam.types import Query
+
+_DEMONSTRATED = 200_000  # most entries of demonstrations
+_FIRST_STATES_SEED = 0x9A217
+
+
+@dataclass(frozen=True)
+class Collector:
+    """What acts in the environments, and what it collects to learn from."""
+
+    rollout: Rollout
+    experience: Experience
+    goals: GoalSource
+    rngs: dict[str, np.random.Generator]
+    """The rollout's generators by their names in checkpoints."""
+    demonstrations: Demonstrations | None = None
+
+
+def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
+    """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from."""
+    policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
+    envs = [build_env(config) for _ in range(config.env.copies)]
+    goals = config.goals.source(envs[0].goals("train"), envs[0].goal_type, starts_rng)
+    settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, config.algo.random_actions)
+    demonstrations = _demonstrations(config, envs[0])
+    experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
+    rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
+    return Collector(rollout, experience, goals, rngs, demonstrations)
+
+
+def _demonstrations(config: Config, env: TextEnv) -> Demonstrations | None:
+    if config.replay.demonstrations is None:
+        return None
+    ring = _buffer(config.replay.model_copy(update={"capacity": _DEMONSTRATED}), env)
+    return Demonstrations.load(Path(config.replay.demonstrations), env, config.env.repeats, ring)
+
+
+def _buffer(replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
+    """An empty buffer for the goals of `env`."""
+    return ReplayBuffer(replay, env.goal_type, Counter(env.goal_type(goal) for goal in env.goals("train")))
+
+
+def build_experience(
+    config: Config, env: TextEnv, rng: np.random.Generator, demonstrations: ReplayBuffer | None = None
+) -> Experience:
+    """Where the algorithm keeps its experience, for the goals of `env`, next to `demonstrations`."""
+    if config.algo.on_policy:
+        return OnPolicy()
+    buffer = _buffer(config.replay, env)
+    buffer.others = demonstrations.episodes() if demonstrations else ()
+    return HindsightReplay(
+        buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history, config.env.rewards), demonstrations
+    )
+
+
+def first_states(config: Config, count: int = 64) -> list[Query]:
+    """First observations of fixed training episodes: where policies are compared, and temperatures chosen."""
+    env = build_env(config)
+    starts = GoalSource(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
+    chosen = itertools.islice(starts, count)
+    prompt = Prompt(config.prompt)
+    return [prompt(start.goal, env.reset(start.goal, start.seed)) for start in chosen]
+
+
+def build_env(config: Config) -> CheckedEnv:
+    """One environment, in a worker process if there are some."""
+    env, own_rewards = config.env, config.env.reward == "environment"
+    if env.workers:
+        return in_workers(env.name, env.options, env.workers, own_rewards)
+    return make(env.name, **env.options).rewarding(own_rewards)
