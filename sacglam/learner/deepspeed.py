@@ -157,6 +157,10 @@ class DeepSpeedBackend(Backend):
 
     @override
     def step(self, rates: Sequence[float | None]) -> float:
+        # Plain torch skips parameters that have no gradient. DeepSpeed gives them zeros and counts the step, which
+        # would spoil Adam's moments and its bias correction, so these groups get their state back.
+        idle = [group for group, rate in enumerate(rates) if rate is None]
+        kept = {id(state): {n: each.clone() for n, each in state.items()} for g in idle for state in self._states(g)}
         if self._stage:
             # ZeRO's optimizers clip, and skip a step themselves where the norm is not finite.
             self._set_rates(rates)
@@ -164,10 +168,10 @@ class DeepSpeedBackend(Backend):
             norm = float(self._engine.get_global_grad_norm())
         else:
             norm = super().step(rates)
-        # Plain torch skips parameters that have no gradient; DeepSpeed gives them one of zeros and counts the step,
-        # which would spoil Adam's bias correction of the first real one.
-        for state in [state for group, rate in enumerate(rates) if rate is None for state in self._states(group)]:
-            state["step"].zero_()
+        for state in [state for group in idle for state in self._states(group)]:
+            before = kept.get(id(state))  # None if this was its first step
+            for name, tensor in state.items():
+                tensor.copy_(before[name] if before else torch.zeros_like(tensor))
         return norm
 
     @override

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sacglam.envs import make
 from sacglam.replay import demonstrations
 from tests.conftest import call, sacglam, tiny_ppo, tiny_train
+from tests.integration.test_distributed import assert_close, train
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
 
 pytestmark = pytest.mark.slow
@@ -113,3 +115,13 @@ def test_an_agent_learns_from_the_file_alone(file: Path, tmp_path: Path) -> None
     assert interrupt(tiny_train(run, *offline), run, 8, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, whole, lines=len(lines))
+
+
+@pytest.mark.skipif(not (find_spec("ray") and find_spec("deepspeed")), reason="Ray or DeepSpeed is not installed")
+def test_two_ranks_and_an_engine_imitate_as_one_process_does(file: Path, tmp_path: Path) -> None:
+    overrides = [*imitating(file), "replay.demonstration_updates=40", "steps=160", "threads=1"]
+    for out, options in {"one": {}, "more": {"engines": "1", "learners": "2"}}.items():
+        done = call(train(tmp_path / out, *overrides, **options))
+        assert done.returncode == 0, done.stderr
+    assert_close(tmp_path / "more", tmp_path / "one")
+    assert sum("cloning_loss" in line for line in metrics(tmp_path / "more")) == 2
