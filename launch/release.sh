@@ -17,7 +17,7 @@ fail() { echo "error: $*" >&2; exit 1; }
 [ -z "$quick" ] || [ "$quick" = --quick ] || fail "expected --quick or nothing after the version, got $quick"
 [ -z "$(git status --porcelain)" ] || fail "there are changes that are not committed; commit or stash them"
 [ ! -e "dist/sacglam-$version.tar.gz" ] || fail "dist/ already has $version"
-released=$(sed -n 's/^## \([0-9.]*\).*/\1/p' CHANGELOG.md | head -1)
+released=$(sed -n 's/^## \([0-9][0-9.]*\).*/\1/p' CHANGELOG.md | head -1)
 [ "$(printf '%s\n' "$released" "$version" | sort -V | tail -1)" = "$version" ] && [ "$released" != "$version" ] ||
   fail "expected a version after $released, the last in CHANGELOG.md; got $version"
 [ "$(sed -n '/^## Unreleased/,/^## [0-9]/p' CHANGELOG.md | grep -c '^- ')" -gt 0 ] ||
