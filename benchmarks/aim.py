@@ -2,7 +2,7 @@
 
     python -m benchmarks.aim --runs 50 --points 1000 --metrics 30
 
-Makes the runs' files, imports them as `sacglam aim-import` does, starts `sacglam ui` and opens its pages in Chromium.
+Makes the runs' files, imports them as `sacglam track` does, starts `sacglam ui` and opens its pages in Chromium.
 A row for each page: seconds until it shows what it is for. `--keep DIR` leaves the repository there and takes it up.
 """
 
@@ -25,7 +25,7 @@ from benchmarks import common
 from sacglam.config import override, parse
 from sacglam.runs.directory import RunDirectory
 from sacglam.tools.aim.explorer import EXPLORATIONS
-from sacglam.tools.aim.sync import fill
+from sacglam.tools.tracking.sync import fill
 from tests.browser import browser
 
 _EVERY = 32
@@ -58,7 +58,7 @@ def import_run(root: Path) -> float:
     if run.summary_file.exists():  # written last, as a mark
         return 0.0
     start = time.perf_counter()
-    fill(run, root.parent)
+    fill("aim", run, root.parent)
     run.write_summary({"finished": False})
     return time.perf_counter() - start
 

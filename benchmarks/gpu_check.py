@@ -64,7 +64,7 @@ _TINY_RUN = (
     "critic.hidden=[64]",
     "replay.min_size=64",
     "evaluation.episodes=20",
-    "tracking.aim=false",
+    "tracking.to=[]",
 )
 
 

@@ -38,7 +38,7 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     from sacglam.runs import directory
-    from sacglam.tools.aim.sidecar import sidecar_for
+    from sacglam.tools.tracking.sidecar import sidecar_for
     from sacglam.training import train as run
 
     folder = Path(out) if out is not None else directory.fresh(config.seed)

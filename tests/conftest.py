@@ -27,7 +27,7 @@ TINY = [
     "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
-    "tracking.aim=false",
+    "tracking.to=[]",
     "tracking.samples_every_steps=320",
 ]
 """Overrides that make the quickstart a run of a few seconds."""

@@ -27,13 +27,14 @@ for command in (
     experiments.ablate,
     train.profile,
     tools.ui,
-    tools.aim_import,
+    tools.track,
     tools.envs,
     tools.doctor,
     agents.export,
     train.pretrain,
 ):
     app.command()(command)
+app.command("aim-import", hidden=True)(tools.track)  # its name in version 0.1.0
 
 
 @app.callback()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -92,35 +92,38 @@ def doctor(
     raise typer.Exit(0 if any(verdict.works for verdict in diagnosis.verdicts if verdict.way == "one") else 1)
 
 
-def aim_import(
+def track(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN...")],
+    to: Annotated[Literal["aim", "wandb", "trackio", "tensorboard"], typer.Option(help="The tracker.")] = "aim",
     repo: Annotated[
-        Path | None, typer.Option(help="Folder of the Aim repository (default: the run's tracking.repo).")
+        Path | None, typer.Option(help="Folder of the tracker's files (default: the run's tracking.repo).")
     ] = None,
     trust: TrustOption = False,
 ) -> None:
-    """Import runs into Aim: metrics, success by goal type, sample episodes, curves and settings.
+    """Import runs into a tracker: metrics, success by goal type and settings, into Aim also sample episodes and curves.
 
-    For runs trained without Aim, or while its repository was locked, full or broken. Safe to repeat: a run that is
-    already in Aim is updated. Open the explorer afterwards with sacglam ui.
+    For runs trained without it, or while it was locked, full or broken. Safe to repeat: a run that it already has is
+    updated. Open Aim's explorer with sacglam ui; the others have their own commands: wandb sync, trackio show,
+    tensorboard --logdir runs/tensorboard.
 
     \b
-    Example:
-      sacglam aim-import runs/my-run runs/another
+    Examples:
+      sacglam track runs/my-run runs/another
+      sacglam track runs/my-run --to tensorboard
     """
     from sacglam.runs.directory import RunDirectory
-    from sacglam.tools.aim.sidecar import repo_of
-    from sacglam.tools.aim.sync import fill
+    from sacglam.tools.tracking.sidecar import TITLES, repo_of
+    from sacglam.tools.tracking.sync import fill
 
     with RichDisplay(errors) as display:
         for each in runs:
             run = RunDirectory.open(each, trust or "environment")
             folder = (repo or repo_of(run, run.config().tracking)).resolve()
             display.stage(f"importing {each}", len(run.metrics()))
-            run_hash = fill(run, folder, advance=display.advance)
-            if summary := run.summary():
+            run_hash = fill(to, run, folder, advance=display.advance)
+            if to == "aim" and (summary := run.summary()):
                 run.write_summary({**summary, "aim_hash": run_hash})
-            print_plain(console, f"{each} is {run_hash} in {folder / '.aim'}")
+            print_plain(console, f"{each} is {run_hash} in {folder / '.aim' if to == 'aim' else TITLES[to]}")
 
 
 def ui(

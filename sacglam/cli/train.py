@@ -91,7 +91,7 @@ def train(
         return
 
     from sacglam import training
-    from sacglam.tools.aim.sidecar import sidecar_for
+    from sacglam.tools.tracking.sidecar import sidecar_for
 
     with RichDisplay(console) as display:
         if resume is None:

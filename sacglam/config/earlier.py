@@ -52,6 +52,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
                 warnings.warn(f"{key} is no longer a setting: it is {said} (got {value!r})", stacklevel=2)
     _one_timeout(kept)
     _without_packed_engines(kept)
+    _trackers(kept)
     return _relabelling(kept)
 
 
@@ -79,6 +80,15 @@ def _without_packed_engines(values: dict[str, Any]) -> None:
         _set(values, "engines", count=0, tensor_parallel=1)
         _set(values, "runtime", lag=0)
         warnings.warn("engines are vLLM's now: engines.type packed is read as engines.count 0", stacklevel=3)
+
+
+def _trackers(values: dict[str, Any]) -> None:
+    """`tracking.to` in place of `tracking.aim`, which was true, false or auto."""
+    for aim in _removed(values, "tracking.aim"):
+        given = values["tracking"].get("to", "auto")
+        others = [name for name in given if name != "aim"] if isinstance(given, list) else []
+        if aim != "auto":
+            _set(values, "tracking", to=["aim", *others] if aim is True else others)
 
 
 def _set(values: dict[str, Any], section: str, **settings: Any) -> None:

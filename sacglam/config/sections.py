@@ -248,11 +248,11 @@ class RuntimeConfig(Section):
 
 
 class TrackingConfig(Section):
-    """Aim, the run explorer, and the sample episodes it shows."""
+    """Trackers, which show the run while it trains, and the sample episodes that Aim shows."""
 
-    aim: bool | Literal["auto"] = "auto"
-    """Mirror the run into Aim during training; `auto`: if Aim is installed."""
+    to: Literal["auto"] | list[Literal["aim", "wandb", "trackio", "tensorboard"]] = "auto"
+    """Trackers to copy the run into during training, such as `[aim, wandb]`; `auto`: Aim, if it is installed."""
     repo: str | None = None
-    """Folder of the Aim repository (`.aim`); None: the parent of the run folder."""
+    """Folder for the trackers' files: Aim's `.aim`, `wandb/`, `tensorboard/`; None: the parent of the run folder."""
     samples_every_steps: NonNegative = 1_600
     """Environment steps between lines of samples.jsonl: episodes as text, with probabilities and Q; 0: none."""

@@ -30,7 +30,7 @@ TINY = {
     "replay": {"min_size": 8, "capacity": 1000},
     "evaluation": {"episodes": 2, "every_steps": 16, "every_episodes": 2},
     "checkpoint": {"every_steps": 8},
-    "tracking": {"aim": False, "samples_every_steps": 16},
+    "tracking": {"to": [], "samples_every_steps": 16},
 }
 """A run of a quarter of a second."""
 _AFFORDABLE = {
@@ -68,10 +68,10 @@ def fuzzed(examples: int) -> Callable[[Any], Any]:
 
 def affordable(config: Config) -> Config | None:
     """`config` with its sizes cut down to what a test can run; None if it needs other processes or a GPU."""
-    if config.engines.count or config.device not in ("auto", "cpu") or config.tracking.aim is True:
+    if config.engines.count or config.device not in ("auto", "cpu") or config.tracking.to not in ("auto", []):
         return None
     values = config.model_dump(mode="json")
-    cuts = ["device=cpu", "tracking.aim=false"]
+    cuts = ["device=cpu", "tracking.to=[]"]
     for key, most in _AFFORDABLE.items():
         section, _, name = key.rpartition(".")
         found = values

@@ -44,12 +44,12 @@ from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.runs.logs import parse_line
-from sacglam.tools.aim.records import of_metrics, of_samples, of_summary
-from sacglam.tools.aim.sync import Tail
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.markdown import markdown
 from sacglam.tools.experiments.report import report
 from sacglam.tools.experiments.results import read
+from sacglam.tools.tracking.records import of_metrics, of_samples, of_summary
+from sacglam.tools.tracking.sync import Tail
 from sacglam.training import resume, train
 from tests.fuzz import COUNTS
 from tests.fuzz.common import TINY, affordable, cached_models, fuzzed, refused, within

@@ -23,8 +23,8 @@ from tests.launcher import start
 
 pytestmark = pytest.mark.skipif(find_spec("aim") is None, reason="Aim is not installed; pip install -e '.[aim]'")
 
-LIVE = ["tracking.aim=true", "evaluation.every_steps=160", "evaluation.every_episodes=8", "evaluation.heldout=true"]
-HINT = "sacglam aim-import"
+LIVE = ["tracking.to=[aim]", "evaluation.every_steps=160", "evaluation.every_episodes=8", "evaluation.heldout=true"]
+HINT = "sacglam track"
 
 
 def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 def imported(run: Path) -> str:
     """Import a run into the repository next to it; its hash."""
-    done = call(sacglam("aim-import", run))
+    done = call(sacglam("track", run))
     assert done.returncode == 0, done.stderr
     return str(json.loads((run / "aim.json").read_text())["hash"])
 
@@ -136,7 +136,7 @@ def test_an_import_leaves_out_what_is_damaged_and_says_so(run: Path) -> None:
         with (run / name).open("ab") as log:
             log.write(b'{\n[]\n{"env_steps": "x"}\n{"env_steps": 9, "success": null}\n')
     (run / "curves.png").write_bytes((run / "curves.png").read_bytes()[:999])
-    done = call(sacglam("aim-import", run))
+    done = call(sacglam("track", run))
     assert done.returncode == 0, done.stderr
     assert "8 damaged lines of metrics.jsonl and samples.jsonl were left out" in done.stderr
     assert "curves.png was left out" in done.stderr
@@ -166,7 +166,7 @@ def test_a_broken_repository_gets_a_message(fault: str, request: pytest.FixtureR
         broken = {"version": repo / "VERSION", "database": repo / "run_metadata.sqlite"}
         for file in [broken[fault]] if fault in broken else [*(repo / "meta" / "chunks" / run_hash).iterdir()]:
             file.write_bytes(b"garbage" * 100)
-    done = call(sacglam("aim-import", run))
+    done = call(sacglam("track", run))
     assert done.returncode == 1
     assert f"Aim cannot use the repository {repo}" in done.stderr
     assert "Traceback" not in done.stderr.partition("error:")[2]
@@ -176,9 +176,9 @@ def test_a_broken_repository_gets_a_message(fault: str, request: pytest.FixtureR
 
 
 def test_a_run_has_one_writer(tracked: Path) -> None:
-    with (tracked / "config.yaml").open() as held:
+    with (tracked / ".aim.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        done = call(sacglam("aim-import", tracked))
+        done = call(sacglam("track", tracked))
     assert done.returncode == 1
     assert "another process is writing the run" in done.stderr
 
@@ -198,7 +198,7 @@ def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) ->
     text = (run / "metrics.jsonl").read_text().splitlines()
     many = [json.dumps({**json.loads(text[-1]), "env_steps": 32 * i}) for i in range(1, 501)]
     (run / "metrics.jsonl").write_text("\n".join(many) + "\n")
-    process = start(sacglam("aim-import", run))
+    process = start(sacglam("track", run))
     deadline = time.monotonic() + 120
     while not (run / "aim.json").exists():
         assert process.poll() is None
@@ -274,7 +274,7 @@ def test_a_full_disk_never_stops_a_run(small_disk: Path, tiny_run: Path, tmp_pat
     )
     imported(known)  # so that there is a repository with room for nothing more
     fill_up(small_disk)
-    again = call(sacglam("aim-import", known))
+    again = call(sacglam("track", known))
     assert again.returncode == 1
     assert "Aim cannot use the repository" in again.stderr
     run = tmp_path / "runs" / "full"
@@ -305,7 +305,7 @@ def test_a_broken_or_locked_repository_never_stops_a_run(fault: str, tmp_path: P
         assert call(tiny_train(run, *LIVE, "steps=160")).returncode == 0
         config = run / "config.yaml"
         config.write_text(config.read_text().replace("steps: 160\n", "steps: 640\n", 1))
-        with config.open() as held:
+        with (run / ".aim.lock").open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             done = call(sacglam("train", resume=str(run)))
     assert_trained_without_aim(done, run)

@@ -38,7 +38,7 @@ def repo(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             values = yaml.safe_load(config.read_text())
             values["replay"]["hindsight"] = {"type": "none"}
             config.write_text(yaml.safe_dump(values))
-    done = call(sacglam("aim-import", *(folder / name for name in ("her-0", "her-1", "plain-0"))))
+    done = call(sacglam("track", *(folder / name for name in ("her-0", "her-1", "plain-0"))))
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -119,7 +119,7 @@ def test_explorations_are_made_once_and_other_sites_are_refused(repo: Path) -> N
 def test_without_a_repository_it_says_how_to_get_one(tmp_path: Path) -> None:
     done = call(sacglam("ui", tmp_path))
     assert done.returncode == 1
-    assert "sacglam aim-import" in done.stderr
+    assert "sacglam track" in done.stderr
 
 
 def test_a_taken_port_is_reported_with_a_free_one(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def assert_nothing_ran(done: subprocess.CompletedProcess[str], planted: Path) ->
 def test_a_comparison_s_runs_workers_and_aim_run_no_file_that_lies_around(planted: Path) -> None:
     out = planted.parent / "out"
     command = [*SACGLAM, "compare", "quickstart", "--seeds", "1", "--out", str(out), "--threads", "1", *OVERRIDES]
-    assert_nothing_ran(run([*command, "--set", "tracking.aim=auto"], planted), planted)
+    assert_nothing_ran(run([*command, "--set", "tracking.to=auto"], planted), planted)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ SMALL = [
     "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
-    "tracking.aim=false",
+    "tracking.to=[]",
 ]
 ENGINE = "engines.count=1"
 # ZeRO-3 takes milliseconds for every module, so few have an adapter.
@@ -246,7 +246,7 @@ def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) 
 @needs_deepspeed
 def test_ctrl_c_ends_all_processes_and_the_run_resumes_in_one(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    with started(train(run, ENGINE, "threads=1", "tracking.aim=true", learners="1"), log) as process:
+    with started(train(run, ENGINE, "threads=1", "tracking.to=[aim]", learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does: to all of the group
@@ -280,7 +280,7 @@ def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_resum
     ages = [line["staleness"] for line in metrics(whole)]
     assert max(ages) == 2  # one interval of two updates
     assert summary(whole)["updates"] > 30
-    settings = [ENGINE, "threads=1", "runtime.lag=1", "tracking.aim=true"]
+    settings = [ENGINE, "threads=1", "runtime.lag=1", "tracking.to=[aim]"]
     with started(train(run, *settings, learners="1"), log) as process:
         wait_for_lines(run, 8, process, log)
         everything = below(process.pid)

@@ -29,7 +29,7 @@ SETTINGS = {
     "replay.random_steps": 0,
     "evaluation.episodes": 4,
     "evaluation.every_episodes": 2,
-    "tracking.aim": "false",
+    "tracking.to": "[]",
 }
 SMALL = " ".join(f"--set {name}={value}" for name, value in SETTINGS.items())
 RUN = {
@@ -41,7 +41,7 @@ RUN = {
     "ruff ": "",
     "sacglam ablate ": f"--seeds 1 --threads 1 {SMALL}",
     "sacglam ablate --list": "",
-    "sacglam aim-import ": "",
+    "sacglam track ": "",
     "sacglam collect ": "--episodes 20",
     "sacglam compare ": f"--seeds 1 --threads 1 {SMALL}",
     "sacglam envs ": "--episodes 2",
@@ -82,7 +82,7 @@ REPLACED = {
     "sacglam train --set algo.actor_q=max": "! sacglam train --set algo.actor_q=max",  # is refused, as the page says
 }
 NEEDS = {
-    "aim-import": "aim",
+    "sacglam track": "aim",
     "env babyai": "minigrid",
     "compare babyai": "minigrid",
     "check babyai": "minigrid",

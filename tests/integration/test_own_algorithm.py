@@ -32,7 +32,7 @@ TINY = [
     "replay.min_size=8",
     "log_every_steps=32",
     "evaluation.episodes=8",
-    "tracking.aim=false",
+    "tracking.to=[]",
     "device=cpu",
     "threads=1",
 ]
@@ -69,7 +69,7 @@ def test_a_run_of_others_that_names_it_is_not_trusted(tmp_path: Path) -> None:
     for trusted in (False, "environment"):
         with pytest.raises(UntrustedError, match="--trust"):
             load_agent(tmp_path / "run", trusted=trusted)  # type: ignore[arg-type]
-    for command in (["export", "DIR/run", "DIR/out"], ["aim-import", "DIR/run"]):
+    for command in (["export", "DIR/run", "DIR/out"], ["track", "DIR/run"]):
         done = CliRunner().invoke(app, [word.replace("DIR", str(tmp_path)) for word in command])
         assert isinstance(done.exception, UntrustedError), done.output
 

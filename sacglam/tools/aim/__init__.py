@@ -1,1 +1,1 @@
-"""Aim, the run explorer: filled from the files that every run writes, and served on loopback."""
+"""Aim, the run explorer: its repository, and its pages, served on loopback."""

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from sacglam.errors import TrackingError
 from sacglam.runs.stopping import StopSignal
-from sacglam.tools.aim import repository, sidecar
+from sacglam.tools.aim import repository
+from sacglam.tools.tracking import sidecar
 
 HOST = "127.0.0.1"
 _START_S = 60.0
@@ -53,12 +54,12 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
     Raises:
         TrackingError: Aim is not installed, there is no repository or it cannot be opened, or the port is taken.
     """
-    if not sidecar.installed():
-        raise TrackingError(f"the run explorer needs Aim, which is not installed; {sidecar.INSTALL}")
+    if not sidecar.installed("aim"):
+        raise TrackingError(f"the run explorer needs Aim, which is not installed; {sidecar.install('aim')}")
     if not repository.exists(folder):
         raise TrackingError(
             f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
-            f"to add a run afterwards: sacglam aim-import RUN --repo {folder}"
+            f"to add a run afterwards: sacglam track RUN --repo {folder}"
         )
     with _listen(port) as listening:
         application = LoopbackOnly(repository.explorer(folder))

@@ -11,8 +11,8 @@ from typing import Any
 from PIL.Image import Image
 
 from sacglam.errors import SacglamError, TrackingError
-from sacglam.tools.aim.records import Point
-from sacglam.tools.aim.sidecar import INSTALL
+from sacglam.tools.tracking.records import Point
+from sacglam.tools.tracking.sidecar import install
 
 
 def exists(folder: Path) -> bool:
@@ -81,7 +81,7 @@ def _explained(folder: Path) -> Iterator[None]:
     except SacglamError:
         raise
     except ImportError as error:
-        raise TrackingError(f"Aim is not installed here ({error}); {INSTALL}") from error
+        raise TrackingError(f"Aim is not installed here ({error}); {install('aim')}") from error
     except Exception as error:
         repo = folder / ".aim"
         half = f". It is incomplete: remove {repo} to start over" if repo.exists() and not exists(folder) else ""

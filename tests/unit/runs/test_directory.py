@@ -22,7 +22,7 @@ from sacglam.errors import ConfigError, RunDirectoryError, SacglamError
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import RunDirectory, write_files
 from sacglam.runs.logs import LineLog
-from sacglam.tools.aim.sidecar import read_hash, write_hash
+from sacglam.tools.tracking.sidecar import read_hash, write_hash
 from tests.fuzz.common import within
 
 LINES = [{"env_steps": 32 * i, "success": 0.5} for i in range(1, 5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sacglam.config import parse
-from sacglam.tools.aim.records import Point, SampledEpisode, algorithm, as_text, of_metrics, of_samples, of_summary
+from sacglam.tools.tracking.records import Point, SampledEpisode, algorithm, as_text, of_metrics, of_samples, of_summary
 
 EPISODE = {
     "goal": "Grasp red tea",

@@ -12,8 +12,8 @@ from sacglam.config import TrackingConfig
 from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
-from sacglam.tools.aim import sidecar
 from sacglam.tools.aim.explorer import serve
+from sacglam.tools.tracking import sidecar
 
 
 class Notes(Display):
@@ -29,20 +29,20 @@ class Notes(Display):
 
 def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
     display = Notes()
-    failing = sidecar.AimSidecar(RunDirectory(tmp_path / "no-run"), tmp_path, display)
+    failing = sidecar.Sidecar("aim", RunDirectory(tmp_path / "no-run"), tmp_path, display)
     failing.start()
     failing.close()
     failing.check()
     failing.close()
     (said,) = display.said
     assert "expected a run directory with a config.yaml" in said
-    assert f"sacglam aim-import {tmp_path / 'no-run'}" in said
+    assert f"sacglam track {tmp_path / 'no-run'} --to aim" in said
 
 
 def test_a_process_that_cannot_be_started_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     display = Notes()
-    failing = sidecar.AimSidecar(RunDirectory(tmp_path), tmp_path, display)
+    failing = sidecar.Sidecar("aim", RunDirectory(tmp_path), tmp_path, display)
     failing.start()
     failing.check()
     failing.close()
@@ -56,7 +56,7 @@ def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     hanging.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(hanging))
     display = Notes()
-    hung = sidecar.AimSidecar(RunDirectory(tmp_path), tmp_path, display, finish_s=0.05)
+    hung = sidecar.Sidecar("aim", RunDirectory(tmp_path), tmp_path, display, finish_s=0.05)
     hung.start()
     hung.close()
     assert len(display.said) == 1
@@ -66,7 +66,7 @@ def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
 def test_where_aim_is_not_installed_it_is_left_out_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sidecar, "installed", lambda: False)
+    monkeypatch.setattr(sidecar, "installed", lambda name: False)
     run = RunDirectory(tmp_path)
     display = Notes()
     left_out = sidecar.sidecar_for(run, TrackingConfig(), display)
@@ -74,10 +74,21 @@ def test_where_aim_is_not_installed_it_is_left_out_unless_asked_for(
     left_out.check()
     left_out.close()
     assert display.said == []
-    with pytest.raises(TrackingError, match="pip install"):
-        sidecar.sidecar_for(run, TrackingConfig(aim=True), Notes())
+    for name in sidecar.TITLES:
+        with pytest.raises(TrackingError, match=rf"tracking.to has {name}, but .*pip install 'sacglam\[{name}\]'"):
+            sidecar.sidecar_for(run, TrackingConfig(to=[name]), Notes())
     with pytest.raises(TrackingError, match="pip install"):
         serve(tmp_path, 43800, lambda address, pages: None)
+
+
+def test_each_tracker_has_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar, "installed", lambda name: True)
+    run = RunDirectory(tmp_path / "no-run")
+    started = sidecar.sidecar_for(run, TrackingConfig(to=["trackio", "tensorboard"]), display := Notes())
+    assert [each.name for each in started.each] == ["trackio", "tensorboard"]
+    started.start()
+    assert started.close() == {}
+    assert [said.partition(" does not show")[0] for said in display.said] == ["Trackio", "TensorBoard"]
 
 
 def test_the_repository_is_next_to_the_run_unless_the_configuration_names_one(tmp_path: Path) -> None:
@@ -88,7 +99,7 @@ def test_the_repository_is_next_to_the_run_unless_the_configuration_names_one(tm
 
 def test_the_hash_is_for_the_summary_where_aim_knows_the_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    tracker = sidecar.AimSidecar(run, None, Notes())
+    tracker = sidecar.sidecar_for(run, TrackingConfig(to=[]), Notes())
     assert tracker.close() == {}
     sidecar.write_hash(run, "abc", tmp_path)
     assert tracker.close() == {"aim_hash": "abc"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sacglam.tools.aim.records import Point, of_metrics, of_samples
-from sacglam.tools.aim.sync import Tail
+from sacglam.tools.tracking.records import Point, of_metrics, of_samples
+from sacglam.tools.tracking.sync import Tail
 
 DAMAGED = [
     b"\xff",

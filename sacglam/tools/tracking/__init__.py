@@ -1,0 +1,1 @@
+"""Trackers: Aim, Weights & Biases, Trackio and TensorBoard, filled from the files that every run writes."""

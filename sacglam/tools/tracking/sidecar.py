@@ -1,0 +1,178 @@
+"""Trackers while a run trains: a process for each reads the run's files, so that no failure of it can harm the run.
+
+The run only writes files. When it ends, in whatever way, the process sees the end of its input, copies the rest and
+exits.
+"""
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, TypeAdapter
+from typing_extensions import override
+
+from sacglam import files, subprocesses
+from sacglam.config import TrackingConfig
+from sacglam.errors import TrackingError, write_explained
+from sacglam.runs.directory import RunDirectory
+from sacglam.runs.display import Display, Tracker
+
+TITLES = {"aim": "Aim", "wandb": "Weights & Biases", "trackio": "Trackio", "tensorboard": "TensorBoard"}
+_PROGRAM = "sacglam.tools.tracking.sync"
+_QUIET_S = 1.0
+
+
+class _Link(BaseModel):
+    hash: Annotated[str, Field(pattern="^[-.0-9A-Z_a-z]+$")]
+
+
+_LINK_FORM = TypeAdapter(_Link)
+
+
+def installed(name: str) -> bool:
+    """Whether a tracker can be imported here."""
+    return find_spec(name) is not None
+
+
+def install(name: str) -> str:
+    """How to install a tracker."""
+    return f"pip install 'sacglam[{name}]'"
+
+
+@dataclass(eq=False)
+class Sidecar(Tracker):
+    """The process that copies the run in `directory` into the tracker `name`, whose files are in `repo`.
+
+    `finish_s` is how long `close` waits for the process.
+    """
+
+    name: str
+    directory: RunDirectory
+    repo: Path
+    display: Display
+    finish_s: float = 60.0
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    @override
+    def start(self) -> None:
+        """Start the process, in a new session so that Ctrl-C reaches the training alone."""
+        command = subprocesses.python("-m", _PROGRAM, self.name, str(self.directory.root), str(self.repo))
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+                env=subprocesses.environment(OMP_NUM_THREADS="1"),
+            )
+        except OSError as error:
+            self._give_up(f"its process cannot be started: {error}")
+
+    @override
+    def check(self) -> None:
+        """Report the process if it has ended early."""
+        if self._process and self._process.poll() is not None:
+            self._collect(self._process)
+
+    @override
+    def close(self) -> dict[str, Any]:
+        """Wait for the last lines to be written."""
+        if self._process:
+            self._finish(self._process)
+        return {}
+
+    def _finish(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin
+        process.stdin.close()
+        try:
+            process.wait(_QUIET_S)
+        except subprocess.TimeoutExpired:
+            self.display.stage(f"writing the rest to {TITLES[self.name]}", 1)
+        try:
+            process.wait(self.finish_s)
+            self._collect(process)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"it took more than {self.finish_s:g} s to end")
+        finally:
+            process.kill()
+
+    def _collect(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout
+        said = process.stdout.read().strip()
+        self._process = None
+        if process.returncode < 0:
+            self._give_up(f"its process died of signal {-process.returncode}")
+        elif process.returncode:
+            self._give_up(said or f"its process ended with {process.returncode}")
+
+    def _give_up(self, why: str) -> None:
+        self._process = None
+        self.display.note(
+            f"{TITLES[self.name]} does not show this run: {why}. Training is not affected; to add the run later: "
+            f"sacglam track {self.directory.root} --to {self.name}"
+        )
+
+
+@dataclass(frozen=True)
+class Sidecars(Tracker):
+    """The processes of a run's trackers."""
+
+    directory: RunDirectory
+    each: list[Sidecar]
+
+    @override
+    def start(self) -> None:
+        for sidecar in self.each:
+            sidecar.start()
+
+    @override
+    def check(self) -> None:
+        for sidecar in self.each:
+            sidecar.check()
+
+    @override
+    def close(self) -> dict[str, Any]:
+        """Wait for all of them; the run's hash in Aim, as `aim_hash`."""
+        for sidecar in self.each:
+            sidecar.close()
+        run_hash = read_hash(self.directory)
+        return {"aim_hash": run_hash} if run_hash else {}
+
+
+def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Display) -> Sidecars:
+    """The sidecars of the run in `directory`: one for each of `tracking.to`; with auto, Aim's where it is installed.
+
+    Raises:
+        TrackingError: a tracker is named and not installed.
+    """
+    named = [name for name in ("aim",) if installed(name)] if config.to == "auto" else config.to
+    if missing := [name for name in named if not installed(name)]:
+        raise TrackingError(
+            f"tracking.to has {missing[0]}, but {TITLES[missing[0]]} is not installed; {install(missing[0])}, or leave "
+            "it out"
+        )
+    repo = repo_of(directory, config)
+    return Sidecars(directory, [Sidecar(name, directory, repo, display) for name in named])
+
+
+def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
+    """The folder that holds the trackers' files: by default the parent of the run's folder."""
+    return Path(config.repo) if config.repo else directory.root.resolve().parent
+
+
+def read_hash(directory: RunDirectory, name: str = "aim") -> str | None:
+    """What a tracker knows the run by, from its `NAME.json`; None if it does not have the run."""
+    link = files.read_json(directory.root / f"{name}.json", _LINK_FORM)
+    return link["hash"] if link else None
+
+
+def write_hash(directory: RunDirectory, run_hash: str, repo: Path, name: str = "aim") -> None:
+    """Write `NAME.json` whole or not at all."""
+    file = directory.root / f"{name}.json"
+    with write_explained(file):
+        files.write(file, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
