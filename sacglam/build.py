@@ -20,7 +20,7 @@ from sacglam.models.agent_model import AgentModel
 from sacglam.models.exported import Exported
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config, merges
-from sacglam.models.packed_lm import PackedLM
+from sacglam.models.packed_lm import JUDGE, PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
@@ -99,11 +99,14 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     model = build_model(config)
     learner = build_learner(config, model, clock)
     learners = LearnerGroup([LocalWorker(learner)], config.runtime.timeout_s)
-    return Parts(learners, Handoff(), collector(config, learners, clock), _partner(config, clock), clock, model)
+    return Parts(
+        learners, Handoff(), collector(config, learners, clock), _partner(config, learners, clock), clock, model
+    )
 
 
-def _partner(config: Config, clock: PhaseClock) -> Partner:
-    return config.partner.build(np.random.default_rng([config.seed, _PARTNER]), clock)
+def _partner(config: Config, learners: LearnerGroup, clock: PhaseClock) -> Partner:
+    rng = np.random.default_rng([config.seed, _PARTNER])
+    return config.partner.build(rng, clock, Prompt(config.prompt), learners)
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
@@ -128,7 +131,9 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
             states, first = first_states(config, _PARITY_STATES), config.replay.demonstration_updates
             handoff = EngineHandoff(engines, states, tolerance, every, clock, first)
         acting = collector(config, engines or learners, clock)
-        return Parts(learners, handoff, acting, _partner(config, clock), clock, runtime=runtime, engines=engines)
+        return Parts(
+            learners, handoff, acting, _partner(config, learners, clock), clock, runtime=runtime, engines=engines
+        )
     except BaseException:
         runtime.close()
         raise
@@ -169,7 +174,8 @@ def build_model(config: Config) -> AgentModel:
     architecture, critic = loaded.architecture, config.critic
     sharded = config.learners.count > 0 and config.learners.zero_stage == 3
     merged = not sharded and merges(config.model, loaded.config)
-    lm = PackedLM(loaded.model, lora_config(config.model, loaded.config), config.algo.adapters(critic), merged)
+    adapters = config.algo.adapters(critic) + ([JUDGE] if config.partner.judge else [])
+    lm = PackedLM(loaded.model, lora_config(config.model, loaded.config), adapters, merged)
     if config.model.compile:
         lm.compile_layers()
     if config.model.cache_mib:
@@ -202,7 +208,8 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     updates = config.replay.demonstration_updates + intervals * config.algo.updates
     algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
     scorer, backend = scorer_of(model), _backend(model, config)
-    learner = Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock)
+    judge = plugins.find(config.partner.judge, "judge")(model, config, backend) if config.partner.judge else None
+    learner = Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock, judge)
     if config.init_from and not learner.begin_from(Exported.read(Path(config.init_from))):
         warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
     return learner

@@ -1,16 +1,18 @@
 """The partners: who says what an episode achieved. What they say is stored with the episode."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from sacglam.clock import PhaseClock
 from sacglam.config.partner import PartnerConfig
-from sacglam.config.section import Fraction
-from sacglam.types import Episode, Step
+from sacglam.config.section import Fraction, OpenFraction, Positive
+from sacglam.prompt import Prompt
+from sacglam.types import Episode, Example, Query, Step
 
 Verdict = Sequence[Sequence[str]]
 """The goals that each step of an episode achieved."""
@@ -97,7 +99,7 @@ class EnvironmentConfig(PartnerConfig):
     type: str = "environment"
 
     @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock) -> Partner:
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: "Judges") -> Partner:
         return Environment(rng, clock)
 
 
@@ -127,7 +129,7 @@ class NoisyConfig(PartnerConfig):
     """Share of the achieved goals that it does not name."""
 
     @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock) -> Partner:
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: "Judges") -> Partner:
         return Noisy(rng, clock, self)
 
 
@@ -147,3 +149,104 @@ class Noisy(Partner):
             others = [goal for goal in self.known if goal not in step.achieved]
             named += [others[self.rng.integers(len(others))]] if others else []
         return named
+
+
+class Judges(Protocol):
+    """The judge's model, wherever the agent learns: see `sacglam.learner.judge.Judge`."""
+
+    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """For each transition the probability that it achieved each goal."""
+
+    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
+        """Learn from examples; see `Judge.learn`."""
+
+
+class JudgeConfig(PartnerConfig):
+    """A judge on the agent's language model, which learns from what the environment says at first, then replaces it."""
+
+    judge: ClassVar[str | None] = "sacglam.learner.judge:Judge"
+
+    type: str = "judge"
+    budget: Positive = 2_000
+    """Steps that the environment describes, and the judge learns from; it judges the episodes that end later."""
+    updates: Positive = 300
+    """The judge's gradient updates, all made when the budget is spent, at `algo.critic_lr`, which falls to a tenth."""
+    candidates: Positive = 256
+    """Known goals that a step is judged for, drawn for each episode, with its own; all if there are no more."""
+    threshold: OpenFraction = 0.9
+    """Least probability at which a goal counts as achieved."""
+
+    @override
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
+        return LearnedJudge(rng, clock, self, prompt, judges)
+
+    @override
+    def steady(self) -> Self:
+        return self.model_copy(update={"budget": 1, "updates": 1})
+
+
+@dataclass(eq=False)
+class LearnedJudge(Partner):
+    """Listens to the environment until the budget is spent, and afterwards asks its model."""
+
+    settings: JudgeConfig
+    prompt: Prompt
+    judges: Judges
+    _heard: int = field(default=0, init=False)  # steps
+    _examples: list[Example] = field(default_factory=list, init=False)  # none once they are learnt
+
+    @override
+    def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        if self._heard >= self.settings.budget:
+            return super().describe(episodes)
+        with self.clock.phase("partner"):
+            for episode in episodes:
+                self._listen(episode)
+            if self._heard >= self.settings.budget:
+                self.judges.teach(self._examples, [*self.known], self.settings.updates, int(self.rng.integers(2**31)))
+                self._examples = []
+        return episodes
+
+    def _listen(self, episode: Episode) -> None:
+        self.known[episode.goal] = None
+        earlier: tuple[str, ...] = ()
+        for t, step in enumerate(episode.steps):
+            self._examples.append(Example(self.prompt.transition(episode, t), step.achieved, earlier))
+            self.known |= dict.fromkeys(step.achieved)
+            earlier += step.achieved
+        self._heard += len(episode.steps)
+
+    @override
+    def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
+        asked = [self._candidates(episode.goal) for episode in episodes]
+        queries = [
+            self.prompt.judged(self.prompt.transition(episode, t), goals)
+            for episode, goals in zip(episodes, asked, strict=True)
+            for t in range(len(episode.steps))
+        ]
+        judged = iter(self.judges.judge(queries))
+        return [
+            [self._named(goals, next(judged)) for _ in episode.steps]
+            for episode, goals in zip(episodes, asked, strict=True)
+        ]
+
+    def _candidates(self, own: str) -> Sequence[str]:
+        others = [goal for goal in self.known if goal != own]
+        if len(others) >= self.settings.candidates:
+            chosen = self.rng.choice(len(others), self.settings.candidates - 1, replace=False)
+            others = [others[i] for i in sorted(chosen)]
+        return [own, *others]
+
+    def _named(self, goals: Sequence[str], probabilities: npt.NDArray[np.float32]) -> list[str]:
+        threshold = self.settings.threshold
+        return [goal for goal, sure in zip(goals, probabilities.tolist(), strict=True) if sure >= threshold]
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "heard": self._heard, "examples": [astuple(each) for each in self._examples]}
+
+    @override
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._heard = state["heard"]
+        self._examples = [Example(text, tuple(now), tuple(earlier)) for text, now, earlier in state["examples"]]

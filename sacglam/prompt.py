@@ -1,11 +1,12 @@
 """The only place where a goal, an observation and the steps before it become the text that a model reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sacglam.config import PromptConfig
 from sacglam.errors import ModelError
-from sacglam.types import Observation, Past, Query, Window
+from sacglam.types import Episode, Observation, Past, Query, Window
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class Prompt:
     def at(self, window: Window, t: int) -> Query:
         """The prompt of `window.observations[t]`."""
         return self(window.goal, window.observations[t], window.past(t, self.settings.history))
+
+    def transition(self, episode: Episode, t: int) -> str:
+        """What `episode.decisions[t]` led to, as text."""
+        before = self.settings.step.format(observation=episode.observation(t).text, action=episode.action(t))
+        return f"{before}{episode.observation(t + 1).text}\nGoal:"
+
+    def judged(self, transition: str, goals: Sequence[str]) -> Query:
+        """The query for whether a transition achieved each of the goals, which stand in the place of actions."""
+        return Query(transition, tuple(self.settings.before_action + goal for goal in goals))
 
     def in_chat(self, query: Query, tokenizer: Any) -> Query:
         """With `settings.chat`, the prompt as a user's message, in the chat template of a transformers tokenizer.

@@ -182,6 +182,15 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """A transition as text, the goals that it achieved, and those achieved earlier in its episode, for the judge."""
+
+    transition: str
+    achieved: tuple[str, ...]
+    earlier: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Adapter:
     """The actor's LoRA weights at one version, as the files of a peft folder.
 

@@ -161,6 +161,11 @@ class Config(Section):
                 "learners.zero_stage 3 and model.cache_mib exclude each other: a rank that has kept its states would "
                 "not take part in gathering weights; set model.cache_mib to 0"
             )
+        if self.learners.zero_stage == 3 and self.learners.count and self.partner.judge:
+            raise ValueError(
+                f"learners.zero_stage 3 and partner {self.partner.type} exclude each other: a rank judges on its own, "
+                "with whole weights; set learners.zero_stage to 2"
+            )
         if self.learners.zero_stage == 3 and self.learners.count and self.model.compile:
             raise ValueError(
                 "learners.zero_stage 3 and model.compile exclude each other: weights are gathered by hooks within a "

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from sacglam.config.section import Named
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sacglam.clock import PhaseClock
-    from sacglam.partners import Partner
+    from sacglam.partners import Judges, Partner
+    from sacglam.prompt import Prompt
 
 _HERE = "sacglam.partners"
 
@@ -22,10 +23,18 @@ class PartnerConfig(Named):
     shipped: ClassVar[Mapping[str, str]] = {
         "environment": f"{_HERE}:EnvironmentConfig",
         "noisy": f"{_HERE}:NoisyConfig",
+        "judge": f"{_HERE}:JudgeConfig",
     }
     needs_whole_episodes: ClassVar[bool] = True
     """Whether it speaks once an episode has ended, too late for an on-policy algorithm."""
 
+    judge: ClassVar[str | None] = None
+    """What learns for it next to the agent, as `module:Class`, on an adapter of its own (`sacglam.learner.judge`)."""
+
     @abstractmethod
-    def build(self, rng: "np.random.Generator", clock: "PhaseClock") -> "Partner":
-        """The partner of these settings; the state of `rng` is saved with the run."""
+    def build(self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", judges: "Judges") -> "Partner":
+        """The partner of these settings; the state of `rng` is saved with the run. `judges` has what learns for it."""
+
+    def steady(self) -> Self:
+        """The same partner as it is in the middle of a run."""
+        return self

@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,10 @@ from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.exported import Exported
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
+from sacglam.types import Adapter, Batches, Example, Learned, LogPolicy, Query, Window
+
+if TYPE_CHECKING:
+    from sacglam.learner.judge import Judge
 
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
@@ -72,6 +75,7 @@ class Learner:
     total_updates: int
     critic: Mapping[str, Any]
     clock: PhaseClock
+    judges: "Judge | None" = None
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
@@ -200,6 +204,16 @@ class Learner:
         own, most = queries[rank::world], -(-len(queries) // world)
         return self.log_policy([*own, *[queries[0]] * (most - len(own))])[: len(own)]
 
+    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """`Judge.judge` at this rank's share of the transitions, dealt in turn."""
+        assert self.judges
+        return self.judges.judge(queries[self.backend.rank :: self.backend.world])
+
+    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
+        """See `Judge.learn`."""
+        assert self.judges
+        self.judges.learn(examples, goals, updates, seed)
+
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
         values: list[npt.NDArray[np.float32]] = []
@@ -225,6 +239,7 @@ class Learner:
             tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
         for index, moments in self.backend.moments().items():
             tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
+        tensors |= self.judges.state() if self.judges else {}
         return tensors, {"updates": self.updates, **self.algorithm.state()}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
@@ -242,6 +257,8 @@ class Learner:
             _, index, moment = name.split(".")
             moments[int(index)][moment] = tensor
         self.backend.load_moments(dict(moments))
+        if self.judges:
+            self.judges.load_state({name: tensor for name, tensor in tensors.items() if name.startswith("judge.")})
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
 

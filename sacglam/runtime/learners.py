@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
+from sacglam.types import Adapter, Batches, Example, Learned, LogPolicy, Query, Window
 
 
 @dataclass(eq=False)
@@ -72,10 +72,22 @@ class LearnerGroup:
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, float32, from the weights that learn."""
-        policies: dict[int, LogPolicy] = {}
-        for rank, share in enumerate(self._results(self._submit("score", queries, reply_from_all=True))):
-            policies |= zip(range(rank, len(queries), len(self.workers)), share, strict=True)
-        return [policies[place] for place in range(len(queries))]
+        return self._dealt("score", queries)
+
+    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """For each transition the judge's probability that it achieved each goal."""
+        return self._dealt("judge", queries)
+
+    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
+        """Have the judge learn: see `sacglam.learner.judge.Judge.learn`."""
+        self._call("teach", examples, goals, updates, seed)
+
+    def _dealt(self, method: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """The results of all queries, which the ranks share."""
+        results: dict[int, npt.NDArray[np.float32]] = {}
+        for rank, share in enumerate(self._results(self._submit(method, queries, reply_from_all=True))):
+            results |= zip(range(rank, len(queries), len(self.workers)), share, strict=True)
+        return [results[place] for place in range(len(queries))]
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions, one array (A,) for each."""

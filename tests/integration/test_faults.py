@@ -34,7 +34,13 @@ STAGES = ("training", "a checkpoint", "the last evaluation", "start-up")
 KILLS_PER_RUN = 5
 LINES, LINE_STEPS = 20, 32
 PATIENCE_S = 600  # a run that starts on a busy machine
-RANKS = ["engines.count=1", "learners.count=2", "device=cpu"]
+RANKS = [
+    "engines.count=1",
+    "learners.count=2",
+    "device=cpu",
+    "goals=progress",
+    "partner={type: judge, budget: 200, updates: 20, threshold: 0.2}",
+]
 
 KINDS = [
     pytest.param([], id="one-process"),

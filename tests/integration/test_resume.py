@@ -110,7 +110,13 @@ def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path)
     assert_same_end(run, whole)
 
 
-@pytest.mark.parametrize("partner", ["{type: noisy, false_positives: 0.2, false_negatives: 0.2}"])
+@pytest.mark.parametrize(
+    "partner",
+    [
+        "{type: noisy, false_positives: 0.2, false_negatives: 0.2}",
+        "{type: judge, budget: 200, updates: 20, threshold: 0.2}",
+    ],
+)
 def test_a_run_with_a_partner_is_killed_and_resumes(partner: str, tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "killed"
     assert call(tiny_train(whole, f"partner={partner}")).returncode == 0

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from sacglam.clock import PhaseClock
 from sacglam.config import PartnerConfig, load, parse
 from sacglam.errors import ConfigError, UntrustedError
-from sacglam.partners import EnvironmentConfig, Noisy, NoisyConfig, Partner, Verdict, described
+from sacglam.partners import (
+    EnvironmentConfig,
+    JudgeConfig,
+    Judges,
+    LearnedJudge,
+    Noisy,
+    NoisyConfig,
+    Partner,
+    Verdict,
+    described,
+)
+from sacglam.prompt import Prompt, query
 from sacglam.replay.windows import window
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import Decision, Episode, Example, Observation, Query, Step
 
 STATES = [Observation(f"state {t}", ("left", "right")) for t in range(5)]
 NAME = f"{__name__}:SilentConfig"
@@ -38,7 +51,7 @@ class SilentConfig(PartnerConfig):
 
     type: str = NAME
 
-    def build(self, rng: np.random.Generator, clock: PhaseClock) -> Partner:
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
         return Silent(rng, clock)
 
 
@@ -47,13 +60,36 @@ class Silent(Partner):
         return [[() for _ in each.steps] for each in episodes]
 
 
+@dataclass
+class Told:
+    """A judge's model that knows which goals each transition achieved, by the states before and after."""
+
+    sure: dict[tuple[int, str], float] = field(default_factory=dict)
+    taught: list[tuple[list[Example], list[str], int, int]] = field(default_factory=list)
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+
+    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        self.asked += [query.actions for query in queries]
+        return [
+            np.array([self.sure.get((int(q.prompt[6]), goal[1:]), 0.1) for goal in q.actions], np.float32)
+            for q in queries
+        ]
+
+    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
+        self.taught.append(([*examples], [*goals], updates, seed))
+
+
+def judge(told: Told, **settings: int) -> LearnedJudge:
+    return LearnedJudge(np.random.default_rng(0), PhaseClock(), JudgeConfig(**settings), query, told)
+
+
 def noisy(seed: int = 0, **rates: float) -> Noisy:
     return Noisy(np.random.default_rng(seed), PhaseClock(), NoisyConfig(**rates))
 
 
 def test_the_environment_gives_back_the_very_episodes() -> None:
     assert load(None).partner == EnvironmentConfig()
-    partner = EnvironmentConfig().build(np.random.default_rng(0), PhaseClock())
+    partner = EnvironmentConfig().build(np.random.default_rng(0), PhaseClock(), query, Told())
     episodes = (SUCCESS,)
     assert partner.describe(episodes) is episodes
     assert (partner.metrics(), partner.state(), partner.clock.seconds) == ({}, {}, {})
@@ -131,7 +167,7 @@ def test_a_partner_goes_on_from_its_state() -> None:
 def test_a_partner_of_ones_own() -> None:
     config = parse({"partner": {"type": NAME}})
     assert parse(config.model_dump()) == config
-    partner = config.partner.build(np.random.default_rng(0), PhaseClock())
+    partner = config.partner.build(np.random.default_rng(0), PhaseClock(), query, Told())
     [seen] = partner.describe([SUCCESS])
     assert not seen.success
     assert partner.metrics() == {"partner_recall": 0.0}
@@ -144,3 +180,62 @@ def test_a_partner_speaks_too_late_for_ppo() -> None:
         parse({"algo": {"type": "ppo"}, "partner": "noisy"})
     with pytest.raises(ConfigError, match=r"unknown setting 'partner\.rate'"):
         parse({"partner": {"type": "noisy", "rate": 0.1}})
+
+
+def test_a_judge_listens_until_its_budget_is_spent_and_learns_once() -> None:
+    told = Told()
+    partner = judge(told, budget=5, updates=7)
+    assert partner.describe([SUCCESS]) == [SUCCESS]
+    assert told.taught == []
+    other = episode((), ("early",), goal="other")
+    assert partner.describe([other]) == [other]
+    [(examples, goals, updates, _)] = told.taught
+    assert [(each.achieved, each.earlier) for each in examples] == [
+        ((), ()),
+        (("early",), ()),
+        (("late", "goal"), ("early",)),
+        ((), ()),
+        (("early",), ()),
+    ]
+    assert examples[0].transition == "state 0\nAction: left\nstate 1\nGoal:"
+    assert (goals, updates) == (["goal", "early", "late", "other"], 7)
+    assert partner.metrics() == {}  # so far the environment spoke
+    partner.describe([SUCCESS])
+    assert len(told.taught) == 1
+
+
+def test_a_judge_then_says_what_its_model_is_sure_of() -> None:
+    told = Told({(1, "early"): 0.95, (2, "goal"): 0.91, (2, "late"): 0.89, (0, "other"): 1.0})
+    partner = judge(told, budget=4)
+    partner.describe([SUCCESS, episode((), goal="other")])
+    [seen] = partner.describe([SUCCESS])
+    assert [step.achieved for step in seen.steps] == [("other",), ("early",), ("goal",)]
+    assert partner.metrics() == {"partner_precision": 2 / 3, "partner_recall": 2 / 3}
+    assert told.asked == [(" goal", " early", " late", " other")] * 3
+
+
+def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own() -> None:
+    told = Told()
+    partner = judge(told, budget=1, candidates=3)
+    partner.describe([episode((), goal=str(number)) for number in range(100)])
+    partner.describe([episode((), (), goal="7")] * 50)
+    assert {len(set(goals)) for goals in told.asked} == {3}
+    assert all(" 7" in goals for goals in told.asked)
+    assert len(set(told.asked)) > 40
+
+
+@pytest.mark.parametrize("heard", [1, 3])
+def test_a_judge_goes_on_from_its_state(heard: int) -> None:
+    first, second = (judge(Told({(0, "goal"): 1.0}), budget=5) for _ in range(2))
+    first.describe([SUCCESS] * heard)
+    second.load_state(json.loads(json.dumps(first.state())))
+    for partner in (first, second):
+        partner.describe([SUCCESS] * 2)
+    assert first.state() == second.state()
+    taught = [partner.judges.taught for partner in (first, second)]
+    assert heard > 1 or taught[0] == taught[1] != []
+
+
+def test_a_judge_needs_whole_weights() -> None:
+    with pytest.raises(ConfigError, match=r"learners\.zero_stage 3 and partner judge exclude each other"):
+        parse({"partner": "judge", "learners": {"count": 1, "zero_stage": 3}})

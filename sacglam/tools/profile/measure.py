@@ -62,7 +62,9 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     begun = source.run and checkpoint.steps(source.run.checkpoints)
     config = resolve(source.config)
     # No end, and the actor learns from the first update, as later in a run.
-    config = config.model_copy(update={"steps": 2**62, "algo": config.algo.steady()})
+    config = config.model_copy(
+        update={"steps": 2**62, "algo": config.algo.steady(), "partner": config.partner.steady()}
+    )
     parts = build(config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)

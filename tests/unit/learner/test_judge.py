@@ -1,0 +1,112 @@
+"""The judge's model: what it learns from, that it learns, and what it leaves alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sacglam.errors import CheckpointError
+from sacglam.learner.judge import Judge, _batches, _others, _words
+from sacglam.learner.learner import Learner
+from sacglam.prompt import query
+from sacglam.types import Example
+from tests.unit.learner.test_learner import flat, make_learner, windows
+
+COLOURS = ("red", "blue", "green")
+GOALS = [f"Grasp {colour} cat" for colour in COLOURS]
+EXAMPLES = [
+    Example(f"You are on: {colour} cat\nAction: {action}\nInventory: {held}\nGoal:", achieved, ())
+    for colour in COLOURS
+    for action, held, achieved in [
+        ("Grasp", f"{colour} cat", (f"Grasp {colour} cat",)),
+        ("Go to water", "empty", ()),
+    ]
+]
+QUERIES = [query.judged(example.transition, GOALS) for example in EXAMPLES]
+
+
+def make(*overrides: str) -> tuple[Learner, Judge]:
+    learner = make_learner("partner=judge", "critic.score_weight=0.2", *overrides)
+    assert isinstance(learner.judges, Judge)
+    return learner, learner.judges
+
+
+def test_a_judge_learns_which_transition_achieves_which_goal() -> None:
+    learner, _ = make("algo.critic_lr=3e-3")
+    learner.teach(EXAMPLES, GOALS, 100, seed=0)
+    for example, row in zip(EXAMPLES, learner.judge(QUERIES), strict=True):
+        assert [goal for goal, sure in zip(GOALS, row, strict=True) if sure > 0.5] == [*example.achieved]
+        assert row.dtype == np.float32
+
+
+def test_its_loss_is_the_cross_entropy_summed_over_goals_that_exist() -> None:
+    _, judge = make()
+    rows = [(EXAMPLES[0], [GOALS[1], GOALS[2]]), (EXAMPLES[1], [GOALS[0]])]
+    first, second = judge.judge(
+        [query.judged(EXAMPLES[0].transition, GOALS), query.judged(EXAMPLES[1].transition, GOALS[:1])]
+    )
+    expected = -(math.log(first[0]) + math.log(1 - first[1]) + math.log(1 - first[2]) + math.log(1 - second[0])) / 2
+    assert judge._loss(rows).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_agent_and_judge_leave_each_other_alone() -> None:
+    (learner, judge), (other, _) = make(), make()
+    agent, own = flat(learner, ""), {name: tensor for name, tensor in judge.state().items()}
+    learner.teach(EXAMPLES, GOALS, 2, seed=0)
+    assert torch.equal(flat(learner, ""), agent)
+    assert all(not torch.equal(judge.state()[name], tensor) for name, tensor in own.items() if "score" not in name)
+    taught = judge.state()
+    assert learner.learn([windows()]).metrics == other.learn([windows()]).metrics
+    assert all(torch.equal(judge.state()[name], tensor) for name, tensor in taught.items())
+
+
+def test_a_taught_judge_is_in_the_learners_state() -> None:
+    learner, judge = make()
+    learner.teach(EXAMPLES, GOALS, 2, seed=0)
+    state = learner.state()
+    other, _ = make("seed=1")
+    assert not np.array_equal(other.judge(QUERIES), learner.judge(QUERIES))
+    other.load_state(*state)
+    assert np.array_equal(other.judge(QUERIES), learner.judge(QUERIES))
+    with pytest.raises(CheckpointError, match=r"judge\.head"):
+        judge.load_state({})
+
+
+def test_ranks_add_their_gradients_and_share_the_queries() -> None:
+    learner, judge = make()
+    backend = judge._backend
+    backend.world = 2
+    judge._train(True)
+    for parameter in judge._parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    backend.all_reduce_sum = lambda values: values + 2 * torch.ones_like(values)  # type: ignore[method-assign]
+    judge._add_gradients()
+    assert all(
+        bool((parameter.grad == 3).all()) for parameter in judge._parameters.values() if parameter.grad is not None
+    )
+    backend.rank = 1
+    assert len(learner.judge(QUERIES)) == 3
+
+
+def test_negatives_are_goals_not_achieved_and_half_of_them_near() -> None:
+    rng = np.random.default_rng(0)
+    example = Example(
+        "You are on: red cat\nAction: Grasp\nInventory: red cat\nGoal:", ("Grasp red cat",), ("Grasp any cat",)
+    )
+    goals = [f"Grow {colour} {kind}" for colour in ("a", "b", "c", "d") for kind in map(str, range(100))]
+    words = {goal: _words(goal) for goal in (*goals, "Grasp red cat", "Grasp any cat", "Grasp red dog")}
+    drawn = [goal for _ in range(100) for goal in _others(example, words, rng)]
+    assert not {"Grasp red cat", "Grasp any cat"} & {*drawn}
+    # Near in most pools of 256 of the 401 others, and then among 32 of which 12 are drawn; else by chance.
+    assert drawn.count("Grasp red dog") > 3 * len(drawn) / 401
+
+
+def test_half_of_a_batch_achieved_something() -> None:
+    examples = [*EXAMPLES[:1], *[EXAMPLES[1]] * 99]
+    batch = next(_batches(examples, GOALS, np.random.default_rng(0)))
+    assert 8 <= sum(bool(example.achieved) for example, _ in batch) <= 10
+    # Where nothing was achieved at all there is still something to learn.
+    assert next(_batches(examples[1:], GOALS, np.random.default_rng(0)))
