@@ -44,7 +44,7 @@ class Config(Section):
     partner: Annotated[SerializeAsAny[PartnerConfig], BeforeValidator(PartnerConfig.read)] = Field(
         default_factory=lambda: PartnerConfig.read({}, None)
     )
-    """Who says what was achieved in training: `type: environment` (the default), `noisy` or your own."""
+    """Who says what was achieved in training: `type: environment` (the default), `noisy`, `judge` or your own."""
     evaluation: sections.EvalConfig = sections.EvalConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()
