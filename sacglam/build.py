@@ -89,10 +89,12 @@ class Parts:
 def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     """All parts of one run, seeded by `config.seed`. Starts its other processes, and does not wait for them.
 
-    Sets this process's thread count. `note` gets a line for the user when an engine restarts.
+    Sets this process's thread count. `note` gets lines for the user, such as when an engine restarts.
     """
     cpu.prepare(config.threads or 1)  # with other processes, 0 leaves threads to the placement of each
     clock = PhaseClock()
+    if config.replay.demonstrations:
+        note(f"reading {config.replay.demonstrations} ...")
     if not config.in_one_process:
         torch.manual_seed(config.seed)  # nothing here draws from it, but its state is in the checkpoints
         return _build_distributed(config, clock, note)

@@ -22,6 +22,7 @@ def envs(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")
     ] = None,
+    own_rewards: Annotated[bool, typer.Option("--own-rewards", help="As with env.reward=environment.")] = False,
     episodes: Annotated[int, typer.Option(help="Number of random episodes to check.", min=1)] = 100,
     steps: Annotated[int, typer.Option(help="Maximum steps per checked episode.", min=1)] = 50,
     as_json: JsonOption = False,
@@ -33,13 +34,16 @@ def envs(
       sacglam envs
       sacglam envs --check house:House --set max_steps=5
       sacglam envs --check gymnasium:FrozenLake-v1 --set kwargs.is_slippery=false
+      sacglam envs --check gymnasium:Taxi-v4 --own-rewards
     """
     from sacglam.envs import check_env, describe, make
 
     if check is not None:
         settings = configuration.load(None, [f"env.name={check}", *(f"env.options.{each}" for each in set_ or [])]).env
         with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
-            trial = check_env(lambda: make(settings.name, **settings.options), episodes, steps=steps)
+            trial = check_env(
+                lambda: make(settings.name, **settings.options).rewarding(own_rewards), episodes, steps=steps
+            )
         if as_json:
             print(json.dumps(asdict(trial)))
         else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import Any, get_args
 
 from sacglam.envs.base import Split, TextEnv
@@ -58,6 +58,8 @@ class Trial:
     alike: int
     """Those of them that led to different observations or achievements."""
     alike_example: str
+    returns: tuple[float, ...] = ()
+    """The return of each episode, if rewards are the environment's own."""
 
     def findings(self) -> list[str]:
         """What the trial says about learning in this environment, as lines of text."""
@@ -65,6 +67,9 @@ class Trial:
         if self.cut:
             length = f"Episodes still going after step {self.longest:,}, the limit of this check: {self.cut}."
         lines = [*self.notes, length]
+        if self.returns:
+            low, mean, high = min(self.returns), fmean(self.returns), max(self.returns)
+            lines.append(f"Return of a random episode: {mean:,.4g} on average, from {low:,.4g} to {high:,.4g}.")
         if self.first_achievement is not None:
             lines.append(
                 f"Episodes that achieved a goal: {self.achieving}, the first one at step {self.first_achievement:g} "
@@ -114,11 +119,11 @@ def check_env(
             raise EnvironmentContractError(
                 f"the environment changed {what} from {before[what]} to {now}, {_HARM[what]}"
             )
-    return _summary(played, goals, first.notes(), steps)
+    return _summary(played, goals, first, steps)
 
 
-def _summary(played: Sequence[Episode], goals: Sequence[str], notes: Sequence[str], most_steps: int) -> Trial:
-    """Summarise episodes of at most `most_steps` steps."""
+def _summary(played: Sequence[Episode], goals: Sequence[str], env: CheckedEnv, most_steps: int) -> Trial:
+    """Summarise episodes of at most `most_steps` steps in `env`."""
     achievements = [(e.goal, goal, t) for e in played for t, step in enumerate(e.steps, 1) for goal in step.achieved]
     others = {goal for own, goal, _ in achievements if goal != own}
     successes = sum(e.success for e in played)
@@ -127,6 +132,7 @@ def _summary(played: Sequence[Episode], goals: Sequence[str], notes: Sequence[st
     never = [goal for goal in goals if goal not in achieved]
     repeated = _repeated(played)
     alike = [example for example in repeated.values() if example]
+    where = f"in {len(played)} random episodes of at most {most_steps} steps"
     return Trial(
         episodes=len(played),
         steps=sum(len(e.steps) for e in played),
@@ -134,8 +140,8 @@ def _summary(played: Sequence[Episode], goals: Sequence[str], notes: Sequence[st
         goals=len(goals),
         most_actions=max(len(e.observation(t).actions) for e in played for t in range(len(e.steps))),
         others_achieved=len(others),
-        notes=tuple(notes),
-        hindsight=_hindsight(successes, len(others), f"in {len(played)} random episodes of at most {most_steps} steps"),
+        notes=tuple(env.notes()),
+        hindsight="" if env.own_rewards else _hindsight(successes, len(others), where),
         longest=max(len(e.steps) for e in played),
         cut=sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played),
         achieving=len(first),
@@ -145,6 +151,7 @@ def _summary(played: Sequence[Episode], goals: Sequence[str], notes: Sequence[st
         repeated=len(repeated),
         alike=len(alike),
         alike_example=alike[0] if alike else "",
+        returns=tuple(e.return_ for e in played) if env.own_rewards else (),
     )
 
 
