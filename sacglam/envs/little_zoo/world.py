@@ -92,10 +92,9 @@ def transition(kinds: tuple[Kind, ...], state: State, action: Action) -> tuple[S
 
 
 def _feeds(kinds: tuple[Kind, ...], state: State, slot: int) -> bool:
-    """Whether the object under the agent would grow from the one in `slot`."""
-    if state.on == NOTHING or state.on in state.grown:
-        return False
-    return FOOD.get(kinds[state.on]) is kinds[slot] and (kinds[slot] is Kind.WATER or slot in state.grown)
+    """Whether the object under the agent grows from the one in `slot`; only once, as a scene has one water at most."""
+    fits = state.on != NOTHING and FOOD.get(kinds[state.on]) is kinds[slot]
+    return fits and (kinds[slot] is Kind.WATER or slot in state.grown)
 
 
 def _with(slots: tuple[int, ...], slot: int) -> tuple[int, ...]:
