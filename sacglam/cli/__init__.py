@@ -22,6 +22,7 @@ for command in (
     train.train,
     agents.evaluate,
     agents.play,
+    agents.serve,
     demonstrations.collect,
     experiments.compare,
     experiments.ablate,

@@ -122,6 +122,47 @@ def play(
         observation = step.observation
 
 
+def serve(
+    run: RunArgument,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any that is free.", min=0, max=65535)] = 8000,
+    best: BestOption = False,
+    device: DeviceOption = "auto",
+    trust: TrustOption = False,
+) -> None:
+    """Serve an agent on this machine: JSON for programs, and a page on which you play next to it.
+
+    POST /api/act takes {"goal", "observation", "actions", "past"} and answers with the agent's action, probabilities
+    and Q values. Ctrl-C stops it.
+
+    \b
+    Example:
+      sacglam serve runs/my-run
+    From another machine:
+      ssh -L 8000:127.0.0.1:8000 HOST
+    """
+    import threading
+    import time
+
+    from sacglam.agent import load_agent
+    from sacglam.collector import build_env
+    from sacglam.runs.stopping import StopSignal
+    from sacglam.tools.serving.answers import Advisor, Game
+    from sacglam.tools.serving.server import Routes, Server
+
+    agent = load_agent(run, device, trust, best)
+    advisor = Advisor(agent)
+    title = f"{run.resolve().name}, {agent.env_steps:,} steps of {agent.config.env.name}"
+    with (
+        StopSignal() as stop,
+        Server(port, Routes.of(title, advisor, Game(build_env(agent.config), advisor))) as server,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        console.print(f"{server.address} (Ctrl-C stops it)", highlight=False)
+        while not stop.requested:
+            time.sleep(0.1)
+        server.shutdown()
+
+
 def export(
     run: RunArgument,
     folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")],

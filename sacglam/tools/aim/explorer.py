@@ -1,7 +1,6 @@
 """`sacglam ui`: Aim's run explorer, on this machine's loopback only, with the views that it prepares as bookmarks."""
 
 import json
-import socket
 import threading
 import time
 import urllib.request
@@ -9,17 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from sacglam.errors import TrackingError
 from sacglam.runs.stopping import StopSignal
 from sacglam.tools.aim import repository
+from sacglam.tools.loopback import HOST, allowed, listen
 from sacglam.tools.tracking import sidecar
 
-HOST = "127.0.0.1"
 _START_S = 60.0
 _POLL_S = 0.1
-_HOSTS = ("127.0.0.1", "localhost")
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
 _REFUSAL = b"Refused: the run explorer answers its own pages on this machine only.\n"
 
@@ -61,7 +58,7 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
             f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
             f"to add a run afterwards: sacglam track RUN --repo {folder}"
         )
-    with _listen(port) as listening:
+    with listen(port) as listening:
         application = LoopbackOnly(repository.explorer(folder))
         import uvicorn  # comes with Aim
 
@@ -127,15 +124,6 @@ def _call(address: str, method: str, path: str, body: Mapping[str, Any] | None =
         return json.load(answer)
 
 
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((HOST, port))
-    except OSError as error:
-        with socket.create_server((HOST, 0)) as free:
-            other = free.getsockname()[1]
-        raise TrackingError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
-
-
 @dataclass(frozen=True)
 class LoopbackOnly:
     """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
@@ -162,17 +150,3 @@ class LoopbackOnly:
             await send(message)
 
         return await self.application(scope, receive, send_with_policy)
-
-
-def allowed(path: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from one of this server's pages or from no page; header names are in lower case.
-
-    The port may differ from the server's, as behind `ssh -L`, but the request's headers must agree on it.
-    """
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if urlsplit(f"//{host}").hostname not in _HOSTS:
-        return False
-    if origin is not None and urlsplit(origin).netloc != host:
-        return False
-    foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
-    return not (foreign and path.startswith("/api"))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sacglam.tools.aim.explorer import LoopbackOnly, allowed
+from sacglam.tools.aim.explorer import LoopbackOnly
+from sacglam.tools.loopback import allowed
 
 HOST = {"host": "127.0.0.1:43800"}
 

@@ -1,0 +1,141 @@
+"""What the server answers: the agent's view of states, scored in batches, and episodes that a person plays."""
+
+import queue
+import threading
+from concurrent.futures import Future
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from sacglam.agent import Agent
+from sacglam.envs import check_actions
+from sacglam.envs.base import Split, TextEnv
+from sacglam.errors import ConfigError
+from sacglam.types import LogPolicy, Observation, Past, Query
+
+_MOST_STATES = 64
+"""States in a batch."""
+SPLITS: tuple[Split, Split] = ("train", "heldout")
+_Text = Annotated[str, Field(max_length=100_000)]
+Answer = dict[str, Any]
+_Scores = tuple[LogPolicy, npt.NDArray[np.float32] | None]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class State(_Form):
+    """A state that the agent is asked about; `past` are the episode's earlier observations and actions."""
+
+    goal: _Text
+    observation: _Text
+    actions: Annotated[list[_Text], Field(min_length=1, max_length=1000)]
+    past: Annotated[list[tuple[_Text, _Text]], Field(max_length=1000)] = []
+
+
+class Played(_Form):
+    """An episode so far: the indices of the actions that were taken."""
+
+    goal: _Text
+    seed: Annotated[int, Field(ge=0, lt=2**53)]
+    actions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=10_000)]
+
+
+class Advisor:
+    """Asks the agent about states. What arrives while a batch is computed is the next one."""
+
+    def __init__(self, agent: Agent) -> None:
+        """Nothing else may use the agent meanwhile."""
+        self._agent = agent
+        self._waiting: queue.SimpleQueue[tuple[Query, Future[_Scores]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def advise(self, goal: str, state: Observation, past: Past = ()) -> Answer:
+        """The most probable `action`, and `probabilities` and `q` of all; `q` is null if the critic values states.
+
+        Raises:
+            SacglamError: the actions repeat themselves, or the texts do not fit the model.
+        """
+        check_actions(state)
+        asked = self._agent.model.prompt(goal, state, past)
+        scores: Future[_Scores] = Future()
+        self._waiting.put((asked, scores))
+        log_pi, q = scores.result()
+        pi = np.exp(log_pi.astype(np.float64)).tolist()
+        return {
+            "action": state.actions[int(log_pi.argmax())],
+            "probabilities": dict(zip(state.actions, pi, strict=True)),
+            "q": None if q is None else dict(zip(state.actions, q.tolist(), strict=True)),
+        }
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._waiting.get()]
+            while len(batch) < _MOST_STATES and not self._waiting.empty():
+                batch.append(self._waiting.get())
+            try:
+                for (_, scores), found in zip(batch, self._score([asked for asked, _ in batch]), strict=True):
+                    scores.set_result(found)
+            except Exception:  # one that does not fit must not spoil the others
+                for asked, scores in batch:
+                    try:
+                        scores.set_result(self._score([asked])[0])
+                    except Exception as error:
+                        scores.set_exception(error)
+
+    def _score(self, states: list[Query]) -> list[_Scores]:
+        policies = self._agent.scorer.log_policy(states)
+        values = self._agent.model.q_values(states) if self._agent.has_q else [None] * len(states)
+        return list(zip(policies, values, strict=True))
+
+
+class Game:
+    """Episodes in one environment. Each is a function of goal, seed and actions, so nothing is kept of it here.
+
+    Only the last one is, to be continued without playing it again.
+    """
+
+    def __init__(self, env: TextEnv, advisor: Advisor) -> None:
+        """Nothing else may use the environment meanwhile."""
+        self._env, self._advisor = env, advisor
+        self._lock = threading.Lock()
+        self._at: Played | None = None
+        self._seen: list[Observation] = []
+        self._outcome: Answer = {}
+
+    def goals(self) -> Answer:
+        """The goals of training and those held out."""
+        return {split: list(self._env.goals(split)) for split in SPLITS}
+
+    def play(self, played: Played) -> Answer:
+        """The state after the actions, what the last one achieved, whether the episode is `over`, and the agent's view.
+
+        Raises:
+            SacglamError: no such goal, or an action that its state does not offer.
+        """
+        with self._lock:
+            self._go_to(played)
+            (*before, state), outcome = list(self._seen), self._outcome
+        past = [(each.text, each.actions[action]) for each, action in zip(before, played.actions, strict=True)]
+        advice = self._advisor.advise(played.goal, state, past)
+        return {"observation": state.text, "actions": list(state.actions), **outcome, **advice}
+
+    def _go_to(self, played: Played) -> None:
+        at, self._at = self._at, None  # until all is well
+        done = len(at.actions) if at else 0
+        if at is None or (at.goal, at.seed, at.actions) != (played.goal, played.seed, played.actions[:done]):
+            if not any(played.goal in self._env.goals(split) for split in SPLITS):
+                raise ConfigError(f"expected a goal of the environment, got {played.goal[:100]!r}")
+            self._seen, done = [self._env.reset(played.goal, played.seed)], 0
+            self._outcome = {"achieved": [], "over": False, "success": False}
+        for action in played.actions[done:]:
+            if self._outcome["over"] or action >= len(self._seen[-1].actions):
+                raise ConfigError(f"expected the number of an action that the state offers, got {action}")
+            step = self._env.step(action)
+            self._seen.append(step.observation)
+            over, success = step.terminated or step.truncated, played.goal in step.achieved
+            self._outcome = {"achieved": list(step.achieved), "over": over, "success": over and success}
+        self._at = played
