@@ -9,13 +9,13 @@ import torch
 
 from sacglam import cpu
 from sacglam.build import build_model, scorer_of
-from sacglam.collect import collect
 from sacglam.collector import build_env, first_states
 from sacglam.config import Config, EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
 from sacglam.policy import opening_temperature
+from sacglam.recording import record
 from sacglam.scoring.base import UniformScorer
 
 OPEN_SHARE = 0.5
@@ -66,7 +66,7 @@ def with_reward_scale(config: Config) -> Config:
     """`config` with a number for `algo.reward_scale`, if there are rewards to scale, from a few random episodes."""
     if config.env.reward == "goal" or config.algo.reward_scale:
         return config
-    played = collect(lambda: build_env(config), UniformScorer(), _EPISODES_TO_SCALE, repeats=config.env.repeats)
+    played = record(lambda: build_env(config), UniformScorer(), _EPISODES_TO_SCALE, repeats=config.env.repeats)
     sizes = list[float]()  # of the returns from each step on
     for episode in played:
         return_ = 0.0

@@ -51,14 +51,14 @@ def collect(
     if policy == "agent" and not run:
         raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
 
-    from sacglam.collect import collect as play
     from sacglam.collector import build_env
     from sacglam.prompt import Prompt
+    from sacglam.recording import record
     from sacglam.replay.demonstrations import write
 
     config = directory.RunDirectory.open(run, trust).config() if run else configuration.load(source)
     config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
-    played = play(
+    played = record(
         lambda: build_env(config),
         _scorer(policy, run, device, trust),
         episodes,

@@ -84,11 +84,11 @@ def doctor(
     Imports each package in a separate process, which takes up to half a minute. The exit code is 0 if single-process
     training works.
     """
-    from sacglam.tools.doctor.collect import collect
+    from sacglam.tools.doctor.gather import gather
     from sacglam.tools.doctor.report import diagnose, print_report
 
     with errors.status("checking this machine") as status:
-        diagnosis = diagnose(collect(quick, lambda name: status.update(f"importing {name}")))
+        diagnosis = diagnose(gather(quick, lambda name: status.update(f"importing {name}")))
     if as_json:
         print(json.dumps(asdict(diagnosis)))
     else:

@@ -15,19 +15,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sacglam.tools.doctor.collect import (
+from sacglam.tools.doctor.facts import Gpu, pinned_versions
+from sacglam.tools.doctor.gather import (
     _BITSANDBYTES,
     _TORCH,
     Outcome,
-    collect,
     compiler,
+    gather,
     open_ports,
     parse_driver,
     probe,
     torch_build,
     writable,
 )
-from sacglam.tools.doctor.facts import Gpu, pinned_versions
 from sacglam.tools.doctor.report import diagnose
 from tests.conftest import sacglam
 
@@ -78,7 +78,7 @@ def test_four_gpus_are_found_and_training_on_them_works(
     monkeypatch.setattr(torch, "ones", lambda *size, device: torch.zeros(*size))
     exec(_TORCH, {})
     build = torch_build(Outcome(capsys.readouterr().out))
-    here = collect(quick=True)
+    here = gather(quick=True)
     versions = {"torch": "2.13.0", "vllm": "0.32.0", "deepspeed": "0.19.8", "ray": "2.60.0"}
     installed = {name: v for name, v in here.installed.items() if not name.startswith(("vllm", "torch"))} | versions
     whole = replace(

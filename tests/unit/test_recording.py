@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sacglam.collect import collect
 from sacglam.envs import CheckedEnv, make
 from sacglam.envs.bitflip import BitFlip
 from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.recording import record
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import LogPolicy, Query
 
@@ -23,13 +23,13 @@ def bits(**options: Any) -> CheckedEnv:
 @pytest.mark.parametrize("name", ["bitflip", "playground_simple"])
 def test_the_planner_takes_the_fewest_steps(name: str) -> None:
     env = make(name)
-    for episode in collect(lambda: make(name), None, 8):
+    for episode in record(lambda: make(name), None, 8):
         env.reset(episode.goal, episode.seed)
         assert (episode.success, len(episode.steps)) == (True, env.optimal_length())
 
 
 def test_with_noise_the_planner_still_gets_there_if_there_is_time() -> None:
-    episodes = list(collect(lambda: bits(max_steps=40), None, 30, noise=0.5))
+    episodes = list(record(lambda: bits(max_steps=40), None, 30, noise=0.5))
     wrong = sum(each.action(t)[-1] not in each.goal for each in episodes for t in range(len(each.steps)))
     actions = sum(len(each.steps) for each in episodes)
     assert all(each.success for each in episodes)
@@ -45,7 +45,7 @@ class Advised(BitFlip):
 
 
 def test_an_expert_comes_before_the_planner_and_the_planner_where_it_is_lost() -> None:
-    episodes = list(collect(lambda: CheckedEnv(Advised(bits=2), "advised"), None, 20))
+    episodes = list(record(lambda: CheckedEnv(Advised(bits=2), "advised"), None, 20))
     assert all(len(each.steps) <= 2 and each.success for each in episodes)
 
 
@@ -55,9 +55,9 @@ def test_without_expert_or_planner_it_says_what_to_do() -> None:
             return None
 
     with pytest.raises(ConfigError, match="neither an expert nor a planner"):
-        list(collect(lambda: CheckedEnv(Lost(bits=2), "lost"), None, 1))
+        list(record(lambda: CheckedEnv(Lost(bits=2), "lost"), None, 1))
     with pytest.raises(ConfigError, match="neither an expert nor a planner"):
-        list(collect(lambda: bits(), None, 1, repeats=False))
+        list(record(lambda: bits(), None, 1, repeats=False))
 
 
 def test_an_experts_action_has_to_exist() -> None:
@@ -66,17 +66,17 @@ def test_an_experts_action_has_to_exist() -> None:
             return 2
 
     with pytest.raises(EnvironmentContractError, match="expected an action below 2, or None; got 2"):
-        list(collect(lambda: CheckedEnv(Beyond(bits=2), "beyond"), None, 1))
+        list(record(lambda: CheckedEnv(Beyond(bits=2), "beyond"), None, 1))
 
 
 def test_a_scorer_plays_and_only_successes_are_kept() -> None:
-    episodes = list(collect(bits, UniformScorer(), 10, success_only=True))
+    episodes = list(record(bits, UniformScorer(), 10, success_only=True))
     assert [each.success for each in episodes] == [True] * 10
-    assert not all(each.success for each in collect(bits, UniformScorer(), 10))
+    assert not all(each.success for each in record(bits, UniformScorer(), 10))
 
 
 def test_the_seed_decides() -> None:
-    one, again, other = (list(collect(bits, UniformScorer(), 6, seed=seed)) for seed in (1, 1, 2))
+    one, again, other = (list(record(bits, UniformScorer(), 6, seed=seed)) for seed in (1, 1, 2))
     assert one == again
     assert one != other
 
@@ -88,4 +88,4 @@ def test_hopeless_play_is_given_up() -> None:
             return [np.array([0.0, *[-np.inf] * 7], dtype=np.float32) for _ in queries]
 
     with pytest.raises(ConfigError, match="expected 40 successful episodes"):
-        list(collect(lambda: make("bitflip", max_steps=1), Wrong(), 40, success_only=True))
+        list(record(lambda: make("bitflip", max_steps=1), Wrong(), 40, success_only=True))

@@ -61,7 +61,7 @@ _GIB = 2**30
 _LISTENING = "0A"
 
 
-def collect(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
+def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
     """All facts; with `quick`, without trying imports. `started` is called with each package as its import begins."""
     distributions = reversed(list(metadata.distributions()))  # the first of a name is the one that is imported
     installed: dict[str, str] = {

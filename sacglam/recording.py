@@ -57,7 +57,7 @@ class Planner:
         return np.inf if left is None else left
 
 
-def collect(
+def record(
     make_env: Callable[[], CheckedEnv],
     scorer: Scorer | None,
     episodes: int,
