@@ -9,6 +9,7 @@ Importing this package is free: what it offers is loaded at its first use.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sacglam.agent import Agent
     from sacglam.config import Config
     from sacglam.config import load as load_config
+    from sacglam.tools.tracking.sidecar import Callback
 
 __all__ = ["Config", "envs", "load_agent", "load_config", "train"]
 __version__ = "0.1.0"
@@ -31,8 +33,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'sacglam' has no attribute {name!r}")
 
 
-def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
+def train(config: Config, out: str | Path | None = None, callback: Callback | None = None) -> dict[str, Any]:
     """Train in the new folder `out` (by default one under `runs/`); the run's summary, with `run_dir`.
+
+    `callback` is called with each line of `metrics.jsonl`, a mapping of numbers by name such as `env_steps`, `success`
+    and `eval_success/overall`. If it returns true, the run ends with a checkpoint, as after Ctrl-C: its summary's
+    `finished` is false, and `sacglam train --resume` continues it. An exception of the callback ends the run, too.
 
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
@@ -42,7 +48,7 @@ def train(config: Config, out: str | Path | None = None) -> dict[str, Any]:
     from sacglam.training import train as run
 
     folder = Path(out) if out is not None else directory.fresh(config.seed)
-    return {**run(config, folder, tracker=sidecar_for), "run_dir": str(folder)}
+    return {**run(config, folder, tracker=partial(sidecar_for, callback=callback)), "run_dir": str(folder)}
 
 
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:

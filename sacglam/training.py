@@ -225,8 +225,10 @@ class Run:
         return every > 0 and now // every > (now - interval) // every
 
     def _append(self, metrics: Mapping[str, float]) -> None:
-        self._log.append({**self._counters(), **metrics})
-        self._tracker.check()
+        line = {**self._counters(), **metrics}
+        self._log.append(line)
+        if self._tracker.logged(line):
+            self._stop.requested = True
 
     def _counters(self) -> dict[str, float]:
         progress = self._loop.progress

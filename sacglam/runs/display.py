@@ -30,6 +30,11 @@ class Tracker:
     def start(self) -> None:
         """The run starts or resumes; its records will appear in its folder."""
 
+    def logged(self, line: Mapping[str, float]) -> bool:
+        """A line of metrics was logged. Returns whether the run is to stop, as after Ctrl-C; for that override this."""
+        self.check()
+        return False
+
     def check(self) -> None:
         """A line of metrics was logged."""
 

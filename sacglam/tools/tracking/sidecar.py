@@ -6,6 +6,7 @@ exits.
 
 import json
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,10 @@ from sacglam.runs.display import Display, Tracker
 TITLES = {"aim": "Aim", "wandb": "Weights & Biases", "trackio": "Trackio", "tensorboard": "TensorBoard"}
 _PROGRAM = "sacglam.tools.tracking.sync"
 _QUIET_S = 1.0
+
+
+Callback = Callable[[Mapping[str, float]], bool | None]
+"""Called with each line of metrics; true ends the run with a checkpoint, as Ctrl-C does."""
 
 
 class _Link(BaseModel):
@@ -120,15 +125,21 @@ class Sidecar(Tracker):
 
 @dataclass(frozen=True)
 class Sidecars(Tracker):
-    """The processes of a run's trackers."""
+    """The processes of a run's trackers, and a function of the user's."""
 
     directory: RunDirectory
     each: list[Sidecar]
+    callback: Callback | None = None
 
     @override
     def start(self) -> None:
         for sidecar in self.each:
             sidecar.start()
+
+    @override
+    def logged(self, line: Mapping[str, float]) -> bool:
+        super().logged(line)
+        return bool(self.callback and self.callback(line))
 
     @override
     def check(self) -> None:
@@ -144,7 +155,9 @@ class Sidecars(Tracker):
         return {"aim_hash": run_hash} if run_hash else {}
 
 
-def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Display) -> Sidecars:
+def sidecar_for(
+    directory: RunDirectory, config: TrackingConfig, display: Display, callback: Callback | None = None
+) -> Sidecars:
     """The sidecars of the run in `directory`: one for each of `tracking.to`; with auto, Aim's where it is installed.
 
     Raises:
@@ -157,7 +170,7 @@ def sidecar_for(directory: RunDirectory, config: TrackingConfig, display: Displa
             "it out"
         )
     repo = repo_of(directory, config)
-    return Sidecars(directory, [Sidecar(name, directory, repo, display) for name in named])
+    return Sidecars(directory, [Sidecar(name, directory, repo, display) for name in named], callback)
 
 
 def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
