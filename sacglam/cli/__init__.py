@@ -32,6 +32,7 @@ for command in (
     tools.envs,
     tools.doctor,
     agents.export,
+    agents.push,
     train.pretrain,
 ):
     app.command()(command)

@@ -179,3 +179,26 @@ def export(
     agent = load_agent(run, "cpu", trust or "environment")  # which export does not create
     agent.export(folder)
     print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")
+
+
+def push(
+    run: RunArgument,
+    repo: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub.", metavar="USER/NAME")],
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    best: BestOption = False,
+    trust: TrustOption = False,
+) -> None:
+    """Publish an agent on the Hugging Face Hub: what `export` writes, and the run's curves.
+
+    Log in first with `hf auth login`, or set HF_TOKEN.
+
+    \b
+    Example:
+      sacglam push runs/my-run me/my-agent --private
+    """
+    from sacglam.agent import load_agent
+    from sacglam.runs.directory import RunDirectory
+    from sacglam.tools.hub import push as publish
+
+    agent = load_agent(run, "cpu", trust or "environment", best)
+    print_plain(console, f"the agent is at {publish(agent, RunDirectory(run).curves, repo, private)}")

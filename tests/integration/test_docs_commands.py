@@ -66,6 +66,7 @@ NOT_RUN = {
     "sacglam train paper/sac_her_qwen2.5_0.5b --gpus 1": "needs a GPU",
     "launch/gpu_check.sh": "needs a GPU; tests/unit/benchmarks/test_gpu_check.py runs its parts on a CPU",
     "mkdocs serve": "runs until it is stopped; launch/test.sh builds the site",
+    "sacglam push ": "needs an account; tests/integration/test_push.py has a stand-in of the Hub",
     "sacglam serve ": "runs until it is stopped; tests/integration/test_serving.py starts it",
     "sacglam ui": "runs until it is stopped; tests/integration/test_aim_browser.py opens it",
     "sacglam compare configs/battery/": "takes hours: sixteen environments; tests/unit/configs checks the files",

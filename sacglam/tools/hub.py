@@ -1,0 +1,47 @@
+"""Publishes an agent on the Hugging Face Hub, or another server with its interface (HF_ENDPOINT)."""
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from sacglam.agent import Agent
+from sacglam.errors import ModelError
+from sacglam.runs.summary import MODEL_CARD
+
+_CURVES = "curves.png"
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
+    """Upload the adapter, the critic, and a card with the results and the run's `curves`; the page's address.
+
+    The repository (USER/NAME) is created if there is none; files of these names in it are replaced.
+
+    Raises:
+        ModelError: the name is not one, nobody is logged in, or the server refuses.
+    """
+    if not _REPO.fullmatch(repo):
+        raise ModelError(f"expected the repository as USER/NAME, got {repo!r}")
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        agent.export(folder)
+        card = (folder / MODEL_CARD).read_text()
+        if not _REPO.fullmatch(agent.config.model.name):  # the Hub refuses cards whose base is not on it
+            card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE)
+        if curves.exists():
+            shutil.copy(curves, folder / _CURVES)
+            card += f"\n![The run over environment steps]({_CURVES})\n"
+        (folder / MODEL_CARD).write_text(card)
+        try:
+            address = HfApi().create_repo(repo, private=private, exist_ok=True)
+            HfApi().upload_folder(
+                repo_id=repo, folder_path=folder, commit_message=f"An agent after {agent.env_steps:,} steps"
+            )
+        except (OSError, ValueError) as error:  # what huggingface_hub's errors derive from
+            raise ModelError(
+                f"cannot push to {repo}: {error}. Log in with hf auth login, or set HF_TOKEN to a token that may write"
+            ) from error
+    return str(address)
