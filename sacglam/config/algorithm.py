@@ -53,7 +53,7 @@ class AlgoConfig(Named):
     """Factor on the environment's own rewards (`env.reward: environment`).
 
     None: the largest with which success is worth at most 1, and the returns of random play have a median size of at
-    most 1 and none above 10."""
+    most 1. Errors beyond 1 count linearly in the critic's loss."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None
