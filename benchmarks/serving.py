@@ -1,6 +1,6 @@
 """Requests a second and latency of `sacglam serve`.
 
-    python -m benchmarks.serving RUN [--clients 1 8 64] [--seconds 10] > serving.json
+    python -m benchmarks.serving RUN
 
 Each client asks about random states of the run's environment, one after the other, over a connection of its own.
 """
@@ -11,7 +11,6 @@ import argparse
 import http.client
 import json
 import os
-import platform
 import threading
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import common
 from sacglam.agent import load_agent
 from sacglam.collector import build_env
 from sacglam.envs.base import TextEnv
@@ -87,8 +87,8 @@ def main() -> None:
         measure(address, asked, 1, min(1.0, options.seconds))  # warm-up
         rows = [measure(address, asked, clients, options.seconds) for clients in options.clients]
         server.shutdown()
-    machine = {"cpu": platform.processor() or platform.machine(), "load": os.getloadavg()[0]}
-    print(json.dumps({"machine": machine, "threads": agent.config.threads, "measured": rows}, indent=2))
+    machine = common.machine("cpu", agent.config.threads) | {"load": os.getloadavg()[0]}
+    common.emit([{**row, **machine} for row in rows])
 
 
 if __name__ == "__main__":

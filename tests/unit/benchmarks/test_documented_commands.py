@@ -31,6 +31,7 @@ ADDED = {
     "kernels": {**STATES, "--models": "tiny"},
     "on_gpu": {**STATES, "--repeats": "1"},
     "scoring": {**SHAPE, **STATES, "--repeats": "1", "--no-memory": ""},
+    "serving": {"--clients": "1 2", "--seconds": "0.2"},
     "update": {**SHAPE, **STATES, "--repeats": "1", "--no-memory": ""},
 }
 """Options that all commands of a module get; numbers that a command already has become at most as large."""
@@ -80,7 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command)
-def test_a_documented_command_runs(command: str, model: Path, tmp_path: Path) -> None:
+def test_a_documented_command_runs(command: str, model: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     module, *words = command.split()
     if module == "engine" or "vllm" in words:
         pytest.skip("starts vLLM, which takes a minute: tests/integration/test_vllm.py does so")
@@ -92,6 +93,8 @@ def test_a_documented_command_runs(command: str, model: Path, tmp_path: Path) ->
         pytest.importorskip(package)
     folder = tmp_path / "made" if module == "random_model" else model
     words = [str(folder) if word == "DIR" else word for word in words]
+    if "RUN" in words:
+        words[words.index("RUN")] = str(request.getfixturevalue("tiny_run"))
     done = launcher.run([sys.executable, "-m", f"benchmarks.{module}", *words])
     assert done.returncode == 0, done.stderr
     if module != "random_model":
