@@ -65,8 +65,12 @@ class ParityError(SacglamError):
     """An engine's policy differs from the learner's."""
 
 
+class PortError(SacglamError):
+    """A port is taken."""
+
+
 class TrackingError(SacglamError):
-    """Aim is not installed, or its repository is locked, full or broken; the run's own files are intact."""
+    """A tracker is not installed, or what it writes to is locked, full or broken; the run's own files are intact."""
 
 
 _OUT_OF_MEMORY = (

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from sacglam.errors import TrackingError
+from sacglam.errors import PortError
 
 HOST = "127.0.0.1"
 _HOSTS = ("127.0.0.1", "localhost")
@@ -14,14 +14,14 @@ def listen(port: int) -> socket.socket:
     """A socket that listens on loopback.
 
     Raises:
-        TrackingError: the port is taken.
+        PortError: the port is taken.
     """
     try:
         return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
         with socket.create_server((HOST, 0)) as free:
             other = free.getsockname()[1]
-        raise TrackingError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
+        raise PortError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
 
 
 def allowed(path: str, headers: Mapping[str, str]) -> bool:
