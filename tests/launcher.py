@@ -10,7 +10,7 @@ A command is a process of its own as any other: its process id, arguments, envir
 code are real, it runs its module as `python -m MODULE` does, and ends as Python ends. Three things differ:
 variables that are read when torch is imported are those of the server's start, sets of strings have one order in all
 commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of
-each kind beside them, start Python anew: `fresh=True`.
+each kind next to them, start a new Python: `fresh=True`.
 """
 
 from __future__ import annotations

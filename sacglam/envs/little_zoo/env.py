@@ -16,7 +16,7 @@ _MOST_GOALS, _TASKS = 20_000, 16
 
 
 class LittleZoo(BaseEnv):
-    """Little-Zoo (Gaven et al., 2025), written anew: https://github.com/flowersteam/LittleZoo has the original.
+    """Little-Zoo (Gaven et al., 2025), our own implementation; the original: https://github.com/flowersteam/LittleZoo.
 
     Plants grow from water, herbivores from grown plants, carnivores from grown herbivores; growing uses the food up. A
     goal names an object to grasp or grow, and the four objects of its scene, in which it may be impossible. A third of

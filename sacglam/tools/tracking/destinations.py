@@ -41,7 +41,7 @@ def _label(point: Point) -> str:
 
 
 def _wandb(name: str, config: Config, repo: Path, known: str | None) -> Destination:
-    """A row for each line. The rows that a server has are not sent again; an offline run is written anew."""
+    """A row for each line. The rows that a server has are not sent again; an offline run is replaced."""
     import wandb
 
     for folder in (repo / "wandb").glob(f"offline-run-*-{known}") if known else ():
@@ -68,7 +68,7 @@ def _wandb(name: str, config: Config, repo: Path, known: str | None) -> Destinat
 
 
 def _trackio(name: str, config: Config, repo: Path, known: str | None) -> Destination:
-    """Trackio's local database, wherever TRACKIO_DIR says; a run that it has is written anew."""
+    """Trackio's local database, wherever TRACKIO_DIR says; a run that it has is replaced."""
     import trackio
 
     with suppress(ValueError):  # there is no project yet
@@ -84,7 +84,7 @@ def _trackio(name: str, config: Config, repo: Path, known: str | None) -> Destin
 
 
 def _tensorboard(name: str, config: Config, repo: Path, known: str | None) -> Destination:
-    """Event files in tensorboard/NAME, written anew."""
+    """Event files in tensorboard/NAME, which replace those of an earlier import."""
     from tensorboard.summary import Writer
 
     folder = repo / "tensorboard" / name
