@@ -154,6 +154,11 @@ class SacConfig(OffPolicyConfig):
     """Weight imitation by 1 - V / R instead of R - V, so that steps far from the goal count as much as near ones."""
     alpha: AlphaConfig = AlphaConfig()
 
+    @property
+    @override
+    def needs_goal_rewards(self) -> str:
+        return "algo.relative_imitation" if self.relative_imitation else ""  # 1 - V / R is one of discounts
+
     @model_validator(mode="after")
     def _imitates(self) -> Self:
         if self.relative_imitation and not self.self_imitation:

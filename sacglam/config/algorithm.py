@@ -82,6 +82,11 @@ class AlgoConfig(Named):
         return self.reward_scale is None
 
     @property
+    def needs_goal_rewards(self) -> str:
+        """The setting in use that has no meaning for the environment's own rewards; empty if there is none."""
+        return ""
+
+    @property
     def no_path(self) -> float:
         """The value in a replay graph at which no path is known."""
         return 0.0 if self.goal_rewards else -math.inf

@@ -127,6 +127,10 @@ class Config(Section):
                 "env.success_reward, if the environment rewards all goals alike, and steps before them whatever the "
                 "goal; or replay.hindsight to graph, which then joins episodes without relabelling them, or to none"
             )
+        if setting := self.algo.needs_goal_rewards:
+            raise ValueError(
+                f"{setting} compares discounts, not returns of any size: set it to false, or env.reward to goal"
+            )
         if self.partner.type != "environment":
             raise ValueError(
                 f"partner {self.partner.type} says what was achieved, and so what is rewarded, but env.reward is "
