@@ -33,12 +33,14 @@ def window(
     whatever the goal.
 
     Raises:
-        ValueError: `goal` is neither the episode's own nor achieved in it.
+        ValueError: `goal` is neither the episode's own nor achieved in it, or its reward is unknown.
     """
     real, end = goal == episode.goal, last_step(episode, goal)
     stop = min(start + length, end + 1)
     earned = [step.reward if real or rewards.own else 0.0 for step in episode.steps[: end + 1]]
-    if not real and rewards.success is not None:
+    if not real:
+        if rewards.success is None:
+            raise ValueError(f"cannot relabel with {goal!r}: it is unknown how the environment would have rewarded it")
         earned[end] = rewards.success
     # Own rewards may be negative, so that nothing is known of the return of an episode that was cut off.
     unknown = rewards.own and real and not episode.steps[end].terminated and stop <= end

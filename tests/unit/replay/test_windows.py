@@ -78,6 +78,8 @@ def test_own_rewards_on_the_way_and_that_of_success_for_another_goal() -> None:
     assert real.rewards == (-1.0, -2.0)
     # What would have followed may cost anything, so no step looks good for its nearness to the cut.
     assert real.return_after < -1e6
+    with pytest.raises(ValueError, match="unknown how the environment would have rewarded it"):
+        window(costly, "late", 0, 2, GAMMA, rewards=Rewards(own=True, success=None))
     bootstraps = window(costly, "goal", 2, 2, GAMMA, rewards=Rewards(own=True))
     assert (bootstraps.return_after, bootstraps.terminated) == (0.0, False)
 
