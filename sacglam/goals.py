@@ -70,7 +70,7 @@ class UniformConfig(GoalsConfig):
 
 
 class ProgressConfig(GoalsConfig):
-    """Goals are drawn in proportion to recent learning progress: the change in their success rate, up or down."""
+    """Goals are drawn in proportion to recent learning progress: how far their success rate rose or fell."""
 
     type: str = "progress"
     by: Literal["type", "goal"] = "type"
@@ -113,9 +113,9 @@ class ProgressSource(GoalSource):
         return _draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
 
     def progress(self, group: str) -> float:
-        """|mean of the newer half of the group's last 100 outcomes - mean of the older half|, 0 below 0.01."""
-        older, newer = halves(self._outcomes.get(group, ()))
-        return change if (change := abs(newer - older)) >= _NOTICEABLE else 0.0
+        """How much the success rate has changed within the group's last 100 outcomes, 0 below 0.01: see `change`."""
+        found = change(self._outcomes.get(group, ()))
+        return found if found >= _NOTICEABLE else 0.0
 
     @override
     def observe(self, episodes: Sequence[Episode]) -> None:
@@ -147,6 +147,17 @@ def halves(outcomes: Sequence[bool]) -> tuple[float, float]:
     recent = list(outcomes)
     half = len(recent) // 2
     return (sum(recent[:half]) / half, sum(recent[-half:]) / half) if half else (0.0, 0.0)
+
+
+def change(outcomes: Sequence[bool]) -> float:
+    """sqrt(max(0, (S_new - S_old)^2 - SE^2)): the difference of `halves` without what chance adds to its square.
+
+    SE^2 = (S_new (1 - S_new) + S_old (1 - S_old)) / n, with n outcomes in a half, is the variance of the difference.
+    Otherwise a group that is mastered but not perfect would seem to make progress for ever.
+    """
+    older, newer = halves(outcomes)
+    by_chance = sum(rate * (1 - rate) for rate in (older, newer)) / max(1, len(outcomes) // 2)
+    return math.sqrt(max(0.0, (newer - older) ** 2 - by_chance))
 
 
 def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typing_extensions import override
 
 from sacglam.config import parse
 from sacglam.config.goals import GoalsConfig
 from sacglam.errors import ConfigError, UntrustedError
-from sacglam.goals import GoalSource, ProgressConfig, ProgressSource, UniformConfig, halves
+from sacglam.goals import GoalSource, ProgressConfig, ProgressSource, UniformConfig, change, halves
 from sacglam.types import Decision, Episode, Observation, Step
 
 NAME = f"{__name__}:InTurn"
@@ -69,30 +71,56 @@ def test_halves_by_hand(results: tuple[int, ...], expected: tuple[float, float])
     assert halves(list(map(bool, results))) == pytest.approx(expected)
 
 
-def test_progress_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ((0, 0, 1, 1), 1.0),
+        ((1, 1, 1, 0), math.sqrt(0.5**2 - 0.25 / 2)),
+        ((0, 0, 1, 1, 0, 1), 0.0),  # (1/3)^2 is less than (2/9 + 2/9) / 3
+        ((1, 1, 1, 1, 0, 0, 0, 1), math.sqrt(0.75**2 - 0.1875 / 4)),  # forgetting counts as well
+        ((0,) * 50 + (1,) * 45 + (0,) * 5, math.sqrt(0.9**2 - 0.09 / 50)),
+    ],
+)
+def test_change_by_hand(results: tuple[int, ...], expected: float) -> None:
+    assert change(list(map(bool, results))) == pytest.approx(expected)
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_change_is_within_the_difference_and_is_that_of_failures_and_of_time_reversed(outcomes: list[bool]) -> None:
+    older, newer = halves(outcomes)
+    assert 0 <= change(outcomes) <= abs(newer - older)
+    assert change([not outcome for outcome in outcomes]) == pytest.approx(change(outcomes))
+    assert change(outcomes[::-1]) == pytest.approx(change(outcomes))
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.5, 0.9])
+def test_chance_alone_makes_little_progress(rate: float) -> None:
+    played = np.random.default_rng(0).random((2000, 100)) < rate
+    apart = [abs(newer - older) for older, newer in map(halves, played.tolist())]
+    by_chance = [change(each) for each in played.tolist()]
+    assert np.mean(by_chance) < 0.6 * np.mean(apart)
+    assert np.mean(np.array(by_chance) < 0.01) > 0.6  # two thirds of a normal distribution are within one deviation
+    learnt = np.random.default_rng(0).random((2000, 50)) < min(1.0, rate + 0.4)
+    real = [change([*old, *new]) for old, new in zip(played[:, :50].tolist(), learnt.tolist(), strict=True)]
+    assert np.mean(real) == pytest.approx(min(1.0, rate + 0.4) - rate, rel=0.25)
+
+
+def test_progress_is_the_change_of_the_last_hundred_outcomes() -> None:
     starts = source()
-    starts.observe(outcomes("easy 1", 0, 0, 1) + outcomes("easy 2", 1, 0, 1))  # 0 0 1 | 1 0 1
-    starts.observe(outcomes("hard 1", 1, 1, 1, 0))  # forgetting counts as well
+    starts.observe(outcomes("easy 1", 0, 0) + outcomes("easy 2", 1, 1))
     starts.observe(outcomes("never 1", 0, 0, 0, 0))
-    assert starts.metrics() == pytest.approx({"progress/easy": 1 / 3, "progress/hard": 0.5, "progress/never": 0.0})
-    starts.observe(outcomes("hard 2", *[1] * 100))  # only the last 100 count
-    assert starts.progress("hard") == 0.0
-    starts.observe(outcomes("easy 3", *[0] * 50, *[1] * 25, *[0] * 25))
-    assert starts.progress("easy") == 0.5
+    assert starts.metrics() == pytest.approx({"progress/easy": 1.0, "progress/hard": 0.0, "progress/never": 0.0})
+    starts.observe(outcomes("easy 3", *[0] * 50, *[1] * 50))
+    assert starts.progress("easy") == 1.0
+    starts.observe(outcomes("easy 3", *[1] * 50))
+    assert starts.progress("easy") == 0.0
 
 
 def test_progress_by_goal_is_averaged_over_the_goals_of_a_type() -> None:
     starts = source("goal")
     starts.observe(outcomes("easy 1", 0, 1) + outcomes("hard 2", 0, 0, 1, 0))
-    assert starts.metrics() == pytest.approx({"progress/easy": 1 / 3, "progress/hard": 0.25, "progress/never": 0.0})
-
-
-def test_a_change_of_less_than_a_hundredth_is_none() -> None:
-    starts = source()
-    starts.load_state({"episodes": 0, "outcomes": {"easy": [False] * 50 + [True] + [False] * 49}})
-    assert starts.progress("easy") == pytest.approx(0.02)
-    starts.load_state({"episodes": 0, "outcomes": {"easy": [True] * 100}})
-    assert starts.progress("easy") == 0.0
+    wanted = {"progress/easy": 1 / 3, "progress/hard": math.sqrt(0.125) / 2, "progress/never": 0.0}
+    assert starts.metrics() == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("by", ["type", "goal"])
@@ -120,7 +148,9 @@ def test_the_uniform_share_falls_with_the_episodes() -> None:
 def test_types_are_drawn_in_proportion_to_their_progress() -> None:
     starts = source()
     starts.observe(outcomes("never 1", *[0] * 4000) + outcomes("easy 1", 0, 1) + outcomes("hard 1", 0, 0, 1, 0))
-    assert share(starts, lambda goal: kind(goal) == "hard") == pytest.approx(0.8 * 1 / 3 + 0.2 * 2 / 6, abs=0.03)
+    hard = math.sqrt(0.125)  # while easy goals make progress of 1
+    wanted = 0.8 * hard / (1 + hard) + 0.2 * 2 / 6
+    assert share(starts, lambda goal: kind(goal) == "hard") == pytest.approx(wanted, abs=0.03)
 
 
 def test_among_thousands_of_goals_64_are_candidates() -> None:
@@ -242,5 +272,13 @@ def test_by_progress_impossible_goals_give_way_to_hard_ones() -> None:
         uniform.update(group for group, _ in history(plain, 2000, seed))
         progress.update(group for group, _ in history(source(goals=MOSTLY_IMPOSSIBLE, seed=seed), 2000, seed))
     assert uniform["never"] / 8000 == pytest.approx(0.8, abs=0.03)
-    assert progress["never"] / 8000 < 0.6
+    assert progress["never"] / 8000 < 0.7  # uniform again once all is mastered
     assert progress["hard"] > 2 * uniform["hard"]
+
+
+def test_what_is_mastered_but_not_perfect_does_not_keep_the_practice() -> None:
+    late = Counter[str]()
+    for seed in range(4):
+        played = history(source(goals=MOSTLY_IMPOSSIBLE, seed=seed), 4000, seed)
+        late.update(group for group, _ in islice(played, 3500, None))
+    assert late["easy"] / 2000 < 0.25  # a share of 0.16 is uniform
