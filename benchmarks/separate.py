@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from sacglam.models.architectures import decoder_of
 from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 
@@ -94,7 +93,7 @@ class SeparateLM(PackedLM):
         """One pass over all sequences."""
         self._select(adapter)
         inputs = {"input_ids": packed.ids_XT, "attention_mask": packed.attended_XT, "use_cache": False}
-        hidden_XTH = decoder_of(self._model)(**inputs).last_hidden_state
+        hidden_XTH = self._model.get_decoder()(**inputs).last_hidden_state
         where = (packed.sequence_N, packed.predicting_N)
         if adapter.endswith("_target"):
             log_prob_N = torch.zeros(len(packed.token_id_N), device=self.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from sacglam.models.architectures import EncoderDecoder, decoder_of, encoder_of, start_token
+from sacglam.models.architectures import EncoderDecoder, start_token
 from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 
@@ -76,11 +76,11 @@ class SeparateSeq2SeqLM(PackedLM):
         self._select(adapter)
         attended_XP = packed.attended_BP[packed.row_X]
         if self._once:
-            encoded_BPH = encoder_of(self._model)(packed.prompt_BP, packed.attended_BP).last_hidden_state
+            encoded_BPH = self._model.get_encoder()(packed.prompt_BP, packed.attended_BP).last_hidden_state
             encoded_XPH = encoded_BPH[packed.row_X]
         else:
-            encoded_XPH = encoder_of(self._model)(packed.prompt_BP[packed.row_X], attended_XP).last_hidden_state
-        hidden_XTH = decoder_of(self._model)(
+            encoded_XPH = self._model.get_encoder()(packed.prompt_BP[packed.row_X], attended_XP).last_hidden_state
+        hidden_XTH = self._model.get_decoder()(
             input_ids=packed.started_XT,
             encoder_hidden_states=encoded_XPH,
             encoder_attention_mask=attended_XP,

@@ -156,8 +156,7 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
 def host_engine(factory: str, config: Config, threads: int) -> Engine:
     """The scoring engine that `factory` (`module:attribute`) makes, in the process that calls this."""
     cpu.prepare(threads)
-    engine: Engine = plugins.find(factory, "engine")(config.model_copy(update={"threads": threads}))
-    return engine
+    return plugins.find(factory, "engine")(config.model_copy(update={"threads": threads}))
 
 
 def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> Learner:

@@ -41,8 +41,7 @@ def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int 
 
     if mode != "rb":
         _check_no_link(file)
-    found: IO[bytes] = open(file, mode, opener=opener)  # noqa: SIM115
-    return found
+    return open(file, mode, opener=opener)
 
 
 def read(file: Path, most: int) -> bytes:

@@ -1,7 +1,7 @@
 """Turns YAML and dotted overrides into a configuration, with errors that name the nearest key."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,28 +20,6 @@ from sacglam.config.section import Named
 from sacglam.config.shipped import QUICKSTART, located, names
 from sacglam.errors import ConfigError
 
-_LATER_KEYS = {
-    "algo.td_lambda",
-    "algo.self_imitation",
-    "algo.relative_imitation",
-    "algo.exploration",
-    "model.lora.layers",
-    "model.cache_mib",
-    "model.compile",
-    "env.repeats",
-    "prompt",
-    "env.workers",
-    "replay.random_steps",
-    "runtime.timeout_s",
-    "init_from",
-    "evaluation.stop_at",
-    "replay.demonstrations",
-    "replay.demonstration_share",
-    "replay.demonstration_updates",
-    "partner",
-    "goals",
-}
-"""Keys that version 0.1.0 did not write: its runs lack them and take their defaults."""
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
 _NAMED: tuple[type[Named], ...] = (AlgoConfig, GoalsConfig, Hindsight, PartnerConfig)
@@ -108,7 +86,10 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     if not isinstance(base, str) or source.resolve() in above:
         problem = "which is its own base" if isinstance(base, str) else "expected the path or name of a configuration"
         raise ConfigError(f"{source} has the base {base!r}, {problem}")
-    return _merged(_with_base(located(base, source.parent), above | {source.resolve()}), values)
+    below = _with_base(located(base, source.parent), above | {source.resolve()})
+    if "name" in (values.get("env") or {}):  # another environment starts without options
+        below = {**below, "env": {**(below.get("env") or {}), "options": {}}}
+    return _merged(below, values)
 
 
 def _known(name: str) -> str:
@@ -118,30 +99,19 @@ def _known(name: str) -> str:
     return f". Did you mean {near[0]!r}?" if near else others
 
 
-def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """`base`, changed to `values`; another kind starts from its defaults, another environment without options."""
-    if "name" in (values.get("env") or {}):
-        base = {**base, "env": {**(base.get("env") or {}), "options": {}}}
-    return _deep(base, values)
+def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`base`, changed to `values`; another kind of section starts from its defaults."""
+    merged = {**base, **values}
+    for key, value in values.items():
+        below, section = base.get(key), _KINDS.get(f"{prefix}{key}.type")
+        if isinstance(below, dict) and isinstance(value, dict):
+            if not section or value.get("type", _kind(section, below)) == _kind(section, below):
+                merged[key] = _merged(below, value, f"{prefix}{key}.")
+    return merged
 
 
-def _deep(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    both = {
-        key: _deep(base[key], value, f"{prefix}{key}.")
-        for key, value in values.items()
-        if _extends(base.get(key), value, f"{prefix}{key}.type")
-    }
-    return {**base, **values, **both}
-
-
-def _extends(base: Any, value: Any, type_key: str) -> bool:
-    """Whether `value` changes some settings of `base` instead of replacing it."""
-    if not (isinstance(base, dict) and isinstance(value, dict)):
-        return False
-    if type_key not in _KINDS:
-        return True
-    kind = base.get("type", next(iter(_KINDS[type_key].shipped)))
-    return bool(value.get("type", kind) == kind)
+def _kind(section: type[Named], values: Mapping[str, Any]) -> Any:
+    return values.get("type", next(iter(section.shipped)))
 
 
 def _read(text: str, source: str) -> dict[str, Any]:
@@ -199,30 +169,21 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
 
 
 def parse_complete(text: str, trusted: bool = True) -> Config:
-    """A configuration as `Config.to_yaml` writes it, with every value there; see `parse`.
+    """A configuration as `Config.to_yaml` writes it, to the end; see `parse`. Older ones lack some settings.
 
     Raises:
-        ConfigError: a value is missing, or is not valid.
+        ConfigError: the end is missing, or a value is not valid.
     """
     cut_off = "so it was cut off; restore it from a copy, or start a new run"
     if not text.endswith("\n"):  # before the values are read: half of a number is another number
         raise ConfigError(f"it ends within a line, {cut_off}")
     values = converted(_read(text, "it"))
     config = parse(values, trusted)
-    if missing := sorted(set(_missing(config.model_dump(mode="json"), values)) - _LATER_KEYS):
-        raise ConfigError(f"it lacks {missing[0]}, {cut_off}")
+    if "samples_every_steps" not in values.get("tracking", {}):  # the last of all settings
+        raise ConfigError(f"it lacks tracking.samples_every_steps, {cut_off}")
     if config.policy.temperature == "auto":
         raise ConfigError("policy.temperature is auto, but a run records a number; restore it from a copy")
     return config
-
-
-def _missing(expected: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of `expected` that `values` lacks; an environment's options are not compared."""
-    for key, value in expected.items():
-        if key not in values:
-            yield prefix + key
-        elif isinstance(value, dict) and isinstance(values[key], dict) and key != "options":
-            yield from _missing(value, values[key], f"{prefix}{key}.")
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:
@@ -252,7 +213,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
             raise ConfigError(f"override {_short(override)}: {section!r} is a value, not a section")
         values = inner
     found = _parse_yaml(text, f"override {_short(override)}: the value")
-    if key in _KINDS and values.get("type", next(iter(_KINDS[key].shipped))) != found:
+    if key in _KINDS and _kind(_KINDS[key], values) != found:
         values.clear()  # another kind starts from its own defaults
     values[last] = found
 
@@ -281,6 +242,5 @@ def _fields_at(place: Sequence[str], values: Any) -> Mapping[str, Any]:
     for part in place:
         section, values = section.model_fields[part].annotation, values[part]
         if issubclass(section, Named):
-            section = section.kind(values.get("type", next(iter(section.shipped))))
-    fields: Mapping[str, Any] = section.model_fields
-    return fields
+            section = section.kind(_kind(section, values))
+    return section.model_fields

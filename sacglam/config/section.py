@@ -60,7 +60,12 @@ class Named(Section):
             raise ConfigError(f"{cls.key}.type: expected one of {kinds}, or module:Class (got {name!r})")
         if name not in cls.shipped and not trusted:
             raise UntrustedError(f"it names {name!r}, {TRUST}")
-        found = _imported(cls.shipped.get(name, name), f"{cls.key}.type")
+        try:
+            found = find(cls.shipped.get(name, name), f"{cls.key}.type")
+        except (SacglamError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # what the module's own code raises, an exit included
+            raise ConfigError(f"{cls.key}.type {name!r}: its module raised {type(error).__name__}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, cls)):
             raise ConfigError(f"{cls.key}.type {name!r}: expected a subclass of {cls.__name__}, got {found!r}")
         return found
@@ -76,12 +81,3 @@ class Named(Section):
         context = info.context if info else None
         kind = cls.kind(values["type"], trusted=not (context and context.get("untrusted")))
         return kind.model_validate(values, context=context)
-
-
-def _imported(name: str, what: str) -> Any:
-    try:
-        return find(name, what)
-    except (SacglamError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # what the module's own code raises, an exit included
-        raise ConfigError(f"{what} {name!r}: its module raised {type(error).__name__}: {error}") from error

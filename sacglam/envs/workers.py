@@ -105,18 +105,15 @@ class WorkerEnv(CheckedEnv):
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
-        observation: Observation = call_all("reset", [(self, (goal, seed))])[0]
-        return observation
+        return call_all("reset", [(self, (goal, seed))])[0]
 
     @override
     def step(self, action: int) -> Step:
-        step: Step = call_all("step", [(self, (action,))])[0]
-        return step
+        return call_all("step", [(self, (action,))])[0]
 
     @override
     def optimal_length(self) -> int | None:
-        length: int | None = call_all("optimal_length", [(self, ())])[0]
-        return length
+        return call_all("optimal_length", [(self, ())])[0]
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:

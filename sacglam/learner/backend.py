@@ -83,8 +83,7 @@ class Backend:
 
     def moments(self) -> Moments:
         """Adam's state; parameters that never had a gradient are left out."""
-        moments: Moments = self.optimizer.state_dict()["state"]
-        return moments
+        return self.optimizer.state_dict()["state"]
 
     def load_moments(self, moments: Moments) -> None:
         """Restore what `moments()` gave, on any number of ranks."""

@@ -138,8 +138,7 @@ class DeepSpeedBackend(Backend):
         def run(*args: P.args, **kwargs: P.kwargs) -> Result:
             # Inside the engine's forward pass, whose hooks gather what is sharded.
             self._root.compute = partial(function, *args, **kwargs)
-            result: Result = self._engine()
-            return result
+            return self._engine()
 
         return run
 

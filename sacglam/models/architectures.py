@@ -53,7 +53,7 @@ class Architecture(ABC):
     @property
     def stacks(self) -> Sequence[nn.Module]:
         """The parts of the model that `hidden` runs."""
-        return [decoder_of(self.model)]
+        return [self.model.get_decoder()]
 
     def logit_scale(self) -> float:
         """The factor that multiplies hidden states on their way to the output layer."""
@@ -76,8 +76,7 @@ class DecoderOnly(Architecture):
     def hidden(self, packed: Packed) -> Tensor:
         mask = additive(attention_mask(packed.end_BS), self.model.dtype)
         inputs = {"input_ids": packed.ids_BS, "position_ids": packed.positions_BS, "attention_mask": mask}
-        hidden_BSH: Tensor = decoder_of(self.model)(**inputs, use_cache=False).last_hidden_state
-        return hidden_BSH
+        return self.model.get_decoder()(**inputs, use_cache=False).last_hidden_state
 
 
 class EncoderDecoder(Architecture):
@@ -104,20 +103,19 @@ class EncoderDecoder(Architecture):
             # In four dimensions: of a mask in two, transformers asks the device whether it hides anything.
             return additive(mask_BP[:, None, None].expand(-1, 1, queries.shape[1], -1), self.model.dtype)
 
-        encoded = encoder_of(self.model)(input_ids=ids_BP, attention_mask=prompt_mask(ids_BP))
-        hidden_BSH: Tensor = decoder_of(self.model)(
+        encoded = self.model.get_encoder()(input_ids=ids_BP, attention_mask=prompt_mask(ids_BP))
+        return self.model.get_decoder()(
             input_ids=ids_BS,
             attention_mask=additive(attention_mask(packed.end_BS), self.model.dtype),
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=prompt_mask(ids_BS),
             use_cache=False,
         ).last_hidden_state
-        return hidden_BSH
 
     @property
     @override
     def stacks(self) -> Sequence[nn.Module]:
-        return [encoder_of(self.model), decoder_of(self.model)]
+        return [self.model.get_encoder(), self.model.get_decoder()]
 
     @override
     @torch.no_grad()
@@ -127,7 +125,7 @@ class EncoderDecoder(Architecture):
         """
         inputs: list[Tensor] = []
         hidden: list[Tensor] = []
-        head, decoder = output_layer_of(self.model), decoder_of(self.model)
+        head, decoder = self.model.get_output_embeddings(), self.model.get_decoder()
         handles = [
             head.register_forward_pre_hook(lambda module, args: inputs.append(args[0])),
             decoder.register_forward_hook(lambda module, args, output: hidden.append(output.last_hidden_state)),
@@ -158,21 +156,3 @@ def start_token(config: PreTrainedConfig) -> int:
             f"expected decoder_start_token_id in this {config.model_type}'s config.json, with which its decoder starts"
         )
     return int(config.pad_token_id if start is None else start)
-
-
-def encoder_of(model: PreTrainedModel) -> nn.Module:
-    """The part that reads the prompt."""
-    encoder: nn.Module = model.get_encoder()
-    return encoder
-
-
-def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The model without its output layer and, in an encoder-decoder, without its encoder."""
-    decoder: nn.Module = model.get_decoder()
-    return decoder
-
-
-def output_layer_of(model: PreTrainedModel) -> nn.Linear:
-    """The layer from hidden states to logits."""
-    layer: nn.Linear = model.get_output_embeddings()
-    return layer

@@ -61,8 +61,7 @@ class ValueHead(nn.Module):
 
     def forward(self, output: LMOutput) -> Tensor:
         """Values (B,), float32."""
-        value_B: Tensor = self.value(output.prompt_hidden_BH.float()).squeeze(-1)
-        return value_B
+        return self.value(output.prompt_hidden_BH.float()).squeeze(-1)
 
 
 class QHeads(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sacglam.errors import ModelError
-from sacglam.models.architectures import Architecture, decoder_of
+from sacglam.models.architectures import Architecture
 from sacglam.models.packing import Packed
 from sacglam.models.tokens import TokenisedQuery
 
@@ -21,7 +21,7 @@ from sacglam.models.tokens import TokenisedQuery
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
     """The decoder's layers in order; empty if they are not in one list."""
     number = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    lists = [m for m in decoder_of(model).children() if isinstance(m, nn.ModuleList) and len(m) == number]
+    lists = [m for m in model.get_decoder().children() if isinstance(m, nn.ModuleList) and len(m) == number]
     return list(lists[0]) if len(lists) == 1 else []
 
 

@@ -90,7 +90,6 @@ class SelectedLogProbs(nn.Module):
         that it need not wait for the device.
         """
         scaled_RH = hidden_RH if self._scale == 1.0 else hidden_RH * self._scale
-        log_prob_N: Tensor = _SelectedLogProbs.apply(  # type: ignore[no-untyped-call]
+        return _SelectedLogProbs.apply(  # type: ignore[no-untyped-call]
             scaled_RH, self.weight.detach(), token_row_N, token_id_N, row_starts
         )
-        return log_prob_N

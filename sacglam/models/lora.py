@@ -96,8 +96,7 @@ class LoraLinear(Linear):  # type: ignore[misc]  # peft has no types
     @override
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if x.dtype == torch.float32:
-            y: Tensor = super().forward(x, *args, **kwargs)
-            return y
+            return super().forward(x, *args, **kwargs)
         [adapter] = self.active_adapters
         x_XI = x.flatten(0, -2)
         y_XO: Tensor = self.base_layer(x_XI)

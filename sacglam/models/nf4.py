@@ -70,8 +70,7 @@ def plain_weights(packed: Tensor, state: Any) -> Tensor:
 def scales(state: Any) -> Tensor:
     """The scale of each block, itself in 8 bits: code'[absmax_j] absmax'[j // 256] + offset (double quantisation)."""
     outer = state.state2.absmax.repeat_interleave(state.state2.blocksize)[: len(state.absmax)]
-    scale: Tensor = state.state2.code[state.absmax.int()] * outer + state.offset
-    return scale
+    return state.state2.code[state.absmax.int()] * outer + state.offset
 
 
 def _arguments(dtype: torch.dtype, device: torch.device, left: Sequence[str] | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sacglam.errors import ModelError
 from sacglam.memory import free_bytes
-from sacglam.models.architectures import Architecture, architecture_of, output_layer_of
+from sacglam.models.architectures import Architecture, architecture_of
 from sacglam.models.layers import FrozenLayers, last_mlp_of, only_at
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.lora import adapter_bytes, adapter_parameters, add_adapters
@@ -76,7 +76,7 @@ class PackedLM:
         self._peft = add_adapters(model, _within_stacks(self.architecture, lora), names, merged)
         self._adapters = {name: adapter_parameters(self._peft, name) for name in names}
         self._lora_layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
-        self._output = output_layer_of(model)
+        self._output = model.get_output_embeddings()
         if isinstance(self._output, LoraLayer):
             raise ModelError(
                 "model.lora.targets names the output layer, whose adapter engines ignore in prompt log-probabilities; "
@@ -201,7 +201,7 @@ class PackedLM:
 def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:
     """The same adapter without the layers that the architecture does not run, as those of a part for images."""
     model = architecture.model
-    run = {module for stack in architecture.stacks for module in stack.modules()} | {output_layer_of(model)}
+    run = {module for stack in architecture.stacks for module in stack.modules()} | {model.get_output_embeddings()}
     others = [name for name, m in model.named_modules() if m not in run and len(list(m.parameters(recurse=False)))]
     # A pattern, since a list of names would also exclude layers whose paths end in one of them.
     return replace(lora, exclude_modules="|".join(map(re.escape, others))) if others else lora

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.errors import ModelError
-from sacglam.models.architectures import T5_FAMILY, architecture_of, decoder_of, output_layer_of, start_token
+from sacglam.models.architectures import T5_FAMILY, architecture_of, start_token
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import Ids, TokenisedQuery
@@ -41,7 +41,7 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
     if foreign := layer_kinds(text_config) - ATTENTION_KINDS:
         reason = f"it has layers of kind {sorted(foreign)}, whose state leaks between actions"
         raise unpackable(model.config, name, reason)
-    dtype = output_layer_of(model).weight.dtype
+    dtype = model.get_output_embeddings().weight.dtype
     rng = np.random.default_rng(0)
 
     def query(*lengths: int) -> TokenisedQuery:
@@ -103,7 +103,7 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
     Hidden states are those of the actions' last tokens, which have read all others.
     """
     architecture = architecture_of(model.config)(model)
-    output = output_layer_of(model)
+    output = model.get_output_embeddings()
     try:
         packed = architecture.pack([query]).to(model.device)
         hidden_SH = architecture.hidden(packed)[0]
@@ -161,7 +161,9 @@ def _separate(model: PreTrainedModel, prompt: Ids, action: Ids) -> tuple[Tensor,
     """The hidden state (H,) at an action's last token, and the action's log-probabilities (L,), by the model's own
     forward."""
     hidden: list[Tensor] = []
-    handle = decoder_of(model).register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state[0].float()))
+    handle = model.get_decoder().register_forward_hook(
+        lambda *call: hidden.append(call[-1].last_hidden_state[0].float())
+    )
     try:
         log_prob_TV = torch.log_softmax(model(**_inputs(model, prompt, action)).logits.float(), dim=-1)[0]
     finally:
@@ -172,7 +174,7 @@ def _separate(model: PreTrainedModel, prompt: Ids, action: Ids) -> tuple[Tensor,
 
 def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:
     """Whether the model returns its output layer's values unchanged, even large ones: random weights hide a cap."""
-    head = output_layer_of(model)
+    head = model.get_output_embeddings()
     ramp_V = torch.linspace(-100, 100, head.weight.shape[0], device=head.weight.device, dtype=head.weight.dtype)
     handle = head.register_forward_hook(lambda module, args, output: ramp_V.expand_as(output))
     try:

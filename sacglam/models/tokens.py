@@ -125,8 +125,7 @@ def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:
     prompt, actions = example.prompt, example.actions
 
     def ids(*texts: str) -> list[list[int]]:
-        encoded: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        return encoded
+        return tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
     [prompt_ids], together = ids(prompt), ids(*(prompt + action for action in actions))
     for prefix in ("", " "):

@@ -180,8 +180,7 @@ class RunDirectory:
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""
-        summary: dict[str, Any] | None = files.read_json(self.summary_file, SUMMARY)
-        return summary
+        return files.read_json(self.summary_file, SUMMARY)
 
 
 def measure(line: Mapping[str, Any]) -> float:

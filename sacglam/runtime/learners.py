@@ -62,8 +62,7 @@ class LearnerGroup:
 
     def publish(self, probe: Sequence[Query]) -> Adapter:
         """The current adapter, with the policy at `probe`."""
-        adapter: Adapter = self._call("publish", probe)
-        return adapter
+        return self._call("publish", probe)
 
     @property
     def version(self) -> int:
@@ -91,13 +90,11 @@ class LearnerGroup:
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions, one array (A,) for each."""
-        values: list[npt.NDArray[np.float32]] = self._call("q_values", queries)
-        return values
+        return self._call("q_values", queries)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Whole tensors and JSON values, the same for any number of ranks."""
-        state: tuple[dict[str, Any], dict[str, Any]] = self._call("state")
-        return state
+        return self._call("state")
 
     def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
         """Restore what `state()` returned, on any number of ranks."""
@@ -106,13 +103,11 @@ class LearnerGroup:
 
     def exported(self) -> dict[str, bytes]:
         """The agent's files by name: peft adapter and critic."""
-        files: dict[str, bytes] = self._call("exported")
-        return files
+        return self._call("exported")
 
     def seconds(self) -> dict[str, float]:
         """The first rank's seconds by phase."""
-        seconds: dict[str, float] = self._call("seconds")
-        return seconds
+        return self._call("seconds")
 
     def wait_ready(self, tick: Tick) -> None:
         """Wait until every rank has started."""

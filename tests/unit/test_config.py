@@ -528,8 +528,9 @@ def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     assert found.td_lambda is None
     assert (found.self_imitation, found.relative_imitation, found.exploration) == (0.0, False, 0.0)
     assert found.n_step == load(None).algo.n_step
-    with pytest.raises(ConfigError, match=r"it lacks algo\.gamma"):
-        parse_complete("".join(line for line in kept if not line.startswith("  gamma:")))
+    for end in range(1, len(kept)):
+        with pytest.raises(ConfigError, match=r"cut off|expected|valid"):
+            parse_complete("".join(kept[:end]))
 
 
 def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:

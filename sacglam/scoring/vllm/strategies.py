@@ -92,8 +92,7 @@ class PromptLogprobs(Strategy):
         start = rows.start_indices[position]
         if start >= len(rows.token_ids) or rows.token_ids[start] != edge[-1]:
             return nan
-        score: float = rows.logprobs[start]
-        return score
+        return rows.logprobs[start]
 
 
 class TokenIdLogprobs(Strategy):

@@ -108,5 +108,4 @@ def explorer(folder: Path) -> Callable[..., Any]:
 
         RepoIndexManager.get_index_manager(repo).start()
         RunStatusManager(repo).start()
-        application: Callable[..., Any] = app
-        return application
+        return app

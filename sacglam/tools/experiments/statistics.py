@@ -72,8 +72,7 @@ def interquartile(values: Sequence[float]) -> Estimate:
     cut = n // 4
 
     def mean(values_RN: FloatArray) -> FloatArray:
-        mean_R: FloatArray = np.sort(values_RN)[:, cut : n - cut].mean(axis=1)
-        return mean_R
+        return np.sort(values_RN)[:, cut : n - cut].mean(axis=1)
 
     runs_N = np.sort(values)
     low, high = bootstrap(mean, runs_N) if n > 1 else (None, None)

@@ -45,8 +45,7 @@ class PretrainSettings:
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text and of the end after it."""
-    ids: list[list[int]] = tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
-    return ids
+    return tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
 
 
 class TinyModel(ABC):

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.config import Config, ModelConfig
-from sacglam.models.architectures import architecture_of, decoder_of, encoder_of, output_layer_of
+from sacglam.models.architectures import architecture_of
 from sacglam.models.layers import last_mlp_of, only_at
 from sacglam.models.loading import load_shape
 from sacglam.models.packed_lm import ACTOR, LMOutput, PackedLM
@@ -150,22 +150,24 @@ def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) 
 
     As in `PackedLM`, a decoder-only model's last MLP runs only from the prompt's last position on.
     """
-    output: Tensor = output_layer_of(base).weight
+    output: Tensor = base.get_output_embeddings().weight
     assert isinstance(output, FakeTensor)
     with FlopCounterMode(display=False) as counter, output.fake_mode:
         if base.config.is_encoder_decoder:
-            encoded = encoder_of(base)(torch.zeros(1, prompt, dtype=torch.long)).last_hidden_state
-            decoder_of(base)(torch.zeros(1, actions, dtype=torch.long), encoder_hidden_states=encoded, use_cache=False)
+            encoded = base.get_encoder()(torch.zeros(1, prompt, dtype=torch.long)).last_hidden_state
+            base.get_decoder()(
+                torch.zeros(1, actions, dtype=torch.long), encoder_hidden_states=encoded, use_cache=False
+            )
         else:
             mlp, length = last_mlp_of(base), prompt + actions
             with only_at(mlp, torch.arange(prompt - 1, length)) if mlp is not None else nullcontext():
-                decoder_of(base)(torch.zeros(1, length, dtype=torch.long), use_cache=False)
+                base.get_decoder()(torch.zeros(1, length, dtype=torch.long), use_cache=False)
     return float(counter.get_total_flops() + 2 * output.numel() * scored)
 
 
 def layer_shapes(base: PreTrainedModel) -> Counter[tuple[int, ...]]:
     """How often each shape of a matrix occurs in the layers, an encoder's included; embeddings are left out."""
-    output = output_layer_of(base)
+    output = base.get_output_embeddings()
     return Counter(
         tuple(parameter.shape)
         for module in base.modules()

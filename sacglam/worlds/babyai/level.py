@@ -40,8 +40,7 @@ class Level(RoomGridLevel):  # type: ignore[misc]
         """Draw the scene of `goal`, and return what the agent sees."""
         self._goal = goal
         self._bot = self._taken = None
-        text: str = self.reset(seed=seed)[0]
-        return text
+        return self.reset(seed=seed)[0]
 
     def act(self, action: int) -> tuple[str, list[Event], bool]:
         """Take an action. Return what the agent sees, what happened, and whether the time is up."""

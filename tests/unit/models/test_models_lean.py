@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from sacglam.config import LoraSettings, ModelConfig, parse
 from sacglam.errors import ConfigError, ModelError
-from sacglam.models.architectures import decoder_of
 from sacglam.models.loading import _checkpoint_layers, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing import distinct
@@ -66,7 +65,7 @@ def lean_lm(
 
 
 def layers_of(lm: PackedLM) -> nn.ModuleList:
-    [found] = [child for child in decoder_of(lm._model).children() if isinstance(child, nn.ModuleList)]
+    [found] = [child for child in lm._model.get_decoder().children() if isinstance(child, nn.ModuleList)]
     return found
 
 
