@@ -16,13 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrained
 from typing_extensions import override
 
 from sacglam.errors import ModelError
-from sacglam.models.packing import (
-    Packed,
-    additive,
-    attention_mask,
-    pack_causal,
-    pack_seq2seq,
-)
+from sacglam.models.packing import Packed, additive, attention_mask, pack_causal, pack_seq2seq
 from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")

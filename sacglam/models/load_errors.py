@@ -27,7 +27,8 @@ def explained(name: str) -> Iterator[None]:
     except SacglamError:
         raise
     except Exception as error:
-        raise load_error(name, str(error) or type(error).__name__) from error
+        reason = str(error) or type(error).__name__
+        raise ModelError(f"model {name!r} cannot be loaded: {_fault(name)}. The loader says: {reason}") from error
 
 
 def read_whole(read: Callable[..., Any], **options: Any) -> Any:
@@ -63,10 +64,7 @@ def check_parts(source: str) -> None:
         ValueError: it does, or it is not an index.
     """
     index = cached_file(
-        source,
-        _INDEX,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
+        source, _INDEX, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
     )
     try:
         parts = [str(part) for part in json.loads(Path(index).read_bytes())["weight_map"].values()] if index else []
@@ -83,11 +81,6 @@ def _token_id(digits: str) -> int:
     if len(digits) > _LONGEST_ID:
         raise ValueError(f"expected token ids of at most {_LONGEST_ID} digits in {_TOKENIZERS[0]}, got {digits[:20]}")
     return int(digits)
-
-
-def load_error(name: str, reason: object) -> ModelError:
-    """The error for the model `name` when loading it failed for `reason`."""
-    return ModelError(f"model {name!r} cannot be loaded: {_fault(name)}. The loader says: {reason}")
 
 
 def _fault(name: str) -> str:

@@ -29,16 +29,19 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
         ModelError: bitsandbytes is missing.
     """
     model = read(**_arguments(dtype, device))
-    layers = _shapes(model)
-    wrong = wrong_shapes(layers.values(), dtype, device)
+    shapes = {name: (layer.out_features, layer.in_features) for name, layer in _layers(model).items()}
+    wrong = wrong_shapes(shapes.values(), dtype, device)
     if wrong:
-        left = [name for name, shape in layers.items() if shape in wrong]
+        left = [name for name, shape in shapes.items() if shape in wrong]
         plain = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
-        warnings.warn(_note(wrong, len(left), len(layers), device), stacklevel=3)
+        warnings.warn(_note(wrong, len(left), len(shapes), device), stacklevel=3)
         del model  # so that memory never holds two
         # transformers takes this list instead of its own. Without any layer in 4 bits it would warn once more.
-        model = read(**_arguments(dtype, device, [*plain, *left])) if len(left) < len(layers) else read()
-    _keep_one_precision(model)
+        model = read(**_arguments(dtype, device, [*plain, *left])) if len(left) < len(shapes) else read()
+    for layer in _layers(model).values():
+        # On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without
+        # gradient and compute such passes in bfloat16 from then on, so that the policy that acts would be another one.
+        layer.support_avx512bf16_for_cpu = False
     return model
 
 
@@ -94,12 +97,11 @@ def _arguments(dtype: torch.dtype, device: torch.device, left: Sequence[str] | N
     return {"quantization_config": settings, "device_map": {"": device}}
 
 
-def _shapes(model: nn.Module) -> dict[str, Shape]:
-    """Names and shapes (outputs, inputs) of the quantised layers."""
+def _layers(model: nn.Module) -> dict[str, Any]:
+    """The quantised layers by name."""
     from bitsandbytes.nn import Linear4bit
 
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
-    return {name: (layer.out_features, layer.in_features) for name, layer in layers.items()}
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
 
 
 def _note(wrong: set[Shape], left: int, layers: int, device: torch.device) -> str:
@@ -111,16 +113,3 @@ def _note(wrong: set[Shape], left: int, layers: int, device: torch.device) -> st
         f"model.quantize nf4: {left} of {layers} layers stay in full precision, because bitsandbytes {__version__} "
         f"dequantises rows of {widths} weights wrongly on {where}"
     )
-
-
-def _keep_one_precision(model: nn.Module) -> None:
-    """Make passes with and without gradient compute the same.
-
-    On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without gradient
-    and compute such passes in bfloat16 from then on: the policy that acts would not be the one that learns.
-    """
-    from bitsandbytes.nn import Linear4bit
-
-    for module in model.modules():
-        if isinstance(module, Linear4bit):
-            module.support_avx512bf16_for_cpu = False

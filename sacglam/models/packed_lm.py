@@ -59,11 +59,7 @@ class PackedLM:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        lora: LoraConfig,
-        adapters: Iterable[str] = (ACTOR,),
-        merged: bool = False,
+        self, model: PreTrainedModel, lora: LoraConfig, adapters: Iterable[str] = (ACTOR,), merged: bool = False
     ) -> None:
         """Freeze `model` and add one LoRA adapter for each name in `adapters`; initially all equal the base model.
 

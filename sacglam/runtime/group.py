@@ -68,7 +68,8 @@ def gather(calls: Sequence["Future[Any]"], timeout_s: float, tick: Tick = lambda
     while True:
         done, running = wait(calls, _POLL_S, FIRST_EXCEPTION)
         if any(call.exception() for call in done):
-            raise _first_cause(calls)
+            failures = [error for call in wait(calls, _GRACE_S).done if (error := call.exception())]
+            raise min(failures, key=_consequence)
         if not running:
             return [call.result() for call in calls]
         tick()
@@ -78,7 +79,6 @@ def gather(calls: Sequence["Future[Any]"], timeout_s: float, tick: Tick = lambda
             raise WorkerLost(f"no answer in {timeout_s:.0f} s{where}")
 
 
-def _first_cause(calls: Sequence["Future[Any]"]) -> BaseException:
-    """The most informative of all workers' failures: deaths before errors meant for the user before any other."""
-    failures = [error for call in wait(calls, _GRACE_S).done if (error := call.exception())]
-    return min(failures, key=lambda e: 0 if isinstance(e, WorkerLost) else 1 if isinstance(e, SacglamError) else 2)
+def _consequence(error: BaseException) -> int:
+    """A death comes first, then errors for the user, then any other."""
+    return 0 if isinstance(error, WorkerLost) else 1 if isinstance(error, SacglamError) else 2

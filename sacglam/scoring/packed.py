@@ -1,6 +1,7 @@
 """Scoring by the packed forward pass, with the learner's own weights."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,18 +13,16 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import LogPolicy, Query
 
 
+@dataclass(eq=False)
 class PackedScorer:
-    """Scores with the learner's own weights, which need no publishing."""
+    """Scores with the learner's own weights, which need no publishing; at most `batch_size` states in one pass."""
 
+    lm: PackedLM
+    tokenizer: QueryTokenizer
+    policy: PolicyHead
+    batch_size: int = 256
     version = 0
     """Meaningless here: the weights are always the current ones."""
-
-    def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, batch_size: int = 256) -> None:
-        """One forward pass takes at most `batch_size` states."""
-        self._lm = lm
-        self._tokenizer = tokenizer
-        self._policy = policy
-        self._batch_size = batch_size
 
     @torch.no_grad()
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
@@ -33,9 +32,9 @@ class PackedScorer:
             DivergenceError: the weights produce NaN.
         """
         found: list[LogPolicy] = []
-        for start in range(0, len(queries), self._batch_size):
-            tokenised = self._tokenizer(queries[start : start + self._batch_size])
-            log_pi_BA = self._policy(self._lm.forward(self._lm.pack(tokenised), ACTOR)).float().cpu().numpy()
+        for start in range(0, len(queries), self.batch_size):
+            tokenised = self.tokenizer(queries[start : start + self.batch_size])
+            log_pi_BA = self.policy(self.lm.forward(self.lm.pack(tokenised), ACTOR)).float().cpu().numpy()
             if np.isnan(log_pi_BA).any():
                 raise DivergenceError(
                     "the policy is NaN: the weights have diverged; start a new run with smaller learning rates"

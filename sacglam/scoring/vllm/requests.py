@@ -75,7 +75,14 @@ class RequestScorer:
             self._fill([state for state in states if state.missing], attempt)
             if not any(state.missing for state in states):
                 return [[log_prob(action, state.scores) for action in state.actions] for state in states]
-        raise _no_score(states)
+        missing = [(state, edge) for state in states for edge in state.missing]
+        state, edge = missing[0]
+        raise EngineError(
+            f"expected a log-probability for every action token; {len(missing)} had none, or an invalid one, in each "
+            f"of {ATTEMPTS} attempts (the first: token {edge[-1]} after {len(state.prompt) + len(edge) - 1} tokens). "
+            "Either the policy has diverged (start a new run with smaller learning rates), or this engine is broken "
+            "(restart it)"
+        )
 
     def _fill(self, states: Sequence[_State], attempt: int) -> None:
         """Request all missing scores and keep those that are valid."""
@@ -129,13 +136,3 @@ def _parameters(strategy: Strategy, request: Request, attempt: int) -> Mapping[s
         "skip_reading_prefix_cache": attempt >= UNCACHED_FROM,
         **strategy.parameters(request),
     }
-
-
-def _no_score(states: Sequence[_State]) -> EngineError:
-    missing = [(state, edge) for state in states for edge in state.missing]
-    state, edge = missing[0]
-    return EngineError(
-        f"expected a log-probability for every action token; {len(missing)} had none, or an invalid one, in each of "
-        f"{ATTEMPTS} attempts (the first: token {edge[-1]} after {len(state.prompt) + len(edge) - 1} tokens). Either "
-        "the policy has diverged (start a new run with smaller learning rates), or this engine is broken (restart it)"
-    )

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.load_errors import load_error, missing_files
+from sacglam.models.load_errors import explained, missing_files
 from sacglam.models.loading import BUILTIN, load_model, load_shape
 from tests.fuzz.common import within
 
@@ -90,7 +90,9 @@ def test_a_download_that_was_not_finished(tmp_path: Path, monkeypatch: pytest.Mo
     (cache / "snapshots" / "abc123").mkdir(parents=True)
     for name in ("config.json", "spiece.model"):
         (cache / "snapshots" / "abc123" / name).touch()
-    said = str(load_error("google/flan-t5-base", "no route"))
+    with pytest.raises(ModelError) as caught, explained("google/flan-t5-base"):
+        raise OSError("no route")
+    said = str(caught.value)
     assert f"{cache} lacks {WEIGHTS}. The hub did not provide them" in said
     assert said.endswith("The loader says: no route")
 
