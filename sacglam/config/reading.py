@@ -104,9 +104,9 @@ def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> d
     merged = {**base, **values}
     for key, value in values.items():
         below, section = base.get(key), _KINDS.get(f"{prefix}{key}.type")
-        nested = isinstance(below, dict) and isinstance(value, dict)
-        if nested and (not section or value.get("type", _kind(section, below)) == _kind(section, below)):
-            merged[key] = _merged(below, value, f"{prefix}{key}.")
+        if isinstance(below, dict) and isinstance(value, dict):
+            extends = not section or value.get("type", _kind(section, below)) == _kind(section, below)
+            merged[key] = _merged(below, value, f"{prefix}{key}.") if extends else value
     return merged
 
 

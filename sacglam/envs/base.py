@@ -1,14 +1,15 @@
 """The protocol of an environment, and what the included ones share."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Split = Literal["train", "heldout"]
+T = TypeVar("T")
 
 
 class TextEnv(Protocol):
@@ -66,9 +67,11 @@ class BaseEnv(TextEnv):
             wanted = f"of at least {least}" if most is None else f"from {least} to {most:,}"
             raise ConfigError(f"{self.name}: expected {option} {wanted}, got {value}")
 
-    def _check_goal(self, goal: str, goals: Collection[str]) -> None:
+    def _found(self, goal: str, goals: Mapping[str, T]) -> T:
+        """What stands under `goal`, which is one of `goals` or refused."""
         if goal not in goals:
             raise self._no_goal(goal, goals)
+        return goals[goal]
 
     def _no_goal(self, goal: str, goals: Iterable[str]) -> ConfigError:
         some = list(islice(goals, 10_000))

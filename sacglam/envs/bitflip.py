@@ -63,7 +63,7 @@ class BitFlip(BaseEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        self._check_goal(goal, self._numbers)
+        self._found(goal, self._numbers)
         return "bitflip"
 
     @override
@@ -73,11 +73,11 @@ class BitFlip(BaseEnv):
         Raises:
             ConfigError: `goal` is not a bit string of this length.
         """
-        self._check_goal(goal, self._numbers)
+        number = self._found(goal, self._numbers)
         self._begin(goal)
         # A string seeds through SHA-512, so the start is the same in every process; hash() would not be.
         drawn = Random(f"{seed} {goal}").randrange(len(self._strings) - 1)
-        self._state = drawn + (drawn >= self._numbers[goal])
+        self._state = drawn + (drawn >= number)
         return self._observe()
 
     @override

@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.playground import goals, scene
-from sacglam.envs.playground.goals import Goal
 from sacglam.envs.playground.text import Narrator
 from sacglam.envs.playground.vocabulary import KINDS, Thing
 from sacglam.envs.playground.world import State, Verb, legal_actions, shortest, transition
@@ -49,6 +48,7 @@ class Playground(BaseEnv):
         self._sequential = default_sequential if sequential is None else sequential
         name = f"playground {'with' if self._sequential else 'without'} sequential goals"
         super().__init__(name, default_steps if max_steps is None else max_steps)
+        self._family = goals.family(self._sequential)
         self._num_objects = default_objects if num_objects is None else num_objects
         fewest = 3 if self._sequential else 2  # one for each part of a goal, and a supply that grows what must grow
         self._check_range("num_objects", self._num_objects, fewest, _MAX_OBJECTS)
@@ -59,7 +59,7 @@ class Playground(BaseEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        return self._parse(goal).type
+        return self._found(goal, self._family).type
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
@@ -69,7 +69,7 @@ class Playground(BaseEnv):
             ConfigError: `goal` is not in the goal space.
         """
         self._begin(goal)
-        self._parts = self._parse(goal).parts
+        self._parts = self._found(goal, self._family).parts
         # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
         self._things = scene.sample(self._parts, self._num_objects, Random(f"{seed} {goal}"))
         self._kinds = tuple([KINDS[thing.type] for thing in self._things])
@@ -116,8 +116,3 @@ class Playground(BaseEnv):
         """
         stages = scene.stages(self._parts, self._things)
         return shortest(self._kinds, self._state, stages[len(stages) - self._parts_left() :])
-
-    def _parse(self, text: str) -> Goal:
-        family = goals.family(self._sequential)
-        self._check_goal(text, family)
-        return family[text]

@@ -79,12 +79,10 @@ def memory(
     """Memory of each process of a run; `calibration` is None if this machine lacks the run's device."""
     driver = {"Python and libraries": libraries, "replay": replay}
     learner = _learner(config, max(1, where.learners), sizes, calibration)
-    engines = (
-        [Process("engine", where.engines, _engine(config, where, sizes, calibration is not None))]
-        if where.engines
-        else []
-    )
-    if not engines:
+    engines = []
+    if where.engines:
+        engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration is not None))]
+    else:
         states = -(-config.env.copies // max(1, where.learners))
         peak = calibration.scoring.peak_of(states) if calibration else None
         learner[f"scoring {states} states (not while learning)"] = peak

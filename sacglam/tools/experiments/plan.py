@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -44,10 +44,6 @@ class Variant(Section):
         return configuration.load(self.base, [*self.set, *extra])
 
 
-def _variant(given: Any) -> Any:
-    return {"set": given} if isinstance(given, list) else given
-
-
 class Group(Section):
     """Variants to compare, by label: one table, and one panel of the figure for each of `axes`.
 
@@ -57,7 +53,7 @@ class Group(Section):
     model_config = ConfigDict(strict=False)
 
     title: str
-    variants: dict[str, Annotated[Variant, BeforeValidator(_variant)]]
+    variants: dict[str, Annotated[Variant, BeforeValidator(lambda v: {"set": v} if isinstance(v, list) else v)]]
     axes: tuple[Axis, ...] = ("steps",)
     metric: str | None = None
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from sacglam import files
 from sacglam.config import Config
@@ -18,15 +18,8 @@ OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
 
-class _Session(BaseModel):
-    """A command that worked on a run."""
-
-    model_config = ConfigDict(strict=True)
-
-    jobs: int
-
-
-_SESSIONS = TypeAdapter(list[_Session])
+_SESSIONS = TypeAdapter(list[dict[Literal["jobs"], int]], config=ConfigDict(strict=True))
+"""What each command that worked on a run left in its `sessions.json`."""
 
 Curve = dict[str, tuple[float, ...]]
 """The `values` measured, and where: the axes of `MEASURED` that the run has recorded."""
@@ -99,7 +92,7 @@ def note_session(run: Run, jobs: int) -> None:
 
 def _jobs(run: Run) -> list[int]:
     sessions = files.read_json(run.directory.root / "sessions.json", _SESSIONS) or []
-    return [session["jobs"] for session in sessions]
+    return [jobs for session in sessions for jobs in session.values()]
 
 
 def check_same(runs: Sequence[Run]) -> None:

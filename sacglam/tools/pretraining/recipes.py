@@ -96,7 +96,9 @@ class Llama(TinyModel):
 
     @override
     def loss(self, draw: Documents) -> Tensor:
-        return self._next_token_loss(self._rows(draw))
+        ids_BT = self._rows(draw)
+        logits_BTV = self.model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
+        return _cross_entropy(logits_BTV[:, :-1], ids_BT[:, 1:])
 
     def _rows(self, draw: Documents) -> Tensor:
         wanted = self.settings.batch_size * self.settings.context
@@ -105,10 +107,6 @@ class Llama(TinyModel):
             for row in encode(self.tokenizer, ["".join(draw()) for _ in range(64)]):
                 ids += row
         return torch.tensor(ids[:wanted]).view(self.settings.batch_size, self.settings.context)
-
-    def _next_token_loss(self, ids_BT: Tensor) -> Tensor:
-        logits_BTV = self.model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
-        return _cross_entropy(logits_BTV[:, :-1], ids_BT[:, 1:])
 
     @override
     def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:

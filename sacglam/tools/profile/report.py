@@ -87,11 +87,10 @@ def _stack(axes: Axes, profiles: Sequence[Profile], scales: Sequence[float]) -> 
 
 def show(console: Console, profiles: Sequence[Profile]) -> None:
     """Print the phases of all profiles side by side, and what was done in that time."""
-    headers = f"{'share':>7}{'ms/step':>8}{'ms/update':>10}"
-    figures = _figures
-    if len(profiles) == 1:  # otherwise there is no room for seconds
-        headers, figures = f"{'seconds':>8}{headers}", _all_figures
-    columns = [(f"{escape(p.label)}\n{headers}", p.seconds, partial(figures, p)) for p in profiles]
+    headers, alone = f"{'share':>7}{'ms/step':>8}{'ms/update':>10}", len(profiles) == 1
+    if alone:  # otherwise there is no room for seconds
+        headers = f"{'seconds':>8}{headers}"
+    columns = [(f"{escape(p.label)}\n{headers}", p.seconds, partial(_figures, p, alone)) for p in profiles]
     console.print(phase_table("Where the time goes", columns))
     for profile in profiles:
         if profile.rank_seconds_per_update:
@@ -101,13 +100,10 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
         console.print("Tokens, FLOP and the floor are counted only if one process does everything.")
 
 
-def _figures(profile: Profile, seconds: float) -> str:
+def _figures(profile: Profile, alone: bool, seconds: float) -> str:
     share, step, update = seconds / profile.wall_seconds, seconds / profile.env_steps, seconds / profile.updates
-    return f"{share:7.1%}{1e3 * step:8.2f}{1e3 * update:10.2f}"
-
-
-def _all_figures(profile: Profile, seconds: float) -> str:
-    return f"{seconds:8.2f}{_figures(profile, seconds)}"
+    figures = f"{share:7.1%}{1e3 * step:8.2f}{1e3 * update:10.2f}"
+    return f"{seconds:8.2f}{figures}" if alone else figures
 
 
 def _rank_phases(profile: Profile) -> Table:

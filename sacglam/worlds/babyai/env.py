@@ -12,7 +12,7 @@ from sacglam.envs.base import BaseEnv, ExpertEnv, Split
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
-from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
+from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, family, text
 
 if TYPE_CHECKING:
     from sacglam.worlds.babyai.level import Event, Level
@@ -51,6 +51,7 @@ class BabyAI(BaseEnv, ExpertEnv):
         most = (room_size - 2) ** 2 // 4  # so that scenes in which everything can be reached are found quickly
         self._check_range(f"num_distractors (in rooms of size {room_size})", num_distractors, 0, most)
         self._family = family(tuple(task for task in TASKS if task in tasks))
+        self._trained = {text: goal for text, goal in self._family.items() if not goal.heldout}
         self._scene = (room_size, num_distractors, max_steps)
         self._levels: dict[bool, Level] = {}
         self._level: Level
@@ -58,11 +59,11 @@ class BabyAI(BaseEnv, ExpertEnv):
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
-        return [goal.text for goal in self._family.values() if goal.heldout == (split == "heldout")]
+        return list(self._trained) if split == "train" else [goal for goal in self._family if goal not in self._trained]
 
     @override
     def goal_type(self, goal: str) -> str:
-        return self._parse(goal).type
+        return self._found(goal, self._family).type
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
@@ -71,7 +72,7 @@ class BabyAI(BaseEnv, ExpertEnv):
         Raises:
             ConfigError: `goal` is not in the goal space, or minigrid is not installed.
         """
-        asked = self._parse(goal)
+        asked = self._found(goal, self._family)
         self._begin(goal)
         doors = asked.type == "open"
         if doors not in self._levels:
@@ -84,7 +85,9 @@ class BabyAI(BaseEnv, ExpertEnv):
     @override
     def step(self, action: int) -> Step:
         seen, events, late = self._level.act(action)
-        described = [text for event in events for text in self._described(event)]
+        candidates = [goal for event in events for goal in self._candidates(event)]
+        # The social partner names training goals, and the episode's own even if it is held out.
+        described = [goal for goal in candidates if goal == self._goal or goal in self._trained]
         return self._outcome(Observation(seen, ACTIONS), described, truncated=late)
 
     @override
@@ -99,12 +102,6 @@ class BabyAI(BaseEnv, ExpertEnv):
     def expert(self) -> int | None:
         return self._level.advice()
 
-    def _described(self, event: Event) -> Iterator[str]:
-        """The training goals that `event` achieves, and the episode's own even if it is held out."""
-        for candidate in self._candidates(event):
-            if candidate == self._goal or (candidate in self._family and not self._family[candidate].heldout):
-                yield candidate
-
     def _candidates(self, event: Event) -> Iterator[str]:
         """What `event` achieves, whether a goal of these tasks or not; adds `event` to the history."""
         yield text(event.type, *event.things)
@@ -116,10 +113,6 @@ class BabyAI(BaseEnv, ExpertEnv):
                 yield text(f"{event.type}_after_pick_up", earlier, *event.things)
         if event.type == "pick_up":
             self._picked[event.things[0]] = None
-
-    def _parse(self, goal: str) -> Goal:
-        self._check_goal(goal, self._family)
-        return self._family[goal]
 
 
 def _make_level(doors: bool, room_size: int, num_distractors: int, max_steps: int | None) -> Level:

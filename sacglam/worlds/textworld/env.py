@@ -56,7 +56,7 @@ class TextWorld(BaseEnv, ExpertEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        self._check_goal(goal, self._places)
+        self._found(goal, self._places)
         return _TYPES[goal.split()[0]]
 
     @override
@@ -66,10 +66,10 @@ class TextWorld(BaseEnv, ExpertEnv):
         Raises:
             ConfigError: `goal` is not in the goal space, or its game cannot be compiled.
         """
-        self._check_goal(goal, self._places)
+        places = self._found(goal, self._places)
         self._begin(goal)
         # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
-        self._scene = self._engine.start(Random(f"{seed} {goal}").choice(self._places[goal]))
+        self._scene = self._engine.start(Random(f"{seed} {goal}").choice(places))
         return Observation(self._scene.text, self._scene.commands)
 
     @override

@@ -141,7 +141,11 @@ class Game:
                     raise ConfigError(
                         f"textworld: Inform 7, which comes with it, does not compile a game: {error}"
                     ) from error
-                _publish(Path(made, "game"), folder)
+                try:
+                    Path(made, "game").rename(folder)
+                except OSError:  # another process was first
+                    if not folder.is_dir():
+                        raise
         return folder / "game.z8"
 
 
@@ -238,11 +242,3 @@ def _goal(fact: Any) -> str | None:
         case "at", "r" if first.type == "P":
             return f"be in {second.name}"
     return None
-
-
-def _publish(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:  # another process was first
-        if not folder.is_dir():
-            raise
