@@ -47,9 +47,12 @@ KINDS = [
     pytest.param(
         RANKS,
         id="ranks-and-engine",
-        marks=pytest.mark.skipif(
-            not (find_spec("ray") and find_spec("deepspeed")), reason="Ray or DeepSpeed is not installed"
-        ),
+        marks=[
+            pytest.mark.nightly,
+            pytest.mark.skipif(
+                not (find_spec("ray") and find_spec("deepspeed")), reason="Ray or DeepSpeed is not installed"
+            ),
+        ],
     ),
 ]
 Process = Launched | subprocess.Popen[bytes]

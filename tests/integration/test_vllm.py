@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from benchmarks import common
@@ -23,7 +22,7 @@ from benchmarks import engine as benchmark
 from sacglam import config as configuration
 from sacglam.build import build_model
 from sacglam.config import Config, PolicyConfig
-from sacglam.errors import DivergenceError, EngineError, SacglamError
+from sacglam.errors import EngineError
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_text
@@ -326,26 +325,11 @@ def _of_rank_64(adapter: Adapter) -> Adapter:
     return replace(adapter, files={**adapter.files, "adapter_config.json": config})
 
 
-def _of_no_numbers(adapter: Adapter) -> Adapter:
-    tensors = safetensors.torch.load(adapter.files["adapter_model.safetensors"])
-    next(iter(tensors.values())).view(-1)[-1] = torch.nan
-    return replace(adapter, files={**adapter.files, "adapter_model.safetensors": safetensors.torch.save(tensors)})
-
-
-@pytest.mark.parametrize(
-    ("spoil", "error", "message"),
-    [
-        (_of_rank_64, EngineError, "cannot load adapter version 9"),
-        (_of_no_numbers, DivergenceError, "version 9 holds values that are not finite"),
-    ],
-)
-def test_an_adapter_that_does_not_load_leaves_the_previous_one(
-    fixture: Fixture, spoil: Callable[[Adapter], Adapter], error: type[SacglamError], message: str
-) -> None:
+def test_an_adapter_that_does_not_load_leaves_the_previous_one(fixture: Fixture) -> None:
     fixture.engine.load(fixture.adapter(8, seed=41))
     before = fixture.engine.log_policy(TEXTS)
-    with pytest.raises(error, match=message):
-        fixture.engine.load(spoil(fixture.adapter(9, seed=42)))
+    with pytest.raises(EngineError, match="cannot load adapter version 9"):
+        fixture.engine.load(_of_rank_64(fixture.adapter(9, seed=42)))
     assert fixture.engine.version == 8
     for got, right in zip(fixture.engine.log_policy(TEXTS), before, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-6)

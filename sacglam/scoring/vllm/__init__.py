@@ -1,1 +1,1 @@
-"""Scoring with vLLM: the engine, the requests it is sent and the adapters it loads."""
+"""Scoring with vLLM: the engine and the requests it is sent."""

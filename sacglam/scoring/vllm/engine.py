@@ -6,8 +6,11 @@ variables, torch's global seed and its default process group, and on a CPU torch
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import torch
@@ -23,7 +26,6 @@ from sacglam.models.loading import ModelText, adapted_layers, load_text, lora_co
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.scoring.base import Engine
-from sacglam.scoring.vllm import adapters
 from sacglam.scoring.vllm.requests import RequestScorer
 from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Prefix, PromptLogprobs, Strategy, TokenIdLogprobs
 from sacglam.types import Adapter, LogPolicy, Query
@@ -81,14 +83,12 @@ class VllmEngine(Engine):
         a resumed run publishes some of them again.
 
         Raises:
-            DivergenceError: the adapter holds values that are not finite.
             EngineError: it cannot be written or loaded.
         """
         from vllm.lora.request import LoRARequest
 
-        adapters.check_finite(adapter)
         number = next(self._lora_ids)
-        with adapters.unpacked(adapter, f"v{number}") as folder:
+        with unpacked(adapter, f"v{number}") as folder:
             lora = LoRARequest(f"v{number}", number, str(folder))
             try:
                 if not self._llm.llm_engine.add_lora(lora):
@@ -119,6 +119,28 @@ class VllmEngine(Engine):
         except Exception as error:  # a failed step leaves the engine unusable, whatever the type
             raise EngineBroken(f"vLLM failed while scoring: {error}") from error
         return outputs
+
+
+@contextmanager
+def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
+    """The adapter's files in a temporary folder `name`, for as long as the context lasts: vLLM loads them by path.
+
+    Raises:
+        EngineError: the disk refuses.
+    """
+    # With our process id, by which a folder that outlives us is found (`sacglam.runtime.guardian`).
+    with TemporaryDirectory(prefix=f"sacglam-adapter-{os.getpid()}-") as root:
+        folder = Path(root) / name
+        try:
+            folder.mkdir()
+            for file, content in adapter.files.items():
+                (folder / file).write_bytes(content)
+        except OSError as error:
+            raise EngineError(
+                f"adapter version {adapter.version} cannot be written to {folder}: {error.strerror}; free space there, "
+                "or set TMPDIR to another disk"
+            ) from error
+        yield folder
 
 
 def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:

@@ -202,6 +202,7 @@ def test_rows_are_found_behind_what_an_engine_prints() -> None:
     assert gpu_check.run(python(code), 30).rows == [{"part": "made up", "n": [1]}]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_parts_that_must_work_on_a_gpu_work_here(tmp_path: Path) -> None:
     only = ("ranks", "train float32")
