@@ -30,6 +30,7 @@ for command in (
     tools.ui,
     tools.track,
     tools.envs,
+    tools.serve_env,
     tools.doctor,
     agents.export,
     agents.push,

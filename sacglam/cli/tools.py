@@ -13,15 +13,17 @@ from rich.table import Table
 
 from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
+from sacglam.config.sections import EnvConfig
+
+EnvOption = Annotated[list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")]
 
 
 def envs(
     check: Annotated[
-        str | None, typer.Option(help="Check this one: package.module:factory, or gymnasium:ID.", metavar="NAME")
+        str | None,
+        typer.Option(help="Check this one: package.module:factory, gymnasium:ID, or openenv:URL.", metavar="NAME"),
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")
-    ] = None,
+    set_: EnvOption = None,
     own_rewards: Annotated[bool, typer.Option("--own-rewards", help="As with env.reward=environment.")] = False,
     episodes: Annotated[int, typer.Option(help="Number of random episodes to check.", min=1)] = 100,
     steps: Annotated[int, typer.Option(help="Maximum steps per checked episode.", min=1)] = 50,
@@ -35,11 +37,12 @@ def envs(
       sacglam envs --check house:House --set max_steps=5
       sacglam envs --check gymnasium:FrozenLake-v1 --set kwargs.is_slippery=false
       sacglam envs --check gymnasium:Taxi-v4 --own-rewards
+      sacglam envs --check openenv:http://127.0.0.1:8000
     """
     from sacglam.envs import check_env, describe, make
 
     if check is not None:
-        settings = configuration.load(None, [f"env.name={check}", *(f"env.options.{each}" for each in set_ or [])]).env
+        settings = _settings(check, set_)
         with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
             trial = check_env(
                 lambda: make(settings.name, **settings.options).rewarding(own_rewards), episodes, steps=steps
@@ -71,8 +74,37 @@ def envs(
         console.print(table)
     console.print(
         "To add your own, register a factory or name it as package.module:factory (docs/start/environments.md). "
-        "Gymnasium environments: gymnasium:ID (docs/guides/gymnasium.md)."
+        "Gymnasium environments: gymnasium:ID (docs/guides/gymnasium.md). On an OpenEnv server: openenv:URL "
+        "(docs/guides/openenv.md)."
     )
+
+
+def serve_env(
+    name: Annotated[str, typer.Argument(help="An environment, as for env.name.", metavar="NAME")],
+    set_: EnvOption = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any that is free.", min=0, max=65535)] = 8000,
+) -> None:
+    """Serve an environment on this machine by OpenEnv's protocol, for other libraries and for sacglam itself.
+
+    Each session has an environment of its own. Ctrl-C stops the server.
+
+    \b
+    Examples:
+      sacglam serve-env playground_simple
+      sacglam serve-env house:House --set max_steps=5 --port 8001
+    From another machine:
+      ssh -L 8000:127.0.0.1:8000 HOST
+    """
+    from sacglam.envs.registry import application
+    from sacglam.tools import loopback
+
+    settings = _settings(name, set_)
+    served = application(settings.name, settings.options)
+    loopback.serve(served, port, lambda at: print_plain(console, f"env.name: openenv:{at} (Ctrl-C stops it)"))
+
+
+def _settings(name: str, options: list[str] | None) -> EnvConfig:
+    return configuration.load(None, [f"env.name={name}", *(f"env.options.{each}" for each in options or [])]).env
 
 
 def doctor(

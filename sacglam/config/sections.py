@@ -24,8 +24,8 @@ class EnvConfig(Section):
     """The environment and how many copies of it run in lockstep."""
 
     name: str = "playground"
-    """A registered environment (`sacglam envs` lists them), your own factory as `package.module:attribute`, or
-    `gymnasium:ID`."""
+    """A registered environment (`sacglam envs` lists them), your own factory as `package.module:attribute`,
+    `gymnasium:ID`, or that on an OpenEnv server, `openenv:URL`."""
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32

@@ -56,6 +56,11 @@ class CheckedEnv(TextEnv):
         self.own_rewards = own_rewards
         return self
 
+    def begin_call(self, method: str, *given: Any) -> None:
+        """Have an environment on a server start the call that follows, so that calls of several copies overlap."""
+        if not self._lacks("begin_call"):
+            self._env.begin_call(method, *given)
+
     @override
     def goals(self, split: Split) -> Sequence[str]:
         if split not in self._goals:

@@ -25,7 +25,7 @@ _REGISTRY: dict[str, Factory | str] = {
     "textworld": "sacglam.worlds.textworld:TextWorld",
 }
 """Factories, or where they are: what comes with sacglam is imported when it is first made."""
-_GYMNASIUM = "gymnasium:"
+_GYMNASIUM, _OPENENV = "gymnasium:", "openenv:"
 
 
 def register(name: str, factory: Factory) -> None:
@@ -41,9 +41,9 @@ def registered() -> list[str]:
 
 
 def make(name: str, **options: Any) -> CheckedEnv:
-    """Make the environment registered as `name`, by the factory at `package.module:attribute`, or `gymnasium:ID`.
+    """Make the environment registered as `name`, by the factory at `package.module:attribute`, or one of elsewhere.
 
-    Its every answer is checked.
+    `gymnasium:ID` is one of gymnasium's, `openenv:URL` that on an OpenEnv server. Its every answer is checked.
 
     Raises:
         ConfigError: no such environment, or an option that its factory does not accept.
@@ -75,27 +75,31 @@ def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
     """The names of the foreign code that `make(name, **options)` would run: all that does not come with sacglam.
 
     Registered environments and gymnasium's environments with an included describer run none. Any other gymnasium id
-    may run what its keyword arguments name. Nothing is imported to find out.
+    may run what its keyword arguments name. A server's address is as foreign as code. Nothing is imported to find out.
     """
     if name in _REGISTRY or ":" not in name:
         return []
-    if not name.startswith(_GYMNASIUM):
+    if not name.startswith((_GYMNASIUM, _OPENENV)):
         return [name]
-    described = _gymnasium(name, "described")(name.removeprefix(_GYMNASIUM))
+    described = name.startswith(_GYMNASIUM) and _world(name, "described")(name.removeprefix(_GYMNASIUM))
     describer = options.get("describer")
     return [*([] if described else [name]), *([str(describer)] if describer else [])]
 
 
 def _find(name: str) -> Factory:
-    if name not in _REGISTRY and name.startswith(_GYMNASIUM):
-        return partial(_gymnasium(name, "GymnasiumWorld"), name.removeprefix(_GYMNASIUM))
+    if name not in _REGISTRY and name.startswith((_GYMNASIUM, _OPENENV)):
+        url = name.removeprefix(_OPENENV)
+        if name.startswith(_OPENENV) and _world(name, "about")(url):
+            return partial(_world(name, "Served"), url)
+        return partial(_world(_GYMNASIUM, "GymnasiumWorld"), name)
     place = _REGISTRY.get(name, name)
     if isinstance(place, str) and ":" not in place:
         near = get_close_matches(name, _REGISTRY, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
             f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
-            "or name your own as 'package.module:factory', or one of gymnasium's as 'gymnasium:ID'"
+            "or name your own as 'package.module:factory', one of gymnasium's as 'gymnasium:ID', or that on an OpenEnv "
+            "server as 'openenv:URL'"
         )
     factory: Factory = import_named(place, "environment") if isinstance(place, str) else place
     if not callable(factory):
@@ -114,11 +118,22 @@ def import_named(name: str, kind: str) -> Any:
         return find(name, kind)
 
 
-def _gymnasium(name: str, attribute: str) -> Any:
+def application(name: str, options: Mapping[str, Any]) -> Any:
+    """The ASGI application of an OpenEnv server of the environment that `make(name, **options)` makes.
+
+    Raises:
+        ConfigError: it cannot be made, or OpenEnv is not installed.
+    """
+    return _world(_OPENENV, "application")(name, options)
+
+
+def _world(name: str, attribute: str) -> Any:
+    """What `sacglam.worlds` has for a name such as `gymnasium:ID`."""
+    kind = name.partition(":")[0]
     try:
-        return getattr(importlib.import_module("sacglam.worlds.gymnasium"), attribute)
+        return getattr(importlib.import_module(f"sacglam.worlds.{kind}"), attribute)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[gymnasium]'") from error
+        raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[{kind}]'") from error
 
 
 @dataclass(frozen=True)

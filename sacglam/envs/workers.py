@@ -127,7 +127,7 @@ def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards:
 
 
 def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> list[Any]:
-    """A method of each environment with its arguments; workers compute theirs at the same time.
+    """A method of each environment with its arguments; workers and servers compute theirs at the same time.
 
     Raises:
         SacglamError: the first that a call raised, or a worker has died.
@@ -136,6 +136,8 @@ def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> lis
     for env, given in calls:
         if isinstance(env, WorkerEnv):
             messages.setdefault(env.worker, []).append((env.number, method, *given))
+        elif isinstance(env, CheckedEnv):
+            env.begin_call(method, *given)
     try:
         for worker, asked in messages.items():
             worker.send([worker.dropped.pop() for _ in range(len(worker.dropped))], asked)

@@ -1,13 +1,25 @@
 """Servers for this machine's user alone: on loopback, and not for other sites' pages."""
 
 import socket
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from sacglam.errors import PortError
+from sacglam.runs.stopping import StopSignal
 
 HOST = "127.0.0.1"
 _HOSTS = ("127.0.0.1", "localhost")
+_REFUSAL = b"Refused: this server answers its own pages and programs on this machine only.\n"
+_START_S, _POLL_S = 60.0, 0.1
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def listen(port: int) -> socket.socket:
@@ -37,3 +49,67 @@ def allowed(path: str, headers: Mapping[str, str]) -> bool:
         return False
     foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
     return not (foreign and path.startswith("/api"))
+
+
+@dataclass(frozen=True)
+class LoopbackOnly:
+    """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
+
+    A page open in the user's browser could use it, by a request from another origin or by a name that resolves to
+    127.0.0.1. Both are refused.
+    """
+
+    application: Application
+    """Receives every request that is not refused."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Added to every response."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request, or one WebSocket."""
+        if scope["type"] == "lifespan":
+            return await self.application(scope, receive, send)
+        if not allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
+            if scope["type"] == "websocket":
+                return await send({"type": "websocket.close"})
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+            return await send({"type": "http.response.body", "body": _REFUSAL})
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = ((name.encode(), value.encode()) for name, value in self.headers.items())
+                message["headers"] = [*message.get("headers", ()), *added]
+            await send(message)
+
+        return await self.application(scope, receive, send_with_headers)
+
+
+def serve(
+    application: Application, port: int, ready: Callable[[str], None], headers: Mapping[str, str] | None = None
+) -> None:
+    """Serve an ASGI application on loopback until SIGINT (Ctrl-C) or SIGTERM; needs uvicorn.
+
+    `ready` is called once with the address.
+
+    Raises:
+        PortError: the port is taken.
+    """
+    with listen(port) as listening:
+        import uvicorn
+
+        options: Any = {"log_level": "error", "ws_per_message_deflate": False, "timeout_graceful_shutdown": 1}
+        server = uvicorn.Server(uvicorn.Config(LoopbackOnly(application, headers or {}), **options))
+        # In a thread, since uvicorn would take over the signals.
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        with StopSignal() as stop:
+            thread.start()
+            try:
+                deadline = time.monotonic() + _START_S
+                while not (server.started or stop.requested) and thread.is_alive() and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                if not stop.requested:
+                    ready(f"http://{HOST}:{listening.getsockname()[1]}")
+                while thread.is_alive() and not stop.requested:
+                    thread.join(_POLL_S)
+            finally:
+                server.should_exit = True
+                thread.join()

@@ -1,25 +1,20 @@
 """`sacglam ui`: Aim's run explorer, on this machine's loopback only, with the views that it prepares as bookmarks."""
 
 import json
-import threading
-import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sacglam.errors import TrackingError
-from sacglam.runs.stopping import StopSignal
+from sacglam.tools import loopback
 from sacglam.tools.aim import repository
-from sacglam.tools.loopback import HOST, allowed, listen
 from sacglam.tools.tracking import sidecar
 
-_START_S = 60.0
-_POLL_S = 0.1
-_POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
-_REFUSAL = b"Refused: the run explorer answers its own pages on this machine only.\n"
-
+HEADERS = {
+    "content-security-policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
+}
+"""They keep Aim's pages from loading scripts and fonts from the network."""
 _ANSWER_S = 30.0
 _METHODS = {"area": 2, "line": 0}  # Aim's numbers for the standard deviation and the mean
 _POINTS = 50  # per curve, the explorer's lowest density: the default of 500 takes several times as long with many runs
@@ -37,11 +32,6 @@ EXPLORATIONS = {
 }
 """By name: description, query, what each chart is for, and the metric on the x axis (empty: environment steps)."""
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
-
 
 def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], None]) -> None:
     """Serve the explorer of the Aim repository in `folder` until SIGINT (Ctrl-C) or SIGTERM.
@@ -58,26 +48,7 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
             f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
             f"to add a run afterwards: sacglam track RUN --repo {folder}"
         )
-    with listen(port) as listening:
-        application = LoopbackOnly(repository.explorer(folder))
-        import uvicorn  # comes with Aim
-
-        server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
-        # In a thread, since uvicorn would take over the signals.
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        with StopSignal() as stop:
-            thread.start()
-            try:
-                deadline = time.monotonic() + _START_S
-                while not (server.started or stop.requested) and thread.is_alive() and time.monotonic() < deadline:
-                    time.sleep(_POLL_S)
-                if not stop.requested:
-                    _announce(f"http://{HOST}:{port}", ready)
-                while thread.is_alive() and not stop.requested:
-                    thread.join(_POLL_S)
-            finally:
-                server.should_exit = True
-                thread.join()
+    loopback.serve(repository.explorer(folder), port, lambda address: _announce(address, ready), HEADERS)
 
 
 def _announce(address: str, ready: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -122,31 +93,3 @@ def _call(address: str, method: str, path: str, body: Mapping[str, Any] | None =
     request = urllib.request.Request(f"{address}/api{path}", data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=_ANSWER_S) as answer:
         return json.load(answer)
-
-
-@dataclass(frozen=True)
-class LoopbackOnly:
-    """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
-
-    Aim accepts calls from any site's scripts and evaluates the Python in a query. So a page open in the user's browser
-    could use it, by a request from another origin or by a name that resolves to 127.0.0.1. Both are refused. A content
-    security policy keeps Aim's pages from loading scripts and fonts from the network.
-    """
-
-    application: Application
-    """Receives every request that is not refused."""
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "lifespan":
-            return await self.application(scope, receive, send)
-        if not allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
-            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            return await send({"type": "http.response.body", "body": _REFUSAL})
-
-        async def send_with_policy(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"content-security-policy", _POLICY)]
-            await send(message)
-
-        return await self.application(scope, receive, send_with_policy)

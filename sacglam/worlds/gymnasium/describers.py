@@ -12,7 +12,14 @@ from sacglam.errors import ConfigError
 _PLACES = {
     "text": ("obs", "obs.text", "obs.observation", "obs.description", "info.text", "info.description"),
     "goal": ("obs.mission", "obs.desired_goal", "obs.goal", "info.mission", "info.goal"),
-    "actions": ("info.admissible_commands", "info.valid", "info.possible_actions", "environment.language_action_space"),
+    "actions": (
+        "info.admissible_commands",
+        "info.valid",
+        "info.possible_actions",
+        "obs.legal_actions",
+        "obs.legal_moves",
+        "environment.language_action_space",
+    ),
     "achieved": ("info.achieved_goals",),
     "success": ("info.is_success", "info.success", "info.won"),
 }
@@ -70,11 +77,13 @@ class Describer:
 
     def actions(self, obs: Any, info: Mapping[str, Any]) -> Mapping[str, Any]:
         """The texts of the actions in this state, and what to pass to `step` for each."""
+        named = self._options.get("actions")
         if "actions" in self._places or not self._discrete:
-            texts = dict.fromkeys(self._at("actions", obs, info))
-            return {text: i if self._discrete else text for i, text in enumerate(texts)}
+            found = named if isinstance(named, list) else self._at("actions", obs, info)
+            texts = {each if isinstance(each, str) else f"Action {each}": each for each in found}
+            return {text: i for i, text in enumerate(texts)} if self._discrete else texts
         space = self.env.action_space
-        names = self._options.get("actions", self.names) or [f"Action {i}" for i in range(space.n)]
+        names = named or self.names or [f"Action {i}" for i in range(space.n)]
         if isinstance(names, str) or len(names) != space.n:
             raise ConfigError(f"expected a list of {space.n} names of actions, got {names!r}")
         mask = info.get("action_mask", [1] * len(names))

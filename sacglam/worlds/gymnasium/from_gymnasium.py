@@ -30,8 +30,8 @@ class GymnasiumWorld(BaseEnv):
     `env.reward: environment`.
 
     Args:
-        id: an id of gymnasium's, `module:Id-v0`, or `module:factory`.
-        kwargs: keyword arguments of the environment.
+        name: `gymnasium:` and an id of gymnasium's, `module:Id-v0`, or `module:factory`; or `openenv:` and an address.
+        kwargs: keyword arguments of the environment, or of every reset on an OpenEnv server.
         text, goal, actions, achieved, success: places such as `info.admissible_commands`, see docs/guides/gymnasium.md.
             Also a text for `goal`, names of `Discrete` actions for `actions`,
             and `reward`, `terminated` or `never` for `success`.
@@ -46,7 +46,7 @@ class GymnasiumWorld(BaseEnv):
 
     def __init__(
         self,
-        id: str,
+        name: str,
         *,
         kwargs: Mapping[str, Any] | None = None,
         text: str | None = None,
@@ -59,14 +59,14 @@ class GymnasiumWorld(BaseEnv):
         max_steps: int | None = None,
         resets: int = 100,
     ) -> None:
-        super().__init__(f"gymnasium:{id}", max_steps)
+        super().__init__(name, max_steps)
         self._check_range("resets", resets, 1)
         given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
         options = {facet: option for facet, option in given.items() if option is not None}
         settings = json.dumps([kwargs or {}, describer, options])
         self._practice, self._resets = practice, resets
-        self._env, self._describer = _open(id, settings)
-        self._tasks = _tasks(id, settings, resets)
+        self._env, self._describer = _open(name, settings)
+        self._tasks = _tasks(name, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
         self._rewarded = True  # in every step of the episode
         self._actions: Mapping[str, Any] = {}
@@ -116,9 +116,17 @@ class GymnasiumWorld(BaseEnv):
             yield from (draws.randrange(2**31) for _ in range(_TRIES))
             yield self._tasks[goal][0]
 
+    def begin_call(self, method: str, *given: Any) -> None:
+        """Start the call that follows, if the environment is on a server."""
+        if self.name.startswith("openenv:"):
+            self._env.begin_call(method, given[1] if method == "reset" else self._argument(given[0]))
+
+    def _argument(self, action: int) -> Any:
+        return list(self._actions.values())[action]
+
     @override
     def step(self, action: int) -> Step:
-        answer = self._env.step(list(self._actions.values())[action])
+        answer = self._env.step(self._argument(action))
         obs, reward, terminated, truncated, info = answer if len(answer) == 5 else _five(*answer)
         achieved = self._achievements(obs, info, float(reward), bool(terminated))
         self._rewarded = self._rewarded and reward > 0
@@ -166,27 +174,37 @@ class GymnasiumWorld(BaseEnv):
             lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
         if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
             lines.append("no step limit is known: set the option max_steps, unless every episode ends")
+        if self.name.startswith("openenv:"):
+            lines.append("if episodes do not repeat themselves, the server ignores seeds: set env.repeats to false")
         return [f"{self.name}: {line}" for line in lines]
 
 
-def _open(id: str, settings: str) -> tuple[Any, Describer]:
+def _open(name: str, settings: str) -> tuple[Any, Describer]:
     """A new environment and its describer."""
-    kwargs, name, options = json.loads(settings)
+    kwargs, described_by, options = json.loads(settings)
+    kind, _, id = name.partition(":")
     module, _, attribute = id.rpartition(":")
     try:
-        own = module and attribute.isidentifier()
-        factory = getattr(importlib.import_module(module), attribute, None) if own else None
-        # Not gymnasium's check: ours plays it in full.
-        env: Any = factory(**kwargs) if factory else gymnasium.make(id, disable_env_checker=True, **kwargs)
+        if kind == "openenv":
+            env: Any = importlib.import_module("sacglam.worlds.openenv").RemoteEnv(id, **kwargs)
+        elif (
+            module
+            and attribute.isidentifier()
+            and (factory := getattr(importlib.import_module(module), attribute, None))
+        ):
+            env = factory(**kwargs)
+        else:  # without gymnasium's check: ours plays it in full
+            env = gymnasium.make(id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise ConfigError(f"environment 'gymnasium:{id}' cannot be made: {error}") from error
-    describer: Any = import_named(name, "describer") if name else describer_of(getattr(env, "unwrapped", env))
+        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
+    found: Any = import_named(described_by, "describer") if described_by else None
+    describer = found or describer_of(getattr(env, "unwrapped", env))
     if not (isinstance(describer, type) and issubclass(describer, Describer)):
-        raise ConfigError(f"expected the describer {name!r} to be a subclass of Describer, got {describer!r}")
+        raise ConfigError(f"expected the describer {described_by!r} to be a subclass of Describer, got {describer!r}")
     try:
         return env, describer(env, options, *_reset(env, 0))
     except ConfigError as error:
-        raise ConfigError(f"gymnasium:{id}: {error}") from error
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _reset(env: Any, seed: int) -> tuple[Any, Any]:
@@ -202,9 +220,9 @@ def _five(obs: Any, reward: float, done: bool, info: Mapping[str, Any]) -> tuple
 
 
 @cache  # dozens of copies search for the same tasks
-def _tasks(id: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
+def _tasks(name: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     """The tasks that resets with the seeds 0, 1, ... give: the first seed of each, and its observation."""
-    env, describer = _open(id, settings)
+    env, describer = _open(name, settings)
     tasks: dict[str, tuple[int, Any]] = {}
     for seed in range(resets):
         obs, info = _reset(env, seed)

@@ -53,6 +53,14 @@ def test_the_documented_program_runs(house: None, capsys: pytest.CaptureFixture[
     assert "->" in capsys.readouterr().out
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("sacglam.worlds.openenv")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "openenv", None)
+    with pytest.raises(ConfigError, match=r"'openenv:http://a' needs openenv.*: pip install -e '\.\[openenv\]'"):
+        make("openenv:http://a")
+
+
 def test_a_name_is_registered_once(house: None) -> None:
     register("playground", Playground)
     with pytest.raises(ConfigError, match="already registered"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sacglam.tools.aim.explorer import LoopbackOnly
-from sacglam.tools.loopback import allowed
+from sacglam.tools.aim.explorer import HEADERS
+from sacglam.tools.loopback import LoopbackOnly, allowed
 
 HOST = {"host": "127.0.0.1:43800"}
 
@@ -58,7 +58,7 @@ def test_answers_carry_a_content_policy_and_refusals_never_reach_the_application
         await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    def call(path: str, host: bytes) -> list[dict[str, Any]]:
+    def call(path: str, host: bytes, kind: str = "http") -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
 
         async def send(message: Any) -> None:
@@ -67,12 +67,13 @@ def test_answers_carry_a_content_policy_and_refusals_never_reach_the_application
         async def receive() -> Any:
             raise AssertionError("nothing is read")
 
-        scope = {"type": "http", "path": path, "headers": [(b"host", host)]}
-        asyncio.run(LoopbackOnly(application)(scope, receive, send))
+        scope = {"type": kind, "path": path, "headers": [(b"host", host)]}
+        asyncio.run(LoopbackOnly(application, HEADERS)(scope, receive, send))
         return sent
 
     good, bad = call("/runs", b"127.0.0.1:1"), call("/api/runs", b"evil.example")
     assert [good[0]["status"], bad[0]["status"]] == [200, 403]
     assert (b"x", b"y") in good[0]["headers"]
     assert b"default-src 'self'" in dict(good[0]["headers"])[b"content-security-policy"]
+    assert call("/ws", b"evil.example", "websocket") == [{"type": "websocket.close"}]
     assert asked == ["/runs"]

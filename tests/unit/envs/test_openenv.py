@@ -1,0 +1,447 @@
+"""OpenEnv both ways: what is on anyone's server as an environment of ours, and ours on a server and back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from random import Random
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+pytest.importorskip("openenv", reason="needs the extra openenv")
+import uvicorn
+from openenv.core import GenericEnvClient
+from openenv.core.env_server import Action, Environment, Observation, State, create_app
+
+from sacglam.envs import CheckedEnv, check_env, foreign_code, make
+from sacglam.envs.registry import application
+from sacglam.envs.workers import call_all
+from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.tools.loopback import LoopbackOnly, listen
+from sacglam.types import Decision, Episode
+from sacglam.worlds.gymnasium import Describer
+from sacglam.worlds.openenv import env as remote
+from sacglam.worlds.openenv import wire
+
+
+@contextmanager
+def serving(app: Any, port: int = 0) -> Iterator[str]:
+    """The address of a server of an application, in a thread."""
+    with listen(port) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            remote.about.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def playground() -> Iterator[str]:
+    with serving(LoopbackOnly(application("playground_simple", {}))) as url:
+        yield url
+
+
+def play(copies: Sequence[CheckedEnv], starts: Sequence[tuple[str, int]]) -> list[Episode]:
+    """Random episodes in lockstep, determined by their seeds."""
+    seen = call_all("reset", list(zip(copies, starts, strict=True)))
+    rngs = [Random(seed) for _, seed in starts]
+    played = [Episode(goal, start, (), (), seed) for (goal, seed), start in zip(starts, seen, strict=True)]
+    while running := [i for i, e in enumerate(played) if not e.steps or not _over(e)]:
+        picks = [rngs[i].randrange(len(played[i].observation(len(played[i].steps)).actions)) for i in running]
+        steps = call_all("step", [(copies[i], (pick,)) for i, pick in zip(running, picks, strict=True)])
+        for i, pick, step in zip(running, picks, steps, strict=True):
+            e = played[i]
+            played[i] = Episode(e.goal, e.start, (*e.decisions, Decision(pick, 0.0, 0)), (*e.steps, step), e.seed)
+    return played
+
+
+def _over(episode: Episode) -> bool:
+    return episode.steps[-1].terminated or episode.steps[-1].truncated
+
+
+# Ours on a server and back.
+
+
+def test_two_hundred_episodes_have_the_hashes_of_those_in_this_process(playground: str) -> None:
+    here, there = ([make(name) for _ in range(8)] for name in ("playground_simple", f"openenv:{playground}"))
+    goals = [*here[0].goals("train"), *here[0].goals("heldout")]
+    for batch in range(25):
+        starts = [(goals[(batch * 8 + i) * 7 % len(goals)], batch * 8 + i) for i in range(8)]
+        hashes = [[episode.transcript() for episode in play(copies, starts)] for copies in (here, there)]
+        assert hashes[0] == hashes[1]
+
+
+def test_what_else_an_environment_knows_comes_with_it(playground: str) -> None:
+    here, there = make("playground_simple"), make(f"openenv:{playground}")
+    for split in ("train", "heldout"):
+        assert [*there.goals(split)] == [*here.goals(split)]
+    assert [*map(there.goal_type, here.goals("heldout"))] == [*map(here.goal_type, here.goals("heldout"))]
+    assert [*there.tasks()] == [*here.tasks()]
+    goal = here.goals("train")[5]
+    for env in (here, there):
+        env.reset(goal, 3)
+    for _ in range(4):
+        assert there.optimal_length() == here.optimal_length()
+        assert there.expert() == here.expert()
+        assert there.step(0) == here.step(0)
+    for env in (here, there):
+        with pytest.raises(ConfigError, match=r"'Fly' is not a goal of .*; expected one like"):
+            env.goal_type("Fly")
+
+
+def test_the_type_of_a_goal_outside_all_splits_is_known() -> None:
+    with serving(application("bitflip", {"bits": 3})) as url:
+        here, there = make("bitflip", bits=3), make(f"openenv:{url}")
+        remote.about(url)["goals"]["train"].clear()  # as if these were no training goals
+        assert there.goal_type(here.goals("train")[0]) == here.goal_type(here.goals("train")[0])
+
+
+def test_the_environments_own_rewards_and_tasks_and_notes_come_with_it() -> None:
+    options = {"max_steps": 40, "practice": True}
+    with serving(application("gymnasium:CliffWalking-v1", options)) as url:
+        for own in (False, True):
+            here, there = make("gymnasium:CliffWalking-v1", **options), make(f"openenv:{url}")
+            starts = [(goal, seed) for seed, goal in enumerate(here.goals("train")[:6])]
+            copies = [[env.rewarding(own)] for env in (here, there)]
+            first, second = ([play(each, [start])[0] for start in starts] for each in copies)
+            assert first == second
+            assert any(step.reward == -100 for episode in first for step in episode.steps) == own
+        assert [*there.tasks()] == [*here.tasks()] != [*here.goals("train")]
+        assert [*there.notes()] == [*here.notes()]
+
+
+def test_truncation_differs_from_termination() -> None:
+    with serving(application("playground_simple", {"max_steps": 2})) as url:
+        env = make(f"openenv:{url}")
+        env.reset(env.goals("train")[0], 0)
+        ends = [env.step(0) for _ in range(2)]
+    assert [(step.terminated, step.truncated) for step in ends] == [(False, False), (False, True)]
+
+
+def test_an_environment_of_ours_takes_no_options_from_afar(playground: str) -> None:
+    with pytest.raises(ConfigError, match="has no option 'max_steps'; it accepts: none"):
+        make(f"openenv:{playground}", max_steps=3)
+
+
+def test_the_protocol_as_others_see_it(playground: str) -> None:
+    schema = remote._get(playground, "/schema")
+    assert schema["action"]["required"] == ["action"]
+    assert schema["action"]["properties"]["action"]["type"] == "string"
+    env = make("playground_simple")
+    with GenericEnvClient(playground).sync() as client:
+        for split in ("train", "heldout"):
+            first = client.reset(split=split, index=4, seed=1).observation
+            assert (first["goal"], first["achieved"]) == (env.goals(split)[4], [])
+            assert (first["text"], tuple(first["actions"])) == (
+                (seen := env.reset(env.goals(split)[4], 1)).text,
+                seen.actions,
+            )
+        unchanged = client.step({"action": "Fly"})
+        assert {**unchanged.observation, "metadata": 0} == {**first, "metadata": 0}
+        assert (unchanged.reward, unchanged.done) == (0.0, False)
+        assert unchanged.metadata == {"terminated": False, "truncated": False, "unknown_action": "Fly"}
+        assert client.state()["step_count"] == 0
+        assert client.step({"action": first["actions"][0]}).observation["text"] == env.step(0).observation.text
+        assert client.state()["step_count"] == 1
+        assert client.reset(seed=7).observation == client.reset(seed=7).observation
+        with pytest.raises(RuntimeError, match="expected a split of train, heldout, got 'test'"):
+            client.reset(split="test")
+        with pytest.raises(RuntimeError, match="Invalid message"):
+            client.step({"move": "Fly"})
+    with GenericEnvClient(playground).sync() as client, pytest.raises(RuntimeError, match="expected a reset"):
+        client.step({"action": "Grasp"})
+
+
+def test_the_goals_are_tasks(playground: str) -> None:
+    env = make("playground_simple")
+    goals = env.goals("heldout")
+    assert [split["name"] for split in remote._get(playground, "/playground_simple/splits")] == ["train", "heldout"]
+    served = wire.ServedEnvironment("playground_simple", {})
+    assert served.num_tasks("heldout") == len(goals)
+    assert served.get_task("heldout", 2) == {"index": 2, "goal": goals[2], "type": env.goal_type(goals[2])}
+    assert [task["goal"] for task in served.get_task_range("heldout", 1, 3)] == [*goals[1:3]]
+
+
+def test_other_sites_pages_are_refused(playground: str) -> None:
+    client = GenericEnvClient(playground, headers={"Origin": "http://elsewhere.example"}).sync()
+    with pytest.raises(ConnectionError, match="403"):
+        client.connect()
+
+
+# Anyone's server.
+
+
+class Move(Action):
+    move: str
+
+
+class Board(Observation):
+    board: str
+    legal_moves: list[str]
+
+
+class Climb(Environment):
+    """Climb from step 0 to 3; the seed draws where from. Its moves are texts, as in a game of chess."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    seeded = True
+
+    @override
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **parameters: Any) -> Board:
+        self.height = Random(seed).randrange(3) if self.seeded else Random().randrange(10**6)
+        return self.board(False)
+
+    @override
+    def step(self, action: Move, timeout_s: float | None = None, **_: Any) -> Board:
+        assert action.move in ("up", "down")
+        self.height = max(0, self.height + (1 if action.move == "up" else -1))
+        return self.board(self.height == 3)
+
+    def board(self, done: bool) -> Board:
+        moves = [] if done else ["up", "down"] if self.height else ["up"]
+        return Board(board=f"height {self.height}", legal_moves=moves, done=done, reward=float(done))
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+class Dice(Climb):
+    """Its resets take no seed."""
+
+    seeded = False
+
+
+class Number(Action):
+    action_id: int
+
+
+class Numbered(Observation):
+    text: str
+    legal_actions: list[int]
+
+
+class Numbers(Environment):
+    """Say 2. Its actions are numbers, as in OpenSpiel's games."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    @override
+    def reset(self, seed: int | None = None, start: int = 0, **_: Any) -> Numbered:
+        return Numbered(text=f"start {start}", legal_actions=[0, 2])
+
+    @override
+    def step(self, action: Number, timeout_s: float | None = None, **_: Any) -> Numbered:
+        won = action.action_id == 2
+        return Numbered(text="said", legal_actions=[0, 2], done=won, reward=float(won))
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+TEXT: dict[str, Any] = {"text": "obs.board", "max_steps": 9}
+
+
+class Shouter(Describer):
+    @override
+    def actions(self, obs: Any, info: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {f"shout {move}": {"move": move, "loud": True} for move in obs["legal_moves"]}
+
+
+climbing = partial(create_app, action_cls=Move, observation_cls=Board, max_concurrent_envs=99)
+
+
+@pytest.fixture(scope="module")
+def climb() -> Iterator[str]:
+    with serving(climbing(Climb)) as url:
+        yield f"openenv:{url}"
+
+
+def test_legal_moves_are_guessed_and_the_check_passes(climb: str) -> None:
+    trial = check_env(lambda: make(climb, **TEXT), episodes=20)
+    assert trial.successes > 0
+    notes = "\n".join(trial.notes)
+    assert "actions from obs.legal_moves (guessed)" in notes
+    assert "set env.repeats to false" in notes
+
+
+def test_numbers_are_named_and_parameters_reach_the_reset() -> None:
+    with serving(create_app(Numbers, Number, Numbered, max_concurrent_envs=9)) as url:
+        env = make(f"openenv:{url}", kwargs={"start": 5}, max_steps=3)
+        seen = env.reset("Solve the task", 0)
+        assert (seen.text, seen.actions) == ("start 5", ("Action 0", "Action 2"))
+        assert env.step(0).reward == 0
+        assert env.step(1).reward == 1
+        fixed = make(f"openenv:{url}", actions=[2, 0])
+        assert fixed.reset("Solve the task", 0).actions == ("Action 2", "Action 0")
+        assert fixed.step(0).reward == 1
+
+
+def test_a_server_that_ignores_seeds_is_found_out() -> None:
+    with serving(climbing(Dice)) as url, pytest.raises(EnvironmentContractError, match=r"set env\.repeats to false"):
+        check_env(lambda: make(f"openenv:{url}", **TEXT))
+
+
+def test_actions_with_several_fields_need_a_describer() -> None:
+    class Shout(Move):
+        loud: bool
+
+    class Loud(Climb):
+        @override
+        def step(self, action: Shout, timeout_s: float | None = None, **_: Any) -> Board:
+            assert action.loud
+            return super().step(action)
+
+    with serving(create_app(Loud, Shout, Board, max_concurrent_envs=9)) as url:
+        env = make(f"openenv:{url}", **TEXT)
+        env.reset("Solve the task", 0)
+        with pytest.raises(ConfigError, match=r"one required field, got \['loud', 'move'\]; write a describer"):
+            env.step(0)
+        described = make(f"openenv:{url}", **TEXT, describer=f"{__name__}:Shouter")
+        described.reset("Solve the task", 0)
+        assert "height" in described.step(0).observation.text
+
+
+def test_requests_of_several_copies_are_under_way_at_once() -> None:
+    together = threading.Barrier(4)
+
+    class Waiting(Climb):
+        @override
+        def step(self, action: Move, timeout_s: float | None = None, **_: Any) -> Board:
+            together.wait(30)
+            return super().step(action)
+
+    with serving(climbing(Waiting)) as url:
+        copies = [make(f"openenv:{url}", **TEXT) for _ in range(4)]
+        call_all("reset", [(env, ("Solve the task", seed)) for seed, env in enumerate(copies)])
+        steps = call_all("step", [(env, (0,)) for env in copies])
+    assert len({step.observation.text for step in steps}) > 1
+
+
+# What goes wrong.
+
+
+def test_nobody_at_the_address() -> None:
+    with listen(0) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"openenv:http://127.0.0.1:{port}: expected .* got: .*refused.*running"):
+        make(f"openenv:http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ws://127.0.0.1:8000", "", "file:///etc/passwd"])
+def test_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected openenv:http://HOST:PORT"):
+        make(f"openenv:{url}")
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "said"),
+    [(404, "", "has none"), (500, "", "500"), (200, "<html>", "got: Expecting value"), (200, "[1]", "has none")],
+)
+def test_another_server_at_the_address(code: int, body: str, said: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404 if body == "[1]" and self.path == "/sacglam" else code)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        @override
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(ConfigError, match=f"expected .* OpenEnv server.*{said}"):
+            make(f"openenv:http://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+
+
+def test_a_server_that_dies_in_an_episode() -> None:
+    with serving(climbing(Climb)) as url:
+        env = make(f"openenv:{url}", **TEXT)
+        env.reset("Solve the task", 0)
+        env.step(0)
+    with pytest.raises(EnvironmentContractError, match=r"expected an answer to step, got: .*--resume RUN"):
+        env.step(0)
+
+
+def test_a_server_that_was_restarted_in_an_episode_has_lost_it() -> None:
+    with serving(climbing(Climb)) as url:
+        env = make(f"openenv:{url}", **TEXT)
+        env.reset("Solve the task", 0)
+    with serving(climbing(Climb), int(url.rpartition(":")[2])):
+        with pytest.raises(EnvironmentContractError, match="the connection was lost, and the episode with it"):
+            env.step(0)
+        env.reset("Solve the task", 0)
+        env.step(0)
+
+
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+
+    class Stuck(Climb):
+        @override
+        def step(self, action: Move, timeout_s: float | None = None, **_: Any) -> Board:
+            go.wait(30)
+            return super().step(action)
+
+    monkeypatch.setattr(wire, "ANSWER_S", 0.3)
+    with serving(climbing(Stuck)) as url:
+        env = make(f"openenv:{url}", **TEXT)
+        env.reset("Solve the task", 0)
+        with pytest.raises(EnvironmentContractError, match=r"expected an answer to step, got: none within 0\.3 s"):
+            env.step(0)
+        go.set()
+
+
+def test_a_server_that_is_full() -> None:
+    full = pytest.raises(EnvironmentContractError, match=r"CAPACITY_REACHED.*larger max_concurrent_envs")
+    with serving(climbing(Climb, max_concurrent_envs=1)) as url, full:
+        [make(f"openenv:{url}", **TEXT) for _ in range(2)]
+
+
+def test_an_error_of_the_server_is_passed_on(climb: str) -> None:
+    env = make(climb, **TEXT, actions=["jump"])
+    env.reset("Solve the task", 0)
+    with pytest.raises(EnvironmentContractError, match="expected an answer to step, got: Server error"):
+        env.step(0)
+
+
+def test_a_session_ends_with_its_copy() -> None:
+    closed = threading.Event()
+
+    class Closing(Climb):
+        @override
+        def close(self) -> None:
+            closed.set()
+
+    with serving(climbing(Closing)) as url:
+        env = make(f"openenv:{url}", **TEXT)
+        env.reset("Solve the task", 0)
+        closed.clear()  # of the copy that collected the goals
+        del env
+        assert closed.wait(30)
+
+
+def test_a_call_that_was_begun_and_never_asked_for_is_forgotten(climb: str) -> None:
+    env = make(climb, **TEXT)
+    first = env.reset("Solve the task", 1)
+    env.begin_call("step", 0)
+    assert env.reset("Solve the task", 1) == first
+
+
+def test_an_address_is_foreign() -> None:
+    assert foreign_code("openenv:http://a", {"describer": "b:C"}) == ["openenv:http://a", "b:C"]
