@@ -11,7 +11,9 @@ from sacglam.clock import PhaseClock
 from sacglam.config import Config, ReplayConfig
 from sacglam.envs import CheckedEnv, TextEnv, make
 from sacglam.envs.workers import in_workers
+from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.goals import GoalSource
+from sacglam.imagination import IMAGINED
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
@@ -54,13 +56,23 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
 def _demonstrations(config: Config, env: TextEnv) -> Demonstrations | None:
     if config.replay.demonstrations is None:
         return None
-    ring = _buffer(config.replay.model_copy(update={"capacity": _DEMONSTRATED}), env)
+    ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), env)
     return Demonstrations.load(Path(config.replay.demonstrations), env, config.env.repeats, ring)
 
 
-def _buffer(replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
-    """An empty buffer for the goals of `env`."""
-    return ReplayBuffer(replay, env.goal_type, Counter(env.goal_type(goal) for goal in env.goals("train")))
+def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
+    """An empty buffer for the goals of `env`, and for those that a partner may imagine."""
+    prior = Counter(env.goal_type(goal) for goal in env.goals("train"))
+    if not config.partner.imagines:
+        return ReplayBuffer(replay, env.goal_type, prior)
+
+    def goal_type(goal: str) -> str:
+        try:
+            return env.goal_type(goal)
+        except (ConfigError, EnvironmentContractError):  # it has no such goal
+            return IMAGINED
+
+    return ReplayBuffer(replay, goal_type, {**prior, IMAGINED: 0})
 
 
 def build_experience(
@@ -69,7 +81,7 @@ def build_experience(
     """Where the algorithm keeps its experience, for the goals of `env`, next to `demonstrations`."""
     if config.algo.on_policy:
         return OnPolicy()
-    buffer = _buffer(config.replay, env)
+    buffer = _buffer(config, config.replay, env)
     buffer.others = demonstrations.episodes() if demonstrations else ()
     return HindsightReplay(
         buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history, config.env.rewards), demonstrations

@@ -11,6 +11,7 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.config.partner import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
+from sacglam.imagination import Imagination
 from sacglam.prompt import Prompt
 from sacglam.types import Episode, Example, Query, Step
 
@@ -161,7 +162,70 @@ class Judges(Protocol):
         """Learn from examples; see `Judge.learn`."""
 
 
-class JudgeConfig(PartnerConfig):
+class ModelConfig(PartnerConfig):
+    """A partner that asks a model, for some of the known goals, whether a step achieved them."""
+
+    candidates: Positive = 256
+    """Known goals that a step is judged for, drawn for each episode, with its own; all if there are no more."""
+    threshold: OpenFraction = 0.9
+    """Least probability at which a goal counts as achieved."""
+    imagine: Fraction = 0.0
+    """Share of the candidates that are imagined: goals that nobody has named, made of known ones by substitution."""
+
+    @property
+    @override
+    def imagines(self) -> bool:
+        return self.imagine > 0
+
+
+class ScoredConfig(ModelConfig):
+    """The agent's language model as it was before training, asked with words: for instruction-tuned models."""
+
+    judge: ClassVar[str | None] = "sacglam.learner.judge:Scored"
+
+    type: str = "scored"
+
+    @override
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
+        return ModelPartner(rng, clock, self, prompt, judges)
+
+
+@dataclass(eq=False)
+class ModelPartner(Partner):
+    """Asks its model."""
+
+    settings: ModelConfig
+    prompt: Prompt
+    judges: Judges
+    _imagination: Imagination = field(default_factory=Imagination, init=False)
+
+    @override
+    def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
+        asked = [self._candidates(episode.goal) for episode in episodes]
+        queries = [
+            self.prompt.judged(self.prompt.transition(episode, t), goals)
+            for episode, goals in zip(episodes, asked, strict=True)
+            for t in range(len(episode.steps))
+        ]
+        judged = iter(self.judges.judge(queries))
+        return [
+            [self._named(goals, next(judged)) for _ in episode.steps]
+            for episode, goals in zip(episodes, asked, strict=True)
+        ]
+
+    def _candidates(self, own: str) -> Sequence[str]:
+        most, others = self.settings.candidates - 1, [goal for goal in self.known if goal != own]
+        imagined = self._imagination.draw(self.known, int(self.settings.imagine * most), self.rng)
+        if len(others) > (left := most - len(imagined)):
+            others = [others[i] for i in sorted(self.rng.choice(len(others), left, replace=False))]
+        return [own, *others, *imagined]
+
+    def _named(self, goals: Sequence[str], probabilities: npt.NDArray[np.float32]) -> list[str]:
+        threshold = self.settings.threshold
+        return [goal for goal, sure in zip(goals, probabilities.tolist(), strict=True) if sure >= threshold]
+
+
+class JudgeConfig(ModelConfig):
     """A judge on the agent's language model, which learns from what the environment says at first, then replaces it."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Judge"
@@ -171,10 +235,6 @@ class JudgeConfig(PartnerConfig):
     """Steps that the environment describes, and the judge learns from; it judges the episodes that end later."""
     updates: Positive = 300
     """The judge's gradient updates, all made when the budget is spent, at `algo.critic_lr`, which falls to a tenth."""
-    candidates: Positive = 256
-    """Known goals that a step is judged for, drawn for each episode, with its own; all if there are no more."""
-    threshold: OpenFraction = 0.9
-    """Least probability at which a goal counts as achieved."""
 
     @override
     def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
@@ -186,12 +246,10 @@ class JudgeConfig(PartnerConfig):
 
 
 @dataclass(eq=False)
-class LearnedJudge(Partner):
+class LearnedJudge(ModelPartner):
     """Listens to the environment until the budget is spent, and afterwards asks its model."""
 
     settings: JudgeConfig
-    prompt: Prompt
-    judges: Judges
     _heard: int = field(default=0, init=False)  # steps
     _examples: list[Example] = field(default_factory=list, init=False)  # none once they are learnt
 
@@ -215,31 +273,6 @@ class LearnedJudge(Partner):
             self.known |= dict.fromkeys(step.achieved)
             earlier += step.achieved
         self._heard += len(episode.steps)
-
-    @override
-    def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
-        asked = [self._candidates(episode.goal) for episode in episodes]
-        queries = [
-            self.prompt.judged(self.prompt.transition(episode, t), goals)
-            for episode, goals in zip(episodes, asked, strict=True)
-            for t in range(len(episode.steps))
-        ]
-        judged = iter(self.judges.judge(queries))
-        return [
-            [self._named(goals, next(judged)) for _ in episode.steps]
-            for episode, goals in zip(episodes, asked, strict=True)
-        ]
-
-    def _candidates(self, own: str) -> Sequence[str]:
-        others = [goal for goal in self.known if goal != own]
-        if len(others) >= self.settings.candidates:
-            chosen = self.rng.choice(len(others), self.settings.candidates - 1, replace=False)
-            others = [others[i] for i in sorted(chosen)]
-        return [own, *others]
-
-    def _named(self, goals: Sequence[str], probabilities: npt.NDArray[np.float32]) -> list[str]:
-        threshold = self.settings.threshold
-        return [goal for goal, sure in zip(goals, probabilities.tolist(), strict=True) if sure >= threshold]
 
     @override
     def state(self) -> dict[str, Any]:

@@ -24,12 +24,18 @@ class PartnerConfig(Named):
         "environment": f"{_HERE}:EnvironmentConfig",
         "noisy": f"{_HERE}:NoisyConfig",
         "judge": f"{_HERE}:JudgeConfig",
+        "scored": f"{_HERE}:ScoredConfig",
     }
     needs_whole_episodes: ClassVar[bool] = True
     """Whether it speaks once an episode has ended, too late for an on-policy algorithm."""
 
     judge: ClassVar[str | None] = None
     """What learns for it next to the agent, as `module:Class`, on an adapter of its own (`sacglam.learner.judge`)."""
+
+    @property
+    def imagines(self) -> bool:
+        """Whether it may name goals that the environment does not know."""
+        return False
 
     @abstractmethod
     def build(self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", judges: "Judges") -> "Partner":

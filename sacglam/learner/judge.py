@@ -1,4 +1,4 @@
-"""The judge's model: whether a transition achieved a goal, learned from those that the environment named."""
+"""The judge's model: whether a transition achieved a goal, learned from what the environment said, or simply asked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,10 @@ from sacglam.types import Example, Query
 _BATCH, _NEGATIVES = 16, 24  # transitions in an update, and for each at most so many goals that it did not achieve
 _POOL, _NEAR = 256, 32  # goals that are compared with a transition, and those that count as near
 _ROWS = 32  # transitions in one pass, which must fit next to an update's memory
+QUESTIONS = (
+    "\nDid this action achieve this goal? Answer yes or no:",
+    "\nQuestion: has the goal just been reached by the action? Answer:",
+)
 _FINAL_SHARE = 0.1  # of the learning rate, which falls linearly
 
 
@@ -113,6 +117,44 @@ class Judge:
         """(B, A), 0 on padding."""
         log_odds_BA: Tensor = self._head(self._model.lm.forward(self._model.pack(queries), JUDGE))[0]
         return log_odds_BA
+
+
+class Scored:
+    """The language model before training as a judge: log P(yes) - log P(no) after each of two questions.
+
+    The lower of the two counts, so that they must agree. One packed pass asks one of them about all goals of a
+    transition. Its adapter is never trained, which leaves the model as it was.
+    """
+
+    def __init__(self, model: AgentModel, config: Config, backend: Backend) -> None:
+        self._model = model
+        for parameter in model.lm.adapter_parameters(JUDGE).values():
+            parameter.requires_grad_(False)
+
+    @torch.no_grad()
+    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """For each transition the probability that it achieved each goal, (A,)."""
+        return [
+            torch.stack([self.log_odds(query, question) for question in QUESTIONS]).amin(0).sigmoid().cpu().numpy()
+            for query in queries
+        ]
+
+    def log_odds(self, query: Query, question: str) -> Tensor:
+        """log P(yes) - log P(no) after `question` about each goal, (A,)."""
+        answers = tuple(f"{goal}{question} {answer}" for goal in query.actions for answer in ("yes", "no"))
+        output = self._model.lm.forward(self._model.pack([Query(query.prompt, answers)]), JUDGE)
+        yes_A, no_A = output.log_probs_BA[0].view(-1, 2).unbind(1)
+        return yes_A - no_A
+
+    def learn(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
+        """It does not learn."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing to restore."""
 
 
 Row = tuple[Example, Sequence[str]]

@@ -25,7 +25,7 @@ from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Example, Learned, LogPolicy, Query, Window
 
 if TYPE_CHECKING:
-    from sacglam.learner.judge import Judge
+    from sacglam.learner.judge import Judge, Scored
 
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
@@ -75,7 +75,7 @@ class Learner:
     total_updates: int
     critic: Mapping[str, Any]
     clock: PhaseClock
-    judges: "Judge | None" = None
+    judges: "Judge | Scored | None" = None
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 

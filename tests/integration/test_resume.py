@@ -114,7 +114,8 @@ def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path)
     "partner",
     [
         "{type: noisy, false_positives: 0.2, false_negatives: 0.2}",
-        "{type: judge, budget: 200, updates: 20, threshold: 0.2}",
+        "{type: judge, budget: 200, updates: 20, threshold: 0.2, imagine: 0.5}",
+        "{type: scored, candidates: 4, threshold: 0.3}",
     ],
 )
 def test_a_run_with_a_partner_is_killed_and_resumes(partner: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +80,7 @@ class Told:
         self.taught.append(([*examples], [*goals], updates, seed))
 
 
-def judge(told: Told, **settings: int) -> LearnedJudge:
+def judge(told: Told, **settings: Any) -> LearnedJudge:
     return LearnedJudge(np.random.default_rng(0), PhaseClock(), JudgeConfig(**settings), query, told)
 
 
@@ -222,6 +223,25 @@ def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own
     assert {len(set(goals)) for goals in told.asked} == {3}
     assert all(" 7" in goals for goals in told.asked)
     assert len(set(told.asked)) > 40
+
+
+def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named() -> None:
+    told = Told({(0, "Grasp any bug"): 1.0})
+    partner = judge(told, budget=1, candidates=5, imagine=0.5)
+    partner.describe([episode((), goal=goal) for goal in ("Grasp red cat", "Grow red cat", "Grow any bug")])
+    [seen] = partner.describe([episode((), goal="Grow red cat")])
+    assert told.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]
+    assert [step.achieved for step in seen.steps] == [("Grasp any bug",)]
+    assert "Grasp any bug" in partner.known
+    assert (partner.settings.imagines, JudgeConfig().imagines) == (True, False)
+
+
+def test_a_scored_partner_asks_from_the_first_step_on() -> None:
+    told, config = Told({(1, "goal"): 0.95, (0, "goal"): 0.5}), parse({"partner": "scored"}).partner
+    partner = config.build(np.random.default_rng(0), PhaseClock(), query, told)
+    [seen] = partner.describe([episode((), ())])
+    assert [step.achieved for step in seen.steps] == [(), ("goal",)]
+    assert (seen.steps[1].reward, told.taught) == (1.0, [])
 
 
 @pytest.mark.parametrize("heard", [1, 3])

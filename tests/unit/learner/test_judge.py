@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sacglam.errors import CheckpointError
-from sacglam.learner.judge import Judge, _batches, _others, _words
+from sacglam.learner.judge import QUESTIONS, Judge, Scored, _batches, _others, _words
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
-from sacglam.types import Example
+from sacglam.types import Example, Query
 from tests.unit.learner.test_learner import flat, make_learner, windows
 
 COLOURS = ("red", "blue", "green")
@@ -110,3 +110,18 @@ def test_half_of_a_batch_achieved_something() -> None:
     assert 8 <= sum(bool(example.achieved) for example, _ in batch) <= 10
     # Where nothing was achieved at all there is still something to learn.
     assert next(_batches(examples[1:], GOALS, np.random.default_rng(0)))
+
+
+def test_a_scored_judge_compares_yes_and_no_as_the_untrained_model_scores_them() -> None:
+    learner = make_learner("partner=scored")
+    scored = learner.judges
+    assert isinstance(scored, Scored)
+    before = scored.judge(QUERIES)
+    for each, row in zip(QUERIES[:2], before, strict=False):
+        for goal, sure in zip(each.actions, row.tolist(), strict=True):
+            asked = [Query(each.prompt, tuple(f"{goal}{q} {answer}" for answer in ("yes", "no"))) for q in QUESTIONS]
+            yes = [math.exp(log_pi[0]) for log_pi in learner.score(asked)]  # of two actions, the policy is P(yes)
+            assert sure == pytest.approx(min(yes), rel=1e-4)
+    learner.learn([windows()], None)
+    assert all(np.allclose(row, again) for row, again in zip(before, scored.judge(QUERIES), strict=True))
+    assert scored.state() == {}

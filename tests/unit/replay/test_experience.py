@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from sacglam.algos.sac import SacConfig
-from sacglam.config import ReplayConfig
+from sacglam.collector import build_env, build_experience
+from sacglam.config import ReplayConfig, parse
+from sacglam.errors import ConfigError
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
@@ -228,3 +230,27 @@ def test_demonstrations_are_part_of_the_graph() -> None:
     own.add(replace(_episode(), steps=_episode().steps[:1], decisions=_episode().decisions[:1]))
     # `b` was achieved from `state 1`, which the agent has reached, by the demonstration alone.
     assert own.graph(0.5).action_values("b", _episode().start) == (0.5, UNTRIED)
+
+
+def test_an_imagined_goal_has_a_type_of_its_own_if_the_environment_does_not_know_it() -> None:
+    values = {"env": {"name": "playground_simple"}, "replay": {"hindsight": "uniform", "capacity": 300}}
+    episode = replace(_episode(), goal="Grow red cat")
+    steps = [
+        replace(step, achieved=goals) for step, goals in zip(episode.steps, [("Grow red door",), (), ()], strict=True)
+    ]
+    episode = replace(episode, steps=tuple(steps))
+
+    def experience(partner: dict[str, Any]) -> HindsightReplay:
+        config = parse({**values, "partner": partner})
+        found = build_experience(config, build_env(config), np.random.default_rng(0))
+        assert isinstance(found, HindsightReplay)
+        return found
+
+    imagines = experience({"type": "judge", "imagine": 0.5})
+    imagines.add(_collected(episode))
+    assert [imagines.buffer.type_names[kind] for kind in imagines.buffer.types] == ["grow"] * 3 + ["imagined"]
+    again = experience({"type": "judge", "imagine": 0.5})
+    again.load_state(*imagines.state())
+    assert again.buffer.types.tolist() == imagines.buffer.types.tolist()
+    with pytest.raises(ConfigError, match="'Grow red door' is not a goal"):
+        experience({"type": "judge"}).add(_collected(episode))

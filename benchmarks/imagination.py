@@ -1,0 +1,138 @@
+"""How good imagined goals are: which exist, which are said to be achieved, and which were.
+
+    python -m benchmarks.imagination runs/imagination --seed 500 --set partner.imagine=0.25
+
+trains `autotelic/judge` in an environment that reports held-out goals, too. They are hidden from the run; only what is
+printed at the end uses them. With `--true` the environment is the judge, also of imagined goals: the best there can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sacglam import config as configuration
+from sacglam.clock import PhaseClock
+from sacglam.envs.playground import Playground, goals
+from sacglam.envs.playground.vocabulary import Thing
+from sacglam.envs.playground.world import Verb
+from sacglam.partners import JudgeConfig, Judges, LearnedJudge, Partner, Verdict
+from sacglam.prompt import Prompt
+from sacglam.training import train
+from sacglam.types import Episode
+
+TRAINED, HELD_OUT = (frozenset(goals.goals(False, heldout)) for heldout in (False, True))
+COUNTS = Counter[str]()
+
+
+class Reporting(Playground):
+    """The simple game, whose `achieved` also lists held-out goals."""
+
+    def __init__(self) -> None:
+        super().__init__(size="simple")
+
+    def _describe(self, verb: Verb, thing: Thing) -> list[str]:
+        return [single.text for single in goals.singles() if single.fits(verb, thing)]
+
+
+def _told(episode: Episode) -> Episode:
+    """The episode as an environment reports it that keeps held-out goals to itself."""
+    steps = (replace(s, achieved=tuple(g for g in s.achieved if g not in HELD_OUT)) for s in episode.steps)
+    return replace(episode, steps=tuple(steps))
+
+
+class WatchedConfig(JudgeConfig):
+    """The judge, compared with the truth about imagined goals."""
+
+    type: str = "benchmarks.imagination:WatchedConfig"
+
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
+        return Watched(rng, clock, self, prompt, judges)
+
+
+@dataclass(eq=False)
+class Watched(LearnedJudge):
+    """A judge that never hears of held-out goals; counts them."""
+
+    _described: dict[str, None] = field(default_factory=dict, init=False)
+
+    def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        told = [_told(episode) for episode in episodes]
+        teaching = self._heard < self.settings.budget
+        self._described |= dict.fromkeys(episode.goal for episode in told)
+        if teaching:
+            self._described |= dict.fromkeys(g for e in told for s in e.steps for g in s.achieved)
+        seen = super().describe(told)
+        for episode, judged in () if teaching else zip(episodes, seen, strict=True):
+            true = {goal for step in episode.steps for goal in step.achieved}
+            said = {goal for step in judged.steps for goal in step.achieved}
+            count(true, said, self._described)
+        return seen
+
+
+class TrueConfig(WatchedConfig):
+    """The environment's own verdicts about known and imagined goals, from the first step on."""
+
+    type: str = "benchmarks.imagination:TrueConfig"
+
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
+        return TruePartner(rng, clock, self, prompt, judges)
+
+
+@dataclass(eq=False)
+class TruePartner(LearnedJudge):
+    """Names what was achieved of the goals that a judge would be asked for."""
+
+    def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        self.known |= dict.fromkeys(g for e in episodes for s in _told(e).steps for g in s.achieved)
+        seen = Partner.describe(self, episodes)
+        for episode, judged in zip(episodes, seen, strict=True):
+            named = {goal for step in judged.steps for goal in step.achieved}
+            count({goal for step in episode.steps for goal in step.achieved}, named, dict.fromkeys(TRAINED))
+            COUNTS.update(f"{goal.split()[0]} {goal.split()[-1]}" for goal in named & HELD_OUT)
+        return seen
+
+    def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
+        asked = [set(self._candidates(episode.goal)) for episode in episodes]
+        return [
+            [[g for g in step.achieved if g in some] for step in e.steps]
+            for e, some in zip(episodes, asked, strict=True)
+        ]
+
+
+def count(true: set[str], said: set[str], described: dict[str, None]) -> None:
+    """What was said of goals that nobody has described."""
+    for goal in said | true:
+        if goal in described:
+            continue
+        where = "trained" if goal in TRAINED else "held out" if goal in HELD_OUT else "no goal"
+        COUNTS[f"{where}: {'said' if goal in said else 'not said'}, {'true' if goal in true else 'false'}"] += 1
+
+
+def main() -> None:
+    """Train, and print what was imagined."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--true", action="store_true")
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    kind = TrueConfig if given.true else WatchedConfig
+    fixed = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
+    fixed += [f"seed={given.seed}", "evaluation.heldout=true", "partner.budget=500"]
+    summary: dict[str, Any] = train(configuration.load("autotelic/judge", [*fixed, *given.set]), given.out)
+    for key in ("success_after", "success_heldout"):
+        print(key, {name: round(value, 3) for name, value in summary[key].items()})
+    print(dict(sorted(COUNTS.items())))
+
+
+if __name__ == "__main__":
+    from benchmarks import imagination  # whose counts are those of the partner
+
+    imagination.main()
