@@ -73,7 +73,6 @@ def evaluate(
 
 
 def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
-    """See `Evaluation.repeated`."""
     actions = [[episode.action(t) for t in range(len(episode.steps))] for episode in episodes]
     pairs = [pair for each in actions for pair in pairwise(each)]
     again = Counter(action for before, action in pairs if action == before)

@@ -163,7 +163,6 @@ def _settings(experiment: Experiment, overrides: list[str], threads: int, report
 
 
 def _reports(experiment: Experiment, out: Path) -> tuple[Path, Path, Path]:
-    """Paths of the figure, the text and the values."""
     return out / experiment.figure, out / f"{experiment.name}.md", out / f"{experiment.name}.json"
 
 

@@ -32,7 +32,6 @@ _WHERE_IT_RUNS = "Where it runs"
 
 
 def _placement(help: str, least: int | None = None) -> Any:
-    """A placement option of `train`."""
     return typer.Option(help=help, rich_help_panel=_WHERE_IT_RUNS, min=least)
 
 

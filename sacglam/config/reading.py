@@ -115,7 +115,6 @@ def _kind(section: type[Named], values: Mapping[str, Any]) -> Any:
 
 
 def _read(text: str, source: str) -> dict[str, Any]:
-    """A mapping of settings in YAML."""
     values = _parse_yaml(text, source)
     if values is None:
         return {}

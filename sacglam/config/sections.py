@@ -127,7 +127,6 @@ class PromptConfig(Section):
 
 
 def _fields(key: str, text: str, known: set[str]) -> set[str]:
-    """The fields of a template."""
     try:
         found = [field for _, *field in Formatter().parse(text) if field[0] is not None]
     except ValueError as error:

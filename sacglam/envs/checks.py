@@ -168,7 +168,6 @@ class CheckedEnv(TextEnv):
                 raise self._broken(method, given, str(unmet)) from None
 
     def _at(self, method: str, given: Sequence[Any]) -> str:
-        """Describe the call: environment, method and point in the episode."""
         call = f"environment {self.name!r}, {method}({', '.join(map(shown, given))})"
         if method == "step":
             call += f" after {len(self._taken)} steps"

@@ -156,7 +156,6 @@ def _summary(played: Sequence[Episode], goals: Sequence[str], env: CheckedEnv, m
 
 
 def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_steps: int) -> Episode:
-    """Play a random episode in all copies."""
     where = f"goal {goal!r}, seed {seed}"
     start = observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {where}")
     copies[0].optimal_length()
@@ -255,6 +254,5 @@ def _agreed(answers: list[Any], when: str) -> Any:
 
 
 def _differing(*texts: str) -> list[str]:
-    """Excerpts of two texts around their first difference."""
     start = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0) - _CONTEXT
     return [f"...{text[max(start, 0) :][: 3 * _CONTEXT]}..." for text in texts]

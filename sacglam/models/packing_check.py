@@ -153,7 +153,6 @@ def _inputs(model: PreTrainedModel, prompt: Ids, action: Ids) -> dict[str, Any]:
 
 
 def _row(model: PreTrainedModel, *parts: Ids) -> Tensor:
-    """Token ids as a batch of one."""
     return torch.from_numpy(np.concatenate(parts))[None].to(model.device)
 
 

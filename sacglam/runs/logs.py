@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -31,18 +32,17 @@ class MetricsLine(Line):
 LINE, METRICS_LINE = TypeAdapter(Line), TypeAdapter(MetricsLine)
 
 
+@dataclass(frozen=True)
 class LineLog:
-    """A log, flushed after every line."""
+    """A log, flushed after every line. Lines that do not match `form` count as damaged."""
 
-    def __init__(self, file: Path, form: TypeAdapter[Any] = METRICS_LINE) -> None:
-        """Append to `file` if it exists. Lines that do not match `form` count as damaged."""
-        self._file = file
-        self._form = form
+    file: Path
+    form: TypeAdapter[Any] = METRICS_LINE
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line."""
-        with write_explained(self._file), files.opened(self._file, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
+        with write_explained(self.file), files.opened(self.file, "ab") as log:
+            log.write(json.dumps(line).encode() + b"\n")
 
     def lines(self) -> list[dict[str, Any]]:
         """All readable lines; a crash may have truncated the last one, and a fault damaged any."""
@@ -56,14 +56,14 @@ class LineLog:
         lines, end = self._read(), (env_steps, updates)
         rest = [line for line in lines if line and (line["env_steps"], line.get("updates", 0)) <= end]
         kept = "".join(json.dumps(line) + "\n" for line in rest)
-        with write_explained(self._file):
-            files.write(self._file, kept)
+        with write_explained(self.file):
+            files.write(self.file, kept)
         return lines[:-1].count(None)
 
     def _read(self) -> list[dict[str, Any] | None]:
         """Every line, None if it is damaged, the last one also if it is empty."""
-        with open_log(self._file) as log:
-            return [parse_line(text, self._form) for text in log.read().split(b"\n")]
+        with open_log(self.file) as log:
+            return [parse_line(text, self.form) for text in log.read().split(b"\n")]
 
 
 def open_log(file: Path) -> IO[bytes]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from sacglam.errors import EngineBroken, EngineError
@@ -11,31 +12,27 @@ from sacglam.types import Adapter, LogPolicy, Query
 _MOST_RESTARTS = 10  # over all engines: more point to a cause that a restart does not remove
 
 
+@dataclass(eq=False)
 class EngineGroup:
     """Splits states over the engines. One that dies or hangs is replaced, given the newest adapter, and asked again.
 
     Episodes live in the driver, and a lost engine takes only its answer with it: no transition is lost or duplicated.
     """
 
-    def __init__(
-        self,
-        start: Callable[[int], Worker],
-        count: int,
-        timeout_s: float,
-        note: Callable[[str], None],
-        most_restarts: int = _MOST_RESTARTS,
-    ) -> None:
-        """`start(i)` starts engine i in a new process and returns at once; `note` reports restarts to the user.
+    start: Callable[[int], Worker]
+    """Starts engine i in a new process and returns at once."""
+    count: int
+    timeout_s: float
+    """An engine that does not answer within this time, or within `START_S` while it starts, is lost."""
+    note: Callable[[str], None]
+    """Reports restarts to the user."""
+    most_restarts: int = _MOST_RESTARTS
+    restarts: int = field(default=0, init=False)
+    _adapter: Adapter | None = field(default=None, init=False)
 
-        An engine that does not answer within `timeout_s`, or within `START_S` while it starts, is lost.
-        """
-        self._start = start
-        self._timeout_s, self._start_s = timeout_s, max(timeout_s, START_S)
-        self._note = note
-        self._most_restarts = most_restarts
-        self._adapter: Adapter | None = None
-        self._workers = [start(index) for index in range(count)]
-        self.restarts = 0
+    def __post_init__(self) -> None:
+        self._workers = [self.start(index) for index in range(self.count)]
+        self._start_s = max(self.timeout_s, START_S)
 
     @property
     def version(self) -> int:
@@ -67,10 +64,10 @@ class EngineGroup:
     def load(self, adapter: Adapter) -> None:
         """Load `adapter` into every engine; returns when all score with it."""
         self._adapter = adapter
-        self._call_all("load", [adapter] * len(self._workers), self._timeout_s)
+        self._call_all("load", [adapter] * len(self._workers), self.timeout_s)
 
     def _score(self, parts: Sequence[Sequence[Query]]) -> list[list[LogPolicy]]:
-        answers = self._call_all("score", parts, self._timeout_s)
+        answers = self._call_all("score", parts, self.timeout_s)
         others = [version for version, _ in answers if version != self.version]
         if others:
             raise EngineError(f"expected scores of adapter version {self.version}, got versions {others}")
@@ -98,12 +95,12 @@ class EngineGroup:
             calls = [self._workers[index].submit(*each) for each in (*first, call)]
 
     def _replace(self, index: int, cause: Exception) -> None:
-        if self.restarts >= self._most_restarts:
+        if self.restarts >= self.most_restarts:
             raise EngineError(
-                f"scoring engine {index} was lost ({cause}), and the {self._most_restarts} restarts of a "
+                f"scoring engine {index} was lost ({cause}), and the {self.most_restarts} restarts of a "
                 "run are used up; find out what ends it (memory?), then continue with --resume"
             ) from cause
         self.restarts += 1
-        self._note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")
+        self.note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")
         self._workers[index].kill()
-        self._workers[index] = self._start(index)
+        self._workers[index] = self.start(index)

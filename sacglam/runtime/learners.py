@@ -134,7 +134,6 @@ class LearnerGroup:
     def _results(
         self, calls: "Sequence[Future[Any]]", timeout_s: float | None = None, tick: Tick = lambda: None
     ) -> list[Any]:
-        """All ranks' results, in order."""
         try:
             return gather(calls, timeout_s or self.timeout_s, tick)
         except WorkerLost as error:

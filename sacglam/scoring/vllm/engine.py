@@ -220,7 +220,6 @@ def _check_device(config: Config, on_cpu: bool) -> None:
 
 
 def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
-    """Keyword arguments of `vllm.LLM`."""
     engines = config.engines
     arguments: dict[str, Any] = {
         "model": text.source,

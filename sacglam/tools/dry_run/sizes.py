@@ -116,7 +116,6 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
 
 
 def _engine(config: Config, where: Plan, sizes: Sizes, has_device: bool) -> dict[str, int | None]:
-    """Memory of one engine."""
     weights, share = sizes.base.bytes // where.tensor_parallel, config.engines.gpu_memory
     if where.device == "cpu":
         return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}

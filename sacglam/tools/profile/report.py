@@ -149,6 +149,5 @@ def _rates(profile: Profile) -> dict[str, str]:
 
 
 def _flop(count: float) -> str:
-    """FLOP in the unit that fits."""
     unit, size = next(((unit, size) for unit, size in (("M", 1e6), ("G", 1e9)) if count < 1000 * size), ("T", 1e12))
     return f"{count / size:.3g} {unit}FLOP"
