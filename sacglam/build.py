@@ -211,8 +211,11 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     scorer, backend = scorer_of(model), _backend(model, config)
     judge = plugins.find(config.partner.judge, "judge")(model, config, backend) if config.partner.judge else None
     learner = Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock, judge)
-    if config.init_from and not learner.begin_from(Exported.read(Path(config.init_from))):
-        warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
+    if config.init_from:
+        with backend.gathered(change=True):
+            fits = Exported.read(Path(config.init_from)).load_into(model)
+        if not fits:
+            warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
     return learner
 
 

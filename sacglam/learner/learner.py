@@ -19,7 +19,6 @@ from sacglam.config import AlgoConfig
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel, check_forms
-from sacglam.models.exported import Exported
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Example, Learned, LogPolicy, Query, Window
@@ -78,11 +77,6 @@ class Learner:
     judges: "Judge | Scored | None" = None
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
-
-    def begin_from(self, exported: Exported) -> bool:
-        """See `Exported.load_into`."""
-        with self.backend.gathered(change=True):
-            return exported.load_into(self.model)
 
     def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> Learned:
         """Take the algorithm's gradient steps for an interval's `batches`; returns the metrics of each.
