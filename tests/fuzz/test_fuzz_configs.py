@@ -203,7 +203,7 @@ def test_configurations_are_read_or_refused(case: tuple[bytes, list[str]]) -> No
 
 
 @given(documents())
-@fuzzed(150)
+@fuzzed(75)
 @pytest.mark.slow
 def test_accepted_configurations_run(case: tuple[bytes, list[str]]) -> None:
     with tempfile.TemporaryDirectory() as folder, within(120):

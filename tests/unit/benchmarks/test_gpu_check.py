@@ -170,6 +170,7 @@ def test_parts_run_where_pydantic_typer_and_rich_are_missing(tmp_path: Path) -> 
     assert {"part": "ranks", "reason": "not asked for"} in found["skipped"]  # type: ignore[operator]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_one_process_trains_and_memory_is_measured_with_torch_transformers_peft_and_pydantic_alone(
     tmp_path: Path,
