@@ -85,8 +85,8 @@ class ProgressConfig(GoalsConfig):
 class ProgressSource(GoalSource):
     """Draws groups of goals in proportion to their learning progress (Gaven et al., 2025, the online baselines).
 
-    A share epsilon = 0.2 + 0.8 exp(-k / 320) of the goals after k episodes is drawn uniformly, and so is each that is
-    drawn while no group makes progress.
+    A share epsilon = 0.2 + 0.8 exp(-k / 320) of the groups after k episodes is drawn uniformly, and so is each that is
+    drawn while no group makes progress: so a type of few goals is tried, too.
     """
 
     goal_type: Callable[[str], str]
@@ -109,7 +109,7 @@ class ProgressSource(GoalSource):
         progress = np.array([self.progress(group) for group in groups])
         epsilon = _LEAST_UNIFORM + (1 - _LEAST_UNIFORM) * math.exp(-self._episodes / _DECAY)
         if self.rng.random() < epsilon or not progress.any():
-            return super().choose()
+            progress[:] = 1
         return _draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
 
     def progress(self, group: str) -> float:

@@ -123,19 +123,19 @@ def test_progress_by_goal_is_averaged_over_the_goals_of_a_type() -> None:
     assert starts.metrics() == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("by", ["type", "goal"])
-def test_goals_are_drawn_uniformly_while_there_is_no_progress(by: str) -> None:
+@pytest.mark.parametrize(("by", "expected"), [("goal", [1000] * 6), ("type", [667] * 3 + [1000] * 2 + [2000])])
+def test_groups_are_drawn_uniformly_while_there_is_no_progress(by: str, expected: list[int]) -> None:
     starts = source(by)
     starts.observe(outcomes("never 1", *[0] * 2000))  # epsilon is at its least
     counts = Counter(start.goal for start in islice(starts, 6000))
-    assert all(counts[goal] == pytest.approx(1000, abs=120) for goal in GOALS)  # four standard deviations
+    assert [counts[goal] for goal in GOALS] == pytest.approx(expected, abs=150)  # four standard deviations
 
 
-@pytest.mark.parametrize(("by", "own"), [("type", 1 / 3), ("goal", 1.0)])
-def test_four_in_five_goals_are_drawn_by_progress_in_the_end(by: str, own: float) -> None:
+@pytest.mark.parametrize(("by", "own", "uniform"), [("type", 1 / 3, 1 / 9), ("goal", 1.0, 1 / 6)])
+def test_four_in_five_goals_are_drawn_by_progress_in_the_end(by: str, own: float, uniform: float) -> None:
     starts = source(by)
     starts.observe(outcomes("never 1", *[0] * 4000) + outcomes("easy 2", 0, 1))
-    assert share(starts, lambda goal: goal == "easy 2") == pytest.approx(0.8 * own + 0.2 / 6, abs=0.03)
+    assert share(starts, lambda goal: goal == "easy 2") == pytest.approx(0.8 * own + 0.2 * uniform, abs=0.03)
 
 
 def test_the_uniform_share_falls_with_the_episodes() -> None:
@@ -149,7 +149,7 @@ def test_types_are_drawn_in_proportion_to_their_progress() -> None:
     starts = source()
     starts.observe(outcomes("never 1", *[0] * 4000) + outcomes("easy 1", 0, 1) + outcomes("hard 1", 0, 0, 1, 0))
     hard = math.sqrt(0.125)  # while easy goals make progress of 1
-    wanted = 0.8 * hard / (1 + hard) + 0.2 * 2 / 6
+    wanted = 0.8 * hard / (1 + hard) + 0.2 / 3
     assert share(starts, lambda goal: kind(goal) == "hard") == pytest.approx(wanted, abs=0.03)
 
 
@@ -267,13 +267,13 @@ def test_outcomes_of_a_synthetic_history_are_predicted(seed: int) -> None:
 
 def test_by_progress_impossible_goals_give_way_to_hard_ones() -> None:
     uniform, progress = Counter[str](), Counter[str]()
-    for seed in range(4):  # on a single one, chance may keep a hard goal's first successes away
+    for seed in range(4):
         plain = GoalSource(MOSTLY_IMPOSSIBLE, np.random.default_rng(seed))
         uniform.update(group for group, _ in history(plain, 2000, seed))
         progress.update(group for group, _ in history(source(goals=MOSTLY_IMPOSSIBLE, seed=seed), 2000, seed))
     assert uniform["never"] / 8000 == pytest.approx(0.8, abs=0.03)
-    assert progress["never"] / 8000 < 0.7  # uniform again once all is mastered
-    assert progress["hard"] > 2 * uniform["hard"]
+    assert progress["never"] / 8000 < 0.4
+    assert progress["hard"] > 5 * uniform["hard"]
 
 
 def test_what_is_mastered_but_not_perfect_does_not_keep_the_practice() -> None:
@@ -281,4 +281,4 @@ def test_what_is_mastered_but_not_perfect_does_not_keep_the_practice() -> None:
     for seed in range(4):
         played = history(source(goals=MOSTLY_IMPOSSIBLE, seed=seed), 4000, seed)
         late.update(group for group, _ in islice(played, 3500, None))
-    assert late["easy"] / 2000 < 0.25  # a share of 0.16 is uniform
+    assert late["easy"] / 2000 < 0.45  # a third is uniform
