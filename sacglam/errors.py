@@ -57,10 +57,6 @@ class LearnerError(SacglamError):
     """A learner rank died; earlier checkpoints are unaffected."""
 
 
-class ProfileError(SacglamError):
-    """A profile was interrupted, or its configuration cannot be profiled."""
-
-
 class ParityError(SacglamError):
     """An engine's policy differs from the learner's."""
 

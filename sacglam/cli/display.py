@@ -135,16 +135,12 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
         console.print("[bold yellow]No update was made, so this is the untrained model", soft_wrap=True)
     for warning in summary.get("warnings", ()):  # not in older runs
         console.print(f"[bold yellow]Warning:[/] {escape(warning)}", soft_wrap=True)
+    best = summary.get("best")
+    kept = f"; best/ from step {best['env_steps']:,}, to use with --best" if best else ""
     console.print(
         f"{summary['env_steps']:,} steps and {summary['updates']:,} updates "
         f"in {summary['train_seconds']:.0f} s of training. "
-        f"Results: {quoted} (summary.json, curves.png, metrics.jsonl, adapter/{_best(summary)})\n"
+        f"Results: {quoted} (summary.json, curves.png, metrics.jsonl, adapter/{kept})\n"
         f"Next:  [bold]sacglam play {run}[/bold]   [bold]sacglam evaluate {run}[/bold]",
         soft_wrap=True,
     )
-
-
-def _best(summary: Mapping[str, Any]) -> str:
-    """Where the best agent is, if there were evaluations to choose it by."""
-    best = summary.get("best")
-    return f"; best/ from step {best['env_steps']:,}, to use with --best" if best else ""

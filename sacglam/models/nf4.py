@@ -6,6 +6,7 @@ The only file that knows bitsandbytes.
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -34,7 +35,13 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
     if wrong:
         left = [name for name, shape in shapes.items() if shape in wrong]
         plain = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
-        warnings.warn(_note(wrong, len(left), len(shapes), device), stacklevel=3)
+        widths = ", ".join(str(width) for width in sorted({width for _, width in wrong}))
+        warnings.warn(
+            f"model.quantize nf4: {len(left)} of {len(shapes)} layers stay in full precision, because bitsandbytes "
+            f"{version('bitsandbytes')} dequantises rows of {widths} weights wrongly on "
+            f"{'this CPU' if device.type == 'cpu' else device}",
+            stacklevel=3,
+        )
         del model  # so that memory never holds two
         # transformers takes this list instead of its own. Without any layer in 4 bits it would warn once more.
         model = read(**_arguments(dtype, device, [*plain, *left])) if len(left) < len(shapes) else read()
@@ -102,14 +109,3 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     from bitsandbytes.nn import Linear4bit
 
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
-
-
-def _note(wrong: set[Shape], left: int, layers: int, device: torch.device) -> str:
-    from bitsandbytes import __version__
-
-    where = "this CPU" if device.type == "cpu" else str(device)
-    widths = ", ".join(str(width) for width in sorted({width for _, width in wrong}))
-    return (
-        f"model.quantize nf4: {left} of {layers} layers stay in full precision, because bitsandbytes {__version__} "
-        f"dequantises rows of {widths} weights wrongly on {where}"
-    )

@@ -85,7 +85,6 @@ class PackedLM:
         self.hidden_size = int(self._output.weight.shape[1])
         """H, the width of the hidden states."""
         self.bucket = BUCKETS.get(model.device.type, 1)
-        """Packed lengths are rounded up to a multiple of this: 8 suits a GPU's matrix units."""
         # A checkpointed layer's second run could not know which positions its first one left out.
         self._last_mlp = None if model.is_gradient_checkpointing else last_mlp_of(model)
         if model.is_gradient_checkpointing:

@@ -195,10 +195,7 @@ class Recipe:
     settings: PretrainSettings
 
 
-BUILTIN = {
-    "llama": Recipe(Llama, PretrainSettings()),
-    "t5": Recipe(T5, PretrainSettings(steps=10_000, batch_size=64)),
-}
+BUILTIN = {"llama": Recipe(Llama, PretrainSettings()), "t5": Recipe(T5, PretrainSettings(steps=10_000, batch_size=64))}
 """The recipes of the models that come with sacglam."""
 _SMALL = PretrainSettings(steps=4000, batch_size=16, vocabulary=4096, lr=1e-3)
 CUSTOM = {"llama": Recipe(WholeLlama, _SMALL), "t5": Recipe(T5, _SMALL)}

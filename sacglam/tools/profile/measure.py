@@ -9,7 +9,7 @@ from pathlib import Path
 from sacglam import config as configuration
 from sacglam.build import Parts, build
 from sacglam.config import Config
-from sacglam.errors import ProfileError
+from sacglam.errors import SacglamError
 from sacglam.loop import Loop
 from sacglam.resolve import resolve
 from sacglam.runs import checkpoint
@@ -56,8 +56,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     Returns the profile and the trace of all intervals, the warm-up included. Writes nothing.
 
     Raises:
-        ProfileError: it was interrupted.
-        SacglamError: as for a run.
+        SacglamError: it was interrupted, or as for a run.
     """
     begun = source.run and checkpoint.steps(source.run.checkpoints)
     config = resolve(source.config)
@@ -77,7 +76,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
             loop.publish()
             meter.run(loop.intervals(), intervals, seconds)
         except Stopped as error:
-            raise ProfileError(f"the profile of {source.label} was interrupted; nothing was written") from error
+            raise SacglamError(f"the profile of {source.label} was interrupted; nothing was written") from error
         return meter.profile(), meter.recorder.events
 
 
