@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from sacglam.config.goals import GoalsConfig
+from sacglam.config.kinds import GoalsConfig
 from sacglam.types import Episode
 
 _REMEMBERED = 100  # outcomes per group

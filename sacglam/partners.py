@@ -9,7 +9,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from sacglam.clock import PhaseClock
-from sacglam.config.partner import PartnerConfig
+from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
 from sacglam.imagination import Imagination
 from sacglam.prompt import Prompt

@@ -5,7 +5,7 @@ Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `sacg
 
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.experiment import Config
-from sacglam.config.partner import PartnerConfig
+from sacglam.config.kinds import PartnerConfig
 from sacglam.config.reading import LARGEST, load, override, parse, parse_complete
 from sacglam.config.section import TRUST, Named, Section
 from sacglam.config.sections import (

@@ -7,8 +7,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sacglam.config import sections
 from sacglam.config.algorithm import AlgoConfig
-from sacglam.config.goals import GoalsConfig
-from sacglam.config.partner import PartnerConfig
+from sacglam.config.kinds import GoalsConfig, PartnerConfig
 from sacglam.config.section import NonNegative, Positive, Section
 
 

@@ -13,9 +13,7 @@ from sacglam import files
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.earlier import converted
 from sacglam.config.experiment import Config
-from sacglam.config.goals import GoalsConfig
-from sacglam.config.hindsight import Hindsight
-from sacglam.config.partner import PartnerConfig
+from sacglam.config.kinds import GoalsConfig, Hindsight, PartnerConfig
 from sacglam.config.section import Named
 from sacglam.config.shipped import QUICKSTART, located, names
 from sacglam.errors import ConfigError

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializeAsAny, model_validator
 
-from sacglam.config.hindsight import Hindsight
+from sacglam.config.kinds import Hindsight
 from sacglam.config.section import (
     Fraction,
     NonNegative,

@@ -40,12 +40,9 @@ class TextEnv(Protocol):
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal; None without a planner."""
 
-
-class ExpertEnv(TextEnv, Protocol):
-    """An environment that also knows what to do, for demonstrations (`sacglam collect`)."""
-
     def expert(self) -> int | None:
-        """The index of an action that is good in the present state; None if none is known."""
+        """The index of an action that is good in the present state, for demonstrations; None if none is known."""
+        return None
 
 
 class BaseEnv(TextEnv):

@@ -129,8 +129,9 @@ class CheckedEnv(TextEnv):
             raise self._broken("optimal_length", (), "a call to reset before this: no episode was started")
         return None if self._lacks("optimal_length") else self._call(length, "optimal_length")
 
+    @override
     def expert(self) -> int | None:
-        """A good action here, from the environment's `expert` (`ExpertEnv`); None if it has none, or knows none."""
+        """A good action here, from the environment's `expert`; None if it has none, or knows none."""
         action = None if self._lacks("expert") else self._call(length, "expert")
         if action is not None and action >= (self._choices or 0):
             raise self._broken("expert", (), f"an action below {self._choices or 0}, or None; got {action}")

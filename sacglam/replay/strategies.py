@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from sacglam.config.hindsight import Hindsight
+from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction, Positive
 from sacglam.replay.buffer import Entry, Indices, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from sacglam.config import parse
-from sacglam.config.goals import GoalsConfig
+from sacglam.config.kinds import GoalsConfig
 from sacglam.errors import ConfigError, UntrustedError
 from sacglam.goals import GoalSource, ProgressConfig, ProgressSource, UniformConfig, change, halves
 from sacglam.types import Decision, Episode, Observation, Step

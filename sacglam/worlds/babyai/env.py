@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from sacglam.envs.base import BaseEnv, ExpertEnv, Split
+from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
@@ -21,7 +21,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """GLAM's, in the order of the library's numbers."""
 
 
-class BabyAI(BaseEnv, ExpertEnv):
+class BabyAI(BaseEnv):
     """BabyAI-Text (Carta et al., 2023) on minigrid; docs/guides/babyai.md lists what differs from GLAM's.
 
     Args:

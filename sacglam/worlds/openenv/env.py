@@ -11,7 +11,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from typing_extensions import override
 
-from sacglam.envs.base import ExpertEnv, Split
+from sacglam.envs.base import Split, TextEnv
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 from sacglam.worlds.openenv.wire import ABOUT, CONNECT_S, Session
@@ -95,7 +95,7 @@ class RemoteEnv(Session):
         return {self._fields[0]: given[0]}
 
 
-class Served(Session, ExpertEnv):
+class Served(Session, TextEnv):
     """An environment on a server of ours: the same as in this process, to the last text."""
 
     def __init__(self, url: str) -> None:

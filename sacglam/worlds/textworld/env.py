@@ -10,7 +10,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from sacglam.envs.base import BaseEnv, ExpertEnv, Split
+from sacglam.envs.base import BaseEnv, Split
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
 
-class TextWorld(BaseEnv, ExpertEnv):
+class TextWorld(BaseEnv):
     """TextWorld (Côté et al., 2018): goals are facts to bring about in one of several generated games.
 
     Args:

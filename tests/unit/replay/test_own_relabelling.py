@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sacglam.config import parse
-from sacglam.config.hindsight import Hindsight
+from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction
 from sacglam.errors import ConfigError, UntrustedError
 from sacglam.replay.buffer import Entry, ReplayBuffer

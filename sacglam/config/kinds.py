@@ -1,0 +1,93 @@
+"""The bases of goal sources, hindsight strategies and partners. Those that come with sacglam are in `sacglam/goals.py`,
+`sacglam/replay/strategies.py` and `sacglam/partners.py`."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from sacglam.config.section import Named
+from sacglam.types import Window
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sacglam.clock import PhaseClock
+    from sacglam.goals import GoalSource
+    from sacglam.partners import Judges, Partner
+    from sacglam.prompt import Prompt
+    from sacglam.replay.buffer import Entry, ReplayBuffer
+    from sacglam.replay.windows import WindowCutter
+
+
+class GoalsConfig(Named):
+    """Which of the training goals the episodes of a run pursue."""
+
+    key: ClassVar[str] = "goals"
+    shipped: ClassVar[Mapping[str, str]] = {
+        "uniform": "sacglam.goals:UniformConfig",
+        "progress": "sacglam.goals:ProgressConfig",
+    }
+
+    @abstractmethod
+    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: "np.random.Generator") -> "GoalSource":
+        """A new source of these goals. It draws from `rng` alone, whose state is saved with the run."""
+
+
+class Hindsight(Named):
+    """How episodes are relabelled with goals that they achieved, and how batches are drawn from them."""
+
+    key: ClassVar[str] = "replay.hindsight"
+    shipped: ClassVar[Mapping[str, str]] = {
+        "ratio": "sacglam.replay.strategies:Ratio",
+        "none": "sacglam.replay.strategies:NoHindsight",
+        "uniform": "sacglam.replay.strategies:Uniform",
+        "prior": "sacglam.replay.strategies:Prior",
+        "future": "sacglam.replay.strategies:Future",
+        "graph": "sacglam.replay.strategies:Graph",
+    }
+    relabels: ClassVar[bool] = True
+    """Whether steps are ever relabelled."""
+    copies: ClassVar[bool] = True
+    """Whether the buffer holds a copy of an episode for each goal that it achieved; else steps are relabelled when they
+    are drawn, and the buffer reaches further back."""
+
+    works_without_relabelling: ClassVar[bool] = False
+    """Whether it draws, and does not relabel, where other goals' rewards are unknown (`Rewards.success` is None)."""
+
+    @abstractmethod
+    def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
+        """`size` entries of a buffer that is not empty, with replacement."""
+
+    def batch(self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter") -> list[Window]:
+        """One batch: windows of `entries` until they hold as many steps as `cut` asks for."""
+        return cut.fill([], buffer, rng)
+
+
+class PartnerConfig(Named):
+    """Who says what an episode achieved, between collecting and storing it. Evaluations always ask the environment."""
+
+    key: ClassVar[str] = "partner"
+    shipped: ClassVar[Mapping[str, str]] = {
+        "environment": "sacglam.partners:EnvironmentConfig",
+        "noisy": "sacglam.partners:NoisyConfig",
+        "judge": "sacglam.partners:JudgeConfig",
+        "scored": "sacglam.partners:ScoredConfig",
+    }
+    needs_whole_episodes: ClassVar[bool] = True
+    """Whether it speaks once an episode has ended, too late for an on-policy algorithm."""
+
+    judge: ClassVar[str | None] = None
+    """What learns for it next to the agent, as `module:Class`, on an adapter of its own (`sacglam.learner.judge`)."""
+
+    @property
+    def imagines(self) -> bool:
+        """Whether it may name goals that the environment does not know."""
+        return False
+
+    @abstractmethod
+    def build(self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", judges: "Judges") -> "Partner":
+        """The partner of these settings; the state of `rng` is saved with the run. `judges` has what learns for it."""
+
+    def steady(self) -> Self:
+        """The same partner as it is in the middle of a run."""
+        return self
