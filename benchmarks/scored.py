@@ -44,7 +44,7 @@ def transitions(config: configuration.Config, count: int, goals: int, rng: Rando
 
 
 def main() -> None:
-    """Print precision and recall at two thresholds, and the area under the curve."""
+    """Print the area under the curve, and precision and recall at probabilities 0.5 and 0.9 and of the best tenth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("--transitions", type=int, default=200)
@@ -62,15 +62,14 @@ def main() -> None:
     print(f"{len(true)} pairs of a transition and a goal, {true.sum()} achieved")
     print("| Question | AUC | Precision, recall at 0.5 | at 0.9 | at the best tenth |")
     for name, odds in zip(["first", "second", "both"], [*z, np.minimum(*z)], strict=True):
-        cells = [f"{100 * precision:.0f} %, {100 * recall:.0f} %" for precision, recall in rates(odds, true)]
+        cells = [rates(true, said) for said in (odds >= 0, odds >= np.log(9), odds >= np.quantile(odds, 0.9))]
         area = (odds[true][:, None] > odds[~true]).mean() + (odds[true][:, None] == odds[~true]).mean() / 2
         print(f"| {name} | {area:.2f} | " + " | ".join(cells) + " |", flush=True)
 
 
-def rates(odds: np.ndarray, true: np.ndarray) -> list[tuple[float, float]]:
-    """Precision and recall at probabilities of 0.5 and 0.9, and for the tenth with the highest log-odds."""
-    said = [odds >= 0, odds >= np.log(9), odds >= np.quantile(odds, 0.9)]
-    return [(true[each].mean() if each.any() else np.nan, each[true].mean()) for each in said]
+def rates(true: np.ndarray, said: np.ndarray) -> str:
+    """Precision and recall."""
+    return f"{100 * true[said].mean():.0f} %, {100 * said[true].mean():.0f} %" if said.any() else "names nothing"
 
 
 if __name__ == "__main__":
