@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
+
 _CGROUP = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much when cores are shared
@@ -16,10 +18,7 @@ _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much 
 
 def cores() -> int:
     """The cores that this process may use: its affinity, or less where a control group has a quota."""
-    try:
-        affinity = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        affinity = os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min([affinity, *map(quota_cores, cgroup_values("cpu.max"))])
 
 
@@ -48,8 +47,11 @@ def seconds(others: Iterable[int] = ()) -> float:
 
 
 def _process_seconds(pid: int) -> float:
-    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # in user mode, and in the kernel's
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def model() -> str:

@@ -2,11 +2,11 @@
 
 import contextlib
 import ctypes
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import torch
 
 CPU_CACHE_BYTES = 1 << 30
@@ -37,24 +37,24 @@ def peak_bytes(run: Callable[[], object], device: str) -> int | None:
     return None if before_resident is None or peak is None else max(0, peak - before_resident)
 
 
-def resident_bytes() -> int | None:
-    """Bytes that this process holds now; None where the system does not report it."""
-    return _field("/proc/self/status", "VmRSS")
+def resident_bytes() -> int:
+    """Bytes that this process holds now."""
+    return int(psutil.Process().memory_info().rss)
 
 
-def free_bytes(device: str) -> int | None:
-    """Bytes still free on `device`; None where the system does not report it."""
+def free_bytes(device: str) -> int:
+    """Bytes still free on `device`."""
     if device.startswith("cuda"):
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for reuse
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    return _field("/proc/meminfo", "MemAvailable")
+    return int(psutil.virtual_memory().available)
 
 
 def total_bytes(device: str) -> int:
     """All memory of `device`, or of the machine."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(psutil.virtual_memory().total)
 
 
 def _field(file: str, name: str) -> int | None:

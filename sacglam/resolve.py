@@ -1,5 +1,6 @@
 """What a configuration leaves open is settled here, once, before anything starts; afterwards it does not change."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -84,8 +85,9 @@ def on_this_machine(config: Config) -> Config:
     With these a run can be resumed from any directory.
 
     Raises:
-        ConfigError: this machine has no such device.
+        ConfigError: this machine has no such device, or its system lacks what the configuration needs.
     """
+    check_system(config)
     device, model, path = resolve_device(config), config.model, Path(config.model.name)
     if not config.learners.count:  # the learner runs here
         check_device(device)
@@ -95,6 +97,18 @@ def on_this_machine(config: Config) -> Config:
     file, origin = (name and str(Path(name).resolve()) for name in (config.replay.demonstrations, config.init_from))
     here = {"device": device, "threads": threads, "model": model, "init_from": origin}
     return config.model_copy(update={**here, "replay": config.replay.model_copy(update={"demonstrations": file})})
+
+
+def check_system(config: Config) -> None:
+    """Refuse processes that this operating system cannot run.
+
+    Raises:
+        ConfigError: it cannot run them.
+    """
+    if not config.in_one_process and sys.platform != "linux":
+        raise ConfigError("engines and learner ranks need Linux; here, set engines.count and learners.count to 0")
+    if config.env.workers and sys.platform == "win32":
+        raise ConfigError("env.workers needs Linux or macOS; on Windows, set it to 0")
 
 
 def resolve_device(config: Config) -> str:

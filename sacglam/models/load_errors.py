@@ -128,7 +128,7 @@ def missing_files(folder: Path) -> list[str]:
         return missing
     if not lacks(_INDEX):
         try:
-            parts = sorted(set(json.loads((folder / _INDEX).read_text())["weight_map"].values()))
+            parts = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, TypeError):  # cut short, or not an index
             return [*missing, f"a readable {_INDEX}"]
         return missing + [f"weights ({part})" for part in parts if lacks(part)]

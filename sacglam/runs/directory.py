@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import itertools
 import json
@@ -42,7 +41,7 @@ def locked_folder(root: Path, busy: str) -> Iterator[int]:
         held = files.opened(file, "ab")
     with held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(held)
         except BlockingIOError:
             raise RunDirectoryError(busy) from None
         except OSError:  # the file system has no locks

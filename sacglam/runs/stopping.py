@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any, Self
@@ -33,7 +34,8 @@ def exit_on_interrupt() -> None:
         os._exit(128 + number)
 
     arrived, arrive = os.pipe()
-    os.set_blocking(arrive, False)
+    if sys.platform != "win32":  # which wants nothing of the kind
+        os.set_blocking(arrive, False)
     signal.signal(signal.SIGINT, handler)
     signal.set_wakeup_fd(arrive)
     threading.Thread(target=watch, daemon=True).start()
@@ -46,6 +48,8 @@ class StopSignal:
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    if sys.platform == "win32":
+        _SIGNALS += (signal.SIGBREAK,)  # sent by `compare`
 
     def __init__(self) -> None:
         self.requested = False

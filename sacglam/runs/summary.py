@@ -158,7 +158,7 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
     for warning in summary.get("warnings", ()):  # not in older runs
         success += f"\nThe run warned: {warning}.\n"
     policy = config.policy
-    card = _CARD.read_text().format(
+    card = _CARD.read_text("utf-8").format(
         quoted=json.dumps(config.model.name),
         base=config.model.name,
         env=config.env.name,

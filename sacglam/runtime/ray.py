@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -201,7 +200,7 @@ class RayRuntime:
     def _start(self, address: str | None) -> None:
         on_terminate = signal.getsignal(signal.SIGTERM)
         # A cluster outlives its drivers; Ray processes that we start must not, even if we are killed meanwhile.
-        if self._own and sys.platform == "linux":
+        if self._own:
             self._guardian = guardian.start()
         try:
             self._ray.init(**self._options(address))

@@ -28,13 +28,13 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         agent.export(folder)
-        card = (folder / MODEL_CARD).read_text()
+        card = (folder / MODEL_CARD).read_text("utf-8")
         if not _REPO.fullmatch(agent.config.model.name):  # the Hub refuses cards whose base is not on it
             card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE)
         if curves.exists():
             shutil.copy(curves, folder / _CURVES)
             card += f"\n![The run over environment steps]({_CURVES})\n"
-        (folder / MODEL_CARD).write_text(card)
+        (folder / MODEL_CARD).write_text(card, "utf-8")
         try:
             address = HfApi().create_repo(repo, private=private, exist_ok=True)
             HfApi().upload_folder(

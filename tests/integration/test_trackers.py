@@ -1,12 +1,15 @@
-"""Runs in Weights & Biases, Trackio and TensorBoard: as they are where they are installed, and as stand-ins."""
+"""Runs in Aim, Weights & Biases, Trackio and TensorBoard where they are installed, and in a stand-in."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from sacglam.config import TrackingConfig
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.tools.tracking import sidecar
+from tests.conftest import tiny_train
+from tests.integration.processes import below
+from tests.launcher import Launched, start
 
 STAND_IN = '''
 import json, os
@@ -91,7 +97,7 @@ def test_a_tracker_that_is_killed_says_so_and_an_import_makes_up_for_it(run: Run
     started.start()
     [process] = [each._process for each in started.each]
     assert process
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not scalars(folder := run.root.parent / "tensorboard" / "tiny"):
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < deadline
@@ -117,35 +123,113 @@ def test_a_tracker_that_is_not_installed_is_explained(run: RunDirectory) -> None
     assert f"pip install 'sacglam[{missing[0]}]'" in done.stderr
 
 
-def test_what_tensorboard_itself_reads(run: RunDirectory) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    assert [track(run, "tensorboard").returncode for _ in range(2)] == [0, 0]
-    folder = str(run.root.parent / "tensorboard" / "tiny")
-    events = accumulator.EventAccumulator(folder, size_guidance={"tensors": 0})
+def in_aim(run: RunDirectory) -> Iterator[tuple[int, float]]:
+    from tests.integration import test_aim
+
+    known = sidecar.read_hash(run)
+    assert known
+    assert test_aim.hashes(run.root.parent) == {known}
+    yield from test_aim.curve(test_aim.in_aim(run.root.parent, known), "entropy").items()
+
+
+def in_tensorboard(run: RunDirectory) -> Iterator[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.root.parent / "tensorboard" / run.root.name), size_guidance={"tensors": 0})
     events.Reload()
-    found = {each.step: float(each.tensor_proto.float_val[0]) for each in events.Tensors("entropy")}
-    assert found == pytest.approx(expected(run, "entropy"), abs=1e-6)
-    assert len(events.Tensors("entropy")) == len(found)
+    for each in events.Tensors("entropy"):
+        yield each.step, float(each.tensor_proto.float_val[0])
 
 
-def test_what_trackio_itself_reads(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    assert [track(run, "trackio").returncode for _ in range(2)] == [0, 0]
+def in_trackio(run: RunDirectory) -> Iterator[tuple[int, float]]:
     program = (
         "import json, trackio; from trackio.sqlite_storage import SQLiteStorage as S; "
         "[run] = trackio.Api().runs('sacglam'); print(json.dumps(S.get_logs('sacglam', run.name, run_id=run.id)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    rows = [row for row in json.loads(done.stdout.splitlines()[-1]) if "entropy" in row]
-    assert [(row["step"], row["entropy"]) for row in rows] == [*expected(run, "entropy").items()]
+    for row in json.loads(done.stdout.splitlines()[-1]):
+        if "entropy" in row:
+            yield row["step"], row["entropy"]
 
 
-def test_an_offline_run_of_wandb_is_there_once(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert [track(run, "wandb").returncode for _ in range(2)] == [0, 0]
-    [folder] = (run.root.parent / "wandb").glob("offline-run-*")
+def in_wandb(run: RunDirectory) -> Iterator[tuple[int, float]]:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
     known = sidecar.read_hash(run, "wandb")
-    assert folder.name.endswith(f"-{known}")
-    assert b"entropy" in (folder / f"run-{known}.wandb").read_bytes()
+    [file] = (run.root.parent / "wandb").glob(f"offline-run-*-{known}/run-{known}.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    while data := store.scan_data():
+        record = Record()
+        record.ParseFromString(data)
+        row = {"/".join([item.key, *item.nested_key]).strip("/"): item.value_json for item in record.history.item}
+        if "entropy" in row:
+            yield int(float(row["env_steps"])), float(row["entropy"])
+
+
+ENTROPY = {"aim": in_aim, "tensorboard": in_tensorboard, "trackio": in_trackio, "wandb": in_wandb}
+"""What a tracker itself reads: the entropy at each environment step."""
+TRACKERS = [
+    pytest.param(name, marks=pytest.mark.skipif(not sidecar.installed(name), reason=f"{name} is not installed"))
+    for name in ENTROPY
+]
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trackers keep what they know in a folder of this test, and reach no server."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_holds_a_run_once_however_often_it_is_imported(name: str, run: RunDirectory) -> None:
+    for _ in range(2):
+        done = track(run, name)
+        assert done.returncode == 0, done.stderr
+    assert sorted(ENTROPY[name](run)) == approximately(expected(run, "entropy"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_run_goes_on_when_its_tracker_is_killed(name: str, tiny_run: Path, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "live")
+    with (tmp_path / "out").open("wb") as out:
+        training = start(tiny_train(run.root, f"tracking.to=[{name}]"), out)
+
+    def process_ids() -> list[int]:
+        return [each.pid for each in below(training.pid) if f"-m sacglam.tools.tracking.sync {name}" in each.title]
+
+    until(training, lambda: bool(run.metrics() and process_ids()))
+    training.send_signal(signal.SIGSTOP)  # so that the run is not over before the tracker has begun
+    until(training, (run.root / f"{name}.json").exists)
+    [tracker] = process_ids()
+    os.kill(tracker, signal.SIGKILL)
+    training.send_signal(signal.SIGCONT)
+    assert training.wait(300) == 0
+    assert (tmp_path / "out").read_text().count("its process died of signal 9") == 1
+    assert untimed(run) == untimed(RunDirectory(tiny_run))
+    for _ in range(2):
+        done = track(run, name)
+        assert done.returncode == 0, done.stderr
+        assert sorted(ENTROPY[name](run)) == approximately(expected(run, "entropy"))
+
+
+def untimed(run: RunDirectory) -> list[dict[str, float]]:
+    return [line | {"seconds": 0.0, "cpu_seconds": 0.0} for line in run.metrics()]
+
+
+def until(training: Launched, reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not reached():
+        assert training.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def approximately(values: dict[int, float]) -> Any:
+    """The same pairs, rounded to what float32 holds."""
+    return [(step, pytest.approx(value, abs=1e-5)) for step, value in values.items()]

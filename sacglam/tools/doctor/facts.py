@@ -56,7 +56,7 @@ def pinned_versions() -> dict[str, str]:
     From pyproject.toml in a checkout; otherwise from the installed metadata, which may be older.
     """
     if PYPROJECT.is_file():
-        project = tomllib.loads(PYPROJECT.read_text())["project"]
+        project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
         python, extras = project["requires-python"], project["optional-dependencies"]
         needed = [*project["dependencies"], *extras["distributed"]]
     else:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 from packaging.utils import canonicalize_name
 
 from sacglam import cpu, subprocesses
@@ -75,7 +76,11 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
 
     with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
         outcomes = {} if quick else dict(zip(present, pool.map(attempt, present), strict=True))
-    headers, limit, flags = Path(sysconfig.get_path("include"), "Python.h"), os.sysconf("SC_OPEN_MAX"), cpu.flags()
+    headers, limit, flags = (
+        Path(sysconfig.get_path("include"), "Python.h"),
+        -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX"),
+        cpu.flags(),
+    )
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     tables = [file for file in ("/proc/net/tcp", "/proc/net/tcp6") if os.access(file, os.R_OK)]
     return Facts(
@@ -143,14 +148,14 @@ def _last_line(text: str) -> str:
 
 def _memory_gib() -> float:
     """Memory available to this process, in GiB: the machine's, or less under a cgroup limit."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits = [psutil.virtual_memory().total]
     limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
     return min(limits) / _GIB
 
 
 def writable(*folders: Path) -> tuple[str, ...]:
     """The `folders` that every user of this machine can write to."""
-    found = [each.resolve() for each in folders if os.path.isdir(each)]
+    found = [each.resolve() for each in folders if sys.platform != "win32" and os.path.isdir(each)]
     return tuple(dict.fromkeys(str(each) for each in found if each.stat().st_mode & stat.S_IWOTH))
 
 

@@ -1,7 +1,7 @@
 """Runs `sacglam train` in processes, a few at a time, and picks up where an earlier command left off."""
 
-import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, console: Console) -> boo
                     waiting.clear()
                     display.note("stopping: the runs finish their interval and write a checkpoint")
                     for job in active:
-                        job.process.send_signal(signal.SIGINT)
+                        job.process.send_signal(subprocesses.INTERRUPT)
                 while waiting and len(active) < jobs:
                     active.append(_Job(waiting.popleft(), lock, display))
                 time.sleep(_POLL_S)
@@ -139,8 +139,8 @@ class _Job:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # out of reach of the terminal's Ctrl-C, which `run_all` passes on once
-                    pass_fds=[lock],
+                    pass_fds=[] if sys.platform == "win32" else [lock],
+                    **subprocesses.APART,  # `run_all` passes on Ctrl-C once
                 )
         display.started(run)
 
@@ -163,7 +163,7 @@ class _Job:
         elif stopping:
             self._display.ended(run, "stopped; the same command resumes it")
         else:
-            end = [line for line in run.log.read_text(errors="replace").splitlines() if line.strip()][-_LOG_LINES:]
+            end = [line for line in run.log.read_text("utf-8", "replace").splitlines() if line.strip()][-_LOG_LINES:]
             self._display.ended(run, "\n  ".join([f"FAILED. The end of {run.log}:", *end]))
             return False
         return True

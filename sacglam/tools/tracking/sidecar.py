@@ -63,7 +63,7 @@ class Sidecar(Tracker):
 
     @override
     def start(self) -> None:
-        """Start the process, in a new session so that Ctrl-C reaches the training alone."""
+        """Start the process."""
         command = subprocesses.python("-m", _PROGRAM, self.name, str(self.directory.root), str(self.repo))
         try:
             self._process = subprocess.Popen(
@@ -72,8 +72,8 @@ class Sidecar(Tracker):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                start_new_session=True,
                 env=subprocesses.environment(OMP_NUM_THREADS="1"),
+                **subprocesses.APART,  # so that Ctrl-C reaches the training alone
             )
         except OSError as error:
             self._give_up(f"its process cannot be started: {error}")

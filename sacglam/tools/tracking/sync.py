@@ -1,10 +1,9 @@
 """Copies a run's files into a tracker: all at once for `sacglam track`, line by line while the run trains."""
 
-import fcntl
 import io
 import os
-import select
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -130,7 +129,7 @@ def _sole_writer(directory: RunDirectory, name: str, patience_s: float) -> Itera
     with held:
         while True:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                files.lock(held)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
@@ -173,17 +172,22 @@ def _image(file: Path) -> Image.Image | None:
 
 def main() -> None:
     """Fill a tracker from a run's files until standard input ends; a failure prints one line to standard output."""
-    os.nice(_NICENESS)
+    if sys.platform != "win32":
+        os.nice(_NICENESS)
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever it prints
 
-    def wait() -> bool:
-        ended, _, _ = select.select([sys.stdin], [], [], _WAIT_S)
-        return not ended
+    ended = threading.Event()
 
+    def watch() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     name, root, repo = sys.argv[1:]
     try:
-        fill(name, RunDirectory.open(Path(root), trusted=True), Path(repo), wait, patience_s=_PATIENCE_S)
+        run = RunDirectory.open(Path(root), trusted=True)
+        fill(name, run, Path(repo), lambda: not ended.wait(_WAIT_S), patience_s=_PATIENCE_S)
     except Exception as error:  # the run prints one line about it, whatever it is
         reply.write(str(error) if isinstance(error, SacglamError) else f"{type(error).__name__}: {error}")
         reply.flush()
