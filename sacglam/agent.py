@@ -15,8 +15,7 @@ from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
 from sacglam.learner.learner import model_tensors
-from sacglam.models.agent_model import AgentModel
-from sacglam.models.exported import Exported
+from sacglam.models.agent_model import AgentModel, Exported
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint

@@ -16,8 +16,7 @@ from sacglam.config import Config
 from sacglam.errors import ConfigError
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
-from sacglam.models.agent_model import AgentModel
-from sacglam.models.exported import Exported
+from sacglam.models.agent_model import AgentModel, Exported
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config, merges
 from sacglam.models.packed_lm import JUDGE, PackedLM

@@ -6,7 +6,7 @@ Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `sacg
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.experiment import Config
 from sacglam.config.kinds import PartnerConfig
-from sacglam.config.reading import LARGEST, load, override, parse, parse_complete
+from sacglam.config.reading import LARGEST, QUICKSTART, load, located, names, override, parse, parse_complete
 from sacglam.config.section import TRUST, Named, Section
 from sacglam.config.sections import (
     CriticConfig,
@@ -20,7 +20,6 @@ from sacglam.config.sections import (
     RuntimeConfig,
     TrackingConfig,
 )
-from sacglam.config.shipped import QUICKSTART, located, names
 
 __all__ = [
     "LARGEST",

@@ -15,9 +15,10 @@ from sacglam.config.earlier import converted
 from sacglam.config.experiment import Config
 from sacglam.config.kinds import GoalsConfig, Hindsight, PartnerConfig
 from sacglam.config.section import Named
-from sacglam.config.shipped import QUICKSTART, located, names
 from sacglam.errors import ConfigError
 
+FOLDER = Path(__file__).parents[1] / "configs"
+QUICKSTART = FOLDER / "quickstart.yaml"
 LARGEST = files.MIB
 """Most bytes of a configuration; parsing that many takes seconds."""
 _NAMED: tuple[type[Named], ...] = (AlgoConfig, GoalsConfig, Hindsight, PartnerConfig)
@@ -52,6 +53,17 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
 ):
     StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def names() -> list[str]:
+    """The configurations that come with sacglam: `quickstart`, `paper/sac_her_flan_t5_base`, ..."""
+    return sorted(file.relative_to(FOLDER).with_suffix("").as_posix() for file in FOLDER.rglob("*.yaml"))
+
+
+def located(given: str | Path, folder: Path = Path()) -> Path:
+    """The file at a path relative to `folder`; where there is none, the configuration of that name."""
+    file = folder / given
+    return FOLDER / f"{given}.yaml" if Path(given).as_posix() in names() and not file.is_file() else file
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:

@@ -3,15 +3,20 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from sacglam.errors import CheckpointError
+from sacglam import files, memory
+from sacglam.errors import CheckpointError, ModelError
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.packing import Packed, sent
@@ -20,6 +25,7 @@ from sacglam.prompt import Prompt
 from sacglam.types import Query
 
 Backbone = Literal["shared", "frozen", "separate"]
+_SAME = {"base_model_name_or_path": "the base model", "r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}
 
 
 def trained_adapters(backbone: Backbone) -> list[str]:
@@ -153,3 +159,57 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
             f"{len(odd)} tensors do not fit this model, adapter or critic, including {shown}; load them with the "
             "settings of model, algo.type and critic that they were saved with"
         )
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported agent as the beginning of another: the adapter's settings and weights, and the critic's weights."""
+
+    settings: Mapping[str, Any]
+    actor: Mapping[str, Tensor]
+    critic: Mapping[str, Tensor]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Exported":
+        """What `sacglam export` wrote to `folder`, or a finished run there.
+
+        Raises:
+            ModelError: there is neither, or it is damaged.
+        """
+        folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
+        try:
+            names, most = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.safetensors"), memory.total_bytes("cpu")
+            settings, actor, critic = (files.read(folder / name, most) for name in names)
+            return cls(json.loads(settings), load(actor), load(critic))
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ModelError(
+                f"expected an exported agent in {folder}: {error}. Name a finished run, or what sacglam export wrote"
+            ) from error
+
+    @torch.no_grad()
+    def load_into(self, model: AgentModel) -> bool:
+        """Give `model` this actor, and this critic if it has the same form; whether it had.
+
+        Raises:
+            ModelError: the adapter is of another base model, or has another scale.
+            CheckpointError: it has other layers, or another rank.
+        """
+        own = json.loads(model.lm.adapter_bytes()[CONFIG_NAME])
+        for key, what in _SAME.items():
+            expected, found = (Path(str(each.get(key))).name for each in (own, self.settings))
+            if expected != found:
+                raise ModelError(f"the adapter does not fit: expected {what} {expected}, as this run has, got {found}")
+        state, fits = model.state(), True
+        actor = {f"lora.{ACTOR}.{name}": tensor for name, tensor in self.actor.items()}
+        check_forms(actor, {name: state[name] for name in state if name.startswith(f"lora.{ACTOR}.")})
+        try:
+            check_forms(
+                self.critic, {name: state[name] for name in state if name.startswith(("heads.", "lora.critic."))}
+            )
+        except CheckpointError:
+            fits = False
+        for name, tensor in {**actor, **(self.critic if fits else {})}.items():
+            state[name].copy_(tensor)
+        for name, tensor in state.items():  # targets begin where what they follow does
+            tensor.copy_(state[name.replace("target_heads.", "heads.").replace("_target.", ".")])
+        return fits

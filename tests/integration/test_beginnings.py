@@ -15,7 +15,7 @@ from sacglam import config as configuration
 from sacglam.agent import load_agent
 from sacglam.build import build
 from sacglam.errors import ModelError, SacglamError
-from sacglam.models.exported import Exported
+from sacglam.models.agent_model import Exported
 from tests.conftest import TINY, call, sacglam, tiny_train
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
 
