@@ -1,6 +1,6 @@
 """How good imagined goals are: which exist, which are said to be achieved, and which were.
 
-    python -m benchmarks.imagination runs/imagination --seed 500 --set partner.imagine=0.25
+    python -m benchmarks.imagination --seed 501 --imagine 0.5
 
 trains `autotelic/judge` in an environment that reports held-out goals, too. They are hidden from the run; only what is
 printed at the end uses them. With `--true` the environment is the judge, also of imagined goals: the best there can be.
@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks import common
 from sacglam import config as configuration
 from sacglam.clock import PhaseClock
 from sacglam.envs.playground import Playground, goals
@@ -116,20 +117,23 @@ def count(true: set[str], said: set[str], described: dict[str, None]) -> None:
 
 
 def main() -> None:
-    """Train, and print what was imagined."""
+    """Train, and print what was learnt and what was said of goals that nobody had described."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--imagine", type=float, default=0.5)
     parser.add_argument("--true", action="store_true")
-    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--steps", type=int, default=1920)
+    parser.add_argument("--episodes", type=int, default=300)
     given = parser.parse_args()
     kind = TrueConfig if given.true else WatchedConfig
-    fixed = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
-    fixed += [f"seed={given.seed}", "evaluation.heldout=true", "partner.budget=500"]
-    summary: dict[str, Any] = train(configuration.load("autotelic/judge", [*fixed, *given.set]), given.out)
-    for key in ("success_after", "success_heldout"):
-        print(key, {name: round(value, 3) for name, value in summary[key].items()})
-    print(dict(sorted(COUNTS.items())))
+    overrides = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
+    overrides += [f"partner.imagine={given.imagine}", "partner.budget=500", "evaluation.heldout=true", "threads=1"]
+    overrides += [f"{key}={getattr(given, key)}" for key in ("seed", "steps")]
+    config = configuration.load("autotelic/judge", [*overrides, f"evaluation.episodes={given.episodes}"])
+    with TemporaryDirectory() as folder:
+        summary = train(config, Path(folder, "run"))
+    success = {key: summary[key] for key in ("success_after", "success_heldout")}
+    common.emit([{**vars(given), **success, **dict(sorted(COUNTS.items()))}])
 
 
 if __name__ == "__main__":

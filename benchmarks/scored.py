@@ -1,6 +1,6 @@
 """How well an untrained language model says whether a transition achieved a goal (`partner.type: scored`).
 
-    python -m benchmarks.scored smollm2/sac_her --transitions 200
+    python -m benchmarks.scored models/smollm2 --transitions 200
 
 Half of the transitions of random play in the simple game achieved something. Each is judged for its episode's goal, for
 all that it achieved, and for training goals up to `--goals`. A row for each question, and one for both.
@@ -14,6 +14,7 @@ from random import Random
 import numpy as np
 import torch
 
+from benchmarks import common
 from sacglam import config as configuration
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
@@ -46,30 +47,34 @@ def transitions(config: configuration.Config, count: int, goals: int, rng: Rando
 def main() -> None:
     """Print the area under the curve, and precision and recall at probabilities 0.5 and 0.9 and of the best tenth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config")
+    parser.add_argument("model")
     parser.add_argument("--transitions", type=int, default=200)
     parser.add_argument("--goals", type=int, default=8)
-    parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
-    fixed = ["partner=scored", "env.copies=1", "threads=1", "policy.temperature=1"]
-    config = resolve(configuration.load(given.config, [*fixed, *given.set]))
+    settings = ["partner=scored", "env.copies=1", "threads=1", f"model.name={given.model}"]
+    config = resolve(configuration.load("quickstart", settings))
     scored = build_learner(config, build_model(config), PhaseClock()).judges
     assert isinstance(scored, Scored)
     asked = transitions(config, given.transitions, given.goals, Random(config.seed))
     true = np.concatenate([achieved for _, achieved in asked])
     with torch.no_grad():
         z = [np.concatenate([scored.log_odds(query, q).numpy() for query, _ in asked]) for q in QUESTIONS]
-    print(f"{len(true)} pairs of a transition and a goal, {true.sum()} achieved")
-    print("| Question | AUC | Precision, recall at 0.5 | at 0.9 | at the best tenth |")
-    for name, odds in zip(["first", "second", "both"], [*z, np.minimum(*z)], strict=True):
-        cells = [rates(true, said) for said in (odds >= 0, odds >= np.log(9), odds >= np.quantile(odds, 0.9))]
-        area = (odds[true][:, None] > odds[~true]).mean() + (odds[true][:, None] == odds[~true]).mean() / 2
-        print(f"| {name} | {area:.2f} | " + " | ".join(cells) + " |", flush=True)
+    found = {"pairs": len(true), "achieved": int(true.sum())}
+    odds = zip(["first", "second", "both"], [*z, np.minimum(*z)], strict=True)
+    common.emit([{"question": name, **found, **rates(true, each)} for name, each in odds])
 
 
-def rates(true: np.ndarray, said: np.ndarray) -> str:
-    """Precision and recall."""
-    return f"{100 * true[said].mean():.0f} %, {100 * said[true].mean():.0f} %" if said.any() else "names nothing"
+def rates(true: np.ndarray, odds: np.ndarray) -> dict[str, object]:
+    """The area under the curve; precision (None if nothing is named) and recall by what is named."""
+    area = (odds[true][:, None] > odds[~true]).mean() + (odds[true][:, None] == odds[~true]).mean() / 2
+    named = {"at 0.5": odds >= 0, "at 0.9": odds >= np.log(9), "best tenth": odds >= np.quantile(odds, 0.9)}
+    return {
+        "auc": round(float(area), 3),
+        **{
+            k: (round(float(true[n].mean()), 3) if n.any() else None, round(float(n[true].mean()), 3))
+            for k, n in named.items()
+        },
+    }
 
 
 if __name__ == "__main__":

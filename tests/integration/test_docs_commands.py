@@ -37,6 +37,7 @@ RUN = {
     "lint-imports": "",
     "mypy": "",
     "pytest ": "-n 0",
+    "python -m benchmarks.imagination ": "--steps 64 --episodes 4",
     "python -m benchmarks.random_model ": "",
     "ruff ": "",
     "sacglam ablate ": f"--seeds 1 --threads 1 {SMALL}",
@@ -75,6 +76,7 @@ NOT_RUN = {
     "sacglam ui": "runs until it is stopped; tests/integration/test_aim_browser.py opens it",
     "sacglam compare configs/battery/": "takes hours: sixteen environments; tests/unit/configs checks the files",
     "python -m benchmarks.battery": "tests/unit/benchmarks/test_battery.py runs it",
+    "python -m benchmarks.scored ": "needs the model that launch/get_smollm2.sh downloads",
     "python -m benchmarks.environment ": "tests/unit/benchmarks/test_documented_commands.py runs it",
 }
 """How commands begin that cannot run here, and why."""
@@ -94,6 +96,7 @@ NEEDS = {
     "check babyai": "minigrid",
     "textworld": "textworld",
     "gymnasium": "gymnasium",
+    "autotelic/frozen_lake": "gymnasium",
     "--learners": "deepspeed",
     "sac_her_flan_t5_base": "bitsandbytes",
 }

@@ -30,6 +30,8 @@ ADDED = {
     "handoff": {**SHAPE, "--repeats": "1"},
     "kernels": {**STATES, "--models": "tiny"},
     "on_gpu": {**STATES, "--repeats": "1"},
+    "imagination": {"--steps": "64", "--episodes": "4"},
+    "scored": {"--transitions": "2"},
     "scoring": {**SHAPE, **STATES, "--repeats": "1", "--no-memory": ""},
     "serving": {"--clients": "1 2", "--seconds": "0.2"},
     "update": {**SHAPE, **STATES, "--repeats": "1", "--no-memory": ""},
