@@ -26,6 +26,7 @@ from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary
 from sacglam.samples import EPISODES
 from sacglam.types import Evaluation
 
+_STOPPING = "stopping after this interval; another Ctrl-C ends the run at once\n"
 _IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMITATED`
 
 
@@ -92,7 +93,7 @@ class Run:
         self._log = LineLog(directory.metrics_file)
         self._samples = LineLog(directory.samples_file, LINE)
         self._tracker = tracker(directory, config.tracking, display) if tracker else Tracker()
-        self._stop = StopSignal()
+        self._stop = StopSignal(_STOPPING)
         self._evaluations = Evaluations(config, parts, display, self._stop.check)
         self._saved_at: tuple[int, int] | None = None  # steps and updates
         self._best = -math.inf  # success or return in the best evaluation so far

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
@@ -44,15 +45,17 @@ def exit_on_interrupt() -> None:
 class StopSignal:
     """Inside the context, the first SIGINT or SIGTERM sets `requested`; a second one has its usual effect.
 
-    Outside the main thread, signals cannot be handled and `requested` stays false.
+    The first is answered with `answer` on stderr, since what is under way may take a while to end. Outside the main
+    thread, signals cannot be handled and `requested` stays false.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
     if sys.platform == "win32":
         _SIGNALS += (signal.SIGBREAK,)  # sent by `compare`
 
-    def __init__(self) -> None:
+    def __init__(self, answer: str = "") -> None:
         self.requested = False
+        self._answer = answer.encode()
         self._previous: dict[signal.Signals, Any] = {}
         self._wakeup = -1
 
@@ -79,6 +82,8 @@ class StopSignal:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self._restore()
+        with suppress(OSError):  # stderr is closed
+            os.write(2, self._answer)  # print might be at work
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -152,15 +153,27 @@ def in_trackio(run: RunDirectory) -> Iterator[tuple[int, float]]:
             yield row["step"], row["entropy"]
 
 
+def logged(log: bytes) -> Iterator[bytes]:
+    """The records of a log in LevelDB's format, which begins with seven bytes of wandb's own."""
+    place, record = 7, b""
+    while place < len(log):
+        if (left := -place % 2**15) < 7:  # a block ends with zeros where no header fits
+            place += left
+            continue
+        length, kind = struct.unpack("<xxxxHB", log[place : place + 7])
+        record += log[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # the whole of it, or its last part
+            yield record
+            record = b""
+
+
 def in_wandb(run: RunDirectory) -> Iterator[tuple[int, float]]:
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     known = sidecar.read_hash(run, "wandb")
     [file] = (run.root.parent / "wandb").glob(f"offline-run-*-{known}/run-{known}.wandb")
-    store = DataStore()
-    store.open_for_scan(str(file))
-    while data := store.scan_data():
+    for data in logged(file.read_bytes()):
         record = Record()
         record.ParseFromString(data)
         row = {"/".join([item.key, *item.nested_key]).strip("/"): item.value_json for item in record.history.item}

@@ -119,7 +119,7 @@ def _work(profiles: Sequence[Profile]) -> Table:
     for profile in profiles:
         table.add_column(escape(profile.label), justify="right")
     columns = [_rates(profile) for profile in profiles]
-    for title in max(columns, key=len):  # if the model is elsewhere, only the last rows are missing
+    for title in dict.fromkeys(title for column in columns for title in column):
         table.add_row(title, *(column.get(title, "-") for column in columns))
     return table
 
@@ -134,6 +134,8 @@ def _rates(profile: Profile) -> dict[str, str]:
         "environment steps per second": f"{profile.env_steps / wall:.3g}",
         "updates per second": f"{profile.updates / wall:.3g}",
     }
+    if profile.initial_seconds:
+        found["initial updates before the first step, seconds"] = f"{profile.initial_seconds:.3g}"
     if total and floor:
         found |= {
             "tokens per second": f"{total.tokens / wall:,.0f}",

@@ -46,6 +46,7 @@ class Profile:
     rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
     work: Mapping[str, Work]  # by phase; empty if the model is in other processes
     floor: Floor | None  # None if the model is in other processes
+    initial_seconds: float = 0.0  # of all initial updates, on demonstrations, before the first step
 
     def total(self) -> Work | None:
         """The work of all phases."""
