@@ -91,6 +91,7 @@ REPLACED = {
 }
 NEEDS = {
     "sacglam track": "aim",
+    "--to tensorboard": "tensorboard",
     "env babyai": "minigrid",
     "compare babyai": "minigrid",
     "check babyai": "minigrid",

@@ -157,7 +157,7 @@ def logged(log: bytes) -> Iterator[bytes]:
     """The records of a log in LevelDB's format, which begins with seven bytes of wandb's own."""
     place, record = 7, b""
     while place < len(log):
-        if (left := -place % 2**15) < 7:  # a block ends with zeros where no header fits
+        if 0 < (left := -place % 2**15) < 7:  # a block ends with zeros where no header fits
             place += left
             continue
         length, kind = struct.unpack("<xxxxHB", log[place : place + 7])
