@@ -148,7 +148,7 @@ def memory(options: argparse.Namespace) -> list[dict[str, Any]]:
         parts = forecast(settled, where, Display()).processes[-1].parts
         batch = play(settled).batch
         on_gpu = options.device.startswith("cuda")
-        held = 0 if on_gpu else resident_bytes() or 0
+        held = 0 if on_gpu else resident_bytes()
         made: list[Learner] = []
 
         def run() -> None:

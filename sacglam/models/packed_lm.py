@@ -231,7 +231,7 @@ def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> N
     if least < _SMALL_BYTES:
         return
     free = free_bytes(str(device))
-    if free is not None and least > free:
+    if least > free:
         most = packed.actions_BA.sum(dim=1).max()
         raise ModelError(
             f"a state's {most:,} actions are packed to {length:,} tokens with its prompt, and the attention masks of "

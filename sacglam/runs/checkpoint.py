@@ -115,7 +115,7 @@ def load(folder: Path) -> Checkpoint:
         CheckpointError: a file is missing, does not match its checksum, or has the wrong contents.
     """
     try:
-        most = memory.free_bytes("cpu") or memory.total_bytes("cpu")  # files are read whole
+        most = memory.free_bytes("cpu")  # files are read whole
         content = {name: files.read(folder / name, most) for name in (_TENSORS, _ARRAYS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():

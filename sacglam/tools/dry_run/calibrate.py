@@ -210,7 +210,7 @@ def grow(
         display.advance(size)
         growth = min(most, 2 * size) / size
         free = free_bytes(device)
-        too_large = peak is not None and free is not None and growth * peak > _SHARE_OF_FREE * free
+        too_large = peak is not None and growth * peak > _SHARE_OF_FREE * free
         fits = now - start + (now - began) * growth <= limit_s and not too_large
         if size == most or not fits:
             break
