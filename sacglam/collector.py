@@ -12,6 +12,7 @@ from sacglam.config import Config, ReplayConfig
 from sacglam.envs import CheckedEnv, TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.exploration import Exploration
 from sacglam.goals import GoalSource
 from sacglam.imagination import IMAGINED
 from sacglam.policy import SamplingPolicy
@@ -46,9 +47,10 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     envs = [build_env(config) for _ in range(config.env.copies)]
     goals = config.goals.source(envs[0].goals("train"), envs[0].goal_type, starts_rng)
     settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
-    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, config.algo.random_actions)
     demonstrations = _demonstrations(config, envs[0])
     experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
+    explore = Exploration(config.algo.random_actions, policy_rng, experience.graph)
+    rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, rngs, demonstrations)
 

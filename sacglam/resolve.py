@@ -3,7 +3,6 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -74,7 +73,7 @@ def with_reward_scale(config: Config) -> Config:
         for step in reversed(episode.steps):
             return_ = step.reward + config.algo.gamma * return_
             sizes.append(abs(return_))
-    size = max(median(sizes), abs(config.env.success_reward or 0.0)) or max(sizes)
+    size = max(*sizes, abs(config.env.success_reward or 0.0))
     scale = float(f"{1 / size:.2g}") if size else 1.0
     return config.model_copy(update={"algo": config.algo.model_copy(update={"reward_scale": scale})})
 

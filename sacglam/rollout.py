@@ -1,5 +1,6 @@
 """Steps environments in lockstep: one scoring pass serves them all, and episodes are returned as they end."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,9 +11,11 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.base import TextEnv
 from sacglam.envs.workers import call_all
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError
+from sacglam.exploration import Exploration
 from sacglam.goals import Start
-from sacglam.policy import Policy, explored
+from sacglam.policy import Policy
 from sacglam.prompt import Prompt, query
+from sacglam.replay.graph import Outcomes
 from sacglam.replay.windows import window
 from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Decision, Episode, LogPolicy, Observation, Query, RolloutBatch, Step, Window
@@ -30,6 +33,8 @@ class _Open:
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     past: list[tuple[str, str]] = field(default_factory=list)  # as `Past`
+    outcomes: dict[Observation, Outcomes] = field(default_factory=dict)  # of its states
+    exploring: bool = False
     cut: int = 0  # steps already returned in earlier windows
 
     @property
@@ -39,6 +44,7 @@ class _Open:
     def take(self, decision: Decision, step: Step) -> None:
         seen = self.observation
         self.past.append((seen.text, seen.actions[decision.action]))
+        self.outcomes.setdefault(seen, [Counter() for _ in seen.actions])[decision.action][step.observation] += 1
         self.decisions.append(decision)
         self.steps.append(step)
 
@@ -75,7 +81,7 @@ class Rollout:
     prompt: Prompt = query
     repeats: bool = True  # if false, open episodes cannot be replayed
     windows: bool = True  # whether `collect` also returns each interval's steps, for on-policy learning
-    exploration: float = 0.0  # fraction of actions drawn uniformly
+    exploration: Exploration = field(default_factory=Exploration)
     at_random: bool = field(default=False, init=False)  # play the random policy without scoring
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
@@ -92,6 +98,7 @@ class Rollout:
         with self.clock.phase("scoring"):
             policies, version = self._policies(self._open), self.scorer.version
         with self.clock.phase("environment"):
+            policies = [self._explored(o, log_pi) for o, log_pi in zip(self._open, policies, strict=True)]
             actions = [self.policy(log_pi) for log_pi in policies]
             steps = call_all("step", [(o.env, [action]) for o, action in zip(self._open, actions, strict=True)])
             for opened, log_pi, action, step in zip(self._open, policies, actions, steps, strict=True):
@@ -129,7 +136,7 @@ class Rollout:
             self._policies(self._open)
 
     def _policies(self, opened: Sequence[_Open]) -> list[LogPolicy]:
-        """The log-probabilities of the actions in each open episode, checked and with exploration mixed in."""
+        """The log-probabilities of the actions in each open episode, checked."""
         scorer = UniformScorer() if self.at_random else self.scorer
         policies = scorer.log_policy([o.query(self.prompt) for o in opened])
         for each, log_pi in zip(opened, policies, strict=True):
@@ -140,7 +147,18 @@ class Rollout:
                     f"{len(log_pi)} that add up to {total}: the weights have diverged; start again with smaller "
                     "learning rates"
                 )
-        return [explored(log_pi, self.exploration) for log_pi in policies] if self.exploration else policies
+        return policies
+
+    def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
+        """`log_pi` or, while an episode explores, what `Exploration` says."""
+        if not (opened.exploring or self.exploration.begins()):
+            return log_pi
+        recent = [each.outcomes for each in self._open or ()]
+        actions, found = self.exploration.actions(opened.start.goal, opened.observation, recent)
+        opened.exploring = not found
+        uniform = np.full_like(log_pi, -np.inf)
+        uniform[list(actions)] = -np.log(len(actions))
+        return uniform
 
     def state(self) -> list[dict[str, Any]]:
         """Goal, seed and decisions of each open episode, enough to replay it; empty unless `repeats`."""
@@ -148,6 +166,7 @@ class Rollout:
             {
                 "goal": o.start.goal,
                 "seed": o.start.seed,
+                "exploring": o.exploring,
                 "decisions": [[d.action, d.log_prob, d.version] for d in o.decisions],
                 "transcript": o.close().transcript(),
             }
@@ -178,7 +197,7 @@ class Rollout:
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
-        opened.cut = len(opened.steps)
+        opened.cut, opened.exploring = len(opened.steps), saved.get("exploring", False)  # older ones have none
         if opened.close().transcript() != saved["transcript"]:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "

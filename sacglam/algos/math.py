@@ -7,6 +7,8 @@ product with its log pi is taken as 0, which is the limit.
 import torch
 from torch import Tensor
 
+_LEAST_SPREAD = 1e-6  # of Q, below which actions count as equal
+
 
 def expectation(log_pi_BA: Tensor, value_BA: Tensor) -> Tensor:
     """sum_a pi(a|s) value(s, a), shape (B,); padded actions contribute 0, whatever their value."""
@@ -97,6 +99,15 @@ def relative_advantage(return_B: Tensor, value_B: Tensor) -> Tensor:
     """
     found_B = return_B > 0
     return torch.where(found_B, 1 - value_B / return_B.masked_fill(~found_B, 1.0), 0.0).clamp(max=1.0)
+
+
+def scaled_advantage(return_B: Tensor, value_B: Tensor, log_pi_BA: Tensor, q_CBA: Tensor) -> Tensor:
+    """(R - V(s)) / sum_a pi(a|s) |min_c Q_c(s, a) - V(s)|, at most 1, shape (B,): whatever the size of the rewards.
+
+    R - V would weigh a step on the way by what it costs relative to the largest reward anywhere, and so hardly at all.
+    """
+    spread_B = expectation(log_pi_BA, (q_CBA.min(dim=0).values - value_B[:, None]).abs())
+    return ((return_B - value_B) / spread_B.clamp(min=_LEAST_SPREAD)).clamp(max=1.0)
 
 
 def alpha_loss(log_alpha: Tensor, entropy_mean: float, target_entropy: float) -> Tensor:

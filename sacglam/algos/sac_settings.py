@@ -66,7 +66,7 @@ class OffPolicyConfig(AlgoConfig):
     """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
     from its n-step return with entropy (Eq. 3)."""
     exploration: Fraction = 0.0
-    """Share of the actions in training that are uniformly random."""
+    """Share of the steps at which the agent begins to explore, until it has taken an action that was not yet tried."""
     updates_per_interval: Positive = 2
     """Gradient updates per interval."""
     critic_weight: PositiveFloat = 1.0

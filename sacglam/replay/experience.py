@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from sacglam.config import ReplayConfig
 from sacglam.replay.buffer import Columns, ReplayBuffer
+from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
 
@@ -23,6 +24,10 @@ class Experience(ABC):
     @abstractmethod
     def batches(self) -> Batches:
         """The batches to learn from after this interval; empty while there is too little experience."""
+
+    def graph(self) -> ReplayGraph:
+        """The graph of the episodes kept."""
+        return ReplayGraph([], gamma=1.0)
 
     def missing(self) -> str:
         """Why there are no `batches` yet, as text; empty if there are."""
@@ -83,6 +88,10 @@ class HindsightReplay(Experience):
         theirs = round(self.replay.demonstration_share * size)
         own = draw(self.buffer, self.rng, self.cut.of(size - theirs)) if theirs < size else []
         return own + (draw(self.demonstrations, self.rng, self.cut.of(theirs)) if theirs else [])
+
+    @override
+    def graph(self) -> ReplayGraph:
+        return self.buffer.graph(self.cut.algo.gamma, self.cut.rewards)
 
     @override
     def missing(self) -> str:

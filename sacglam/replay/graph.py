@@ -5,8 +5,10 @@ detours drop out. This is the backup of Jiang et al. (2022, "Graph Backup") with
 values on the same graph.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ _TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # if no step is random, one sweep per step
 _LONGEST_PATH = 200
 
 Indices = npt.NDArray[np.int64]
+Outcomes = list[Counter[Observation | None]]
+"""For each action of a state, how often it led where; None: to the termination of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class ReplayGraph:
         width = max(actions, default=0) + 1
         pairs, self._pair_S = np.unique(self._node_S * width + np.array(actions, dtype=np.int64), return_inverse=True)
         self._node_P, self._action_P = np.divmod(pairs, width)
+        self._by_node = np.argsort(self._node_S, kind="stable")
         self._solutions: dict[str, _Solution] = {}
+        self._outcomes: dict[Observation, Outcomes] = {}
 
     def _add_reached(self, episode: Episode, start: int) -> None:
         end, seen = start + len(episode.steps), set[str]()
@@ -86,6 +92,23 @@ class ReplayGraph:
     def goals(self) -> Sequence[str]:
         """The goals to which there are paths, in the order in which they were first reached."""
         return list(self._reached)
+
+    @cached_property
+    def tries(self) -> Counter[str]:
+        """How often each action was taken, by its text."""
+        return Counter(episode.action(t) for episode, t in self._places)
+
+    def outcomes(self, state: Observation) -> Outcomes:
+        """Where each action of `state` led, and how often."""
+        if state not in self._outcomes:
+            found: Outcomes = [Counter() for _ in state.actions]
+            node = self._numbers.get(state, len(self._numbers))
+            for number in self._by_node[slice(*np.searchsorted(self._node_S, [node, node + 1], sorter=self._by_node))]:
+                episode, t = self._places[number]
+                step = episode.steps[t]
+                found[episode.decisions[t].action][None if step.terminated else step.observation] += 1
+            self._outcomes[state] = found
+        return self._outcomes[state]
 
     def action_values(self, goal: str, state: Observation) -> tuple[float, ...]:
         """For each action of `state`, the discounted chance of achieving `goal` on the best known path after it.

@@ -70,7 +70,7 @@ def _draw_curves(
 ) -> None:
     for label, member in members.items():
         seeds = [curves[metric or OVERALL] for curves in member["curves"].values()]
-        if all(axis in seed for seed in seeds):  # older runs have no CPU seconds
+        if all(seed.get(axis) for seed in seeds):  # older runs have no CPU seconds, short ones no point of some metric
             _draw_seeds(axes, seeds, axis, label, styles[label])
     if members and metric is None:
         level = float(np.mean([member["random"][OVERALL].mean for member in members.values()]))

@@ -22,6 +22,7 @@ from sacglam.algos.math import (
     imitation_loss,
     lambda_returns,
     relative_advantage,
+    scaled_advantage,
     soft_value,
     taken,
     uniform_entropy,
@@ -91,6 +92,21 @@ def test_with_lambda_one_values_inside_do_not_count(value: float) -> None:
 def test_imitation_loss_by_hand() -> None:
     # -(ln(1/2) * 2 + ln(1/4) * 0) / 2 = ln 2: what returned less than its state's value does not count.
     assert imitation_loss(torch.tensor([-LN2, -2 * LN2]), torch.tensor([2.0, -3.0])).item() == pytest.approx(LN2)
+
+
+def test_scaled_advantage_by_hand() -> None:
+    # pi = (3/4, 1/4) and Q = (0, 4): V = 1, and the mean distance from it is 3/2. So R = 1.75 is half of it above V,
+    # as it is with a hundredth of the rewards and 7 added. Then R = V, and a return far beyond all of Q.
+    log_pi_BA = torch.tensor([[0.75, 0.25]] * 4).log()
+    q_CBA = torch.tensor([[[0.0, 4.0], [7.0, 7.04], [0.0, 4.0], [0.0, 4.0]]])
+    value_B, return_B = torch.tensor([1.0, 7.01, 1.0, 1.0]), torch.tensor([1.75, 7.0175, 1.0, 99.0])
+    found_B = scaled_advantage(return_B, value_B, log_pi_BA, q_CBA)
+    assert found_B.tolist() == pytest.approx([0.5, 0.5, 0.0, 1.0], abs=1e-3)
+
+
+def test_scaled_advantage_of_equal_actions_is_zero() -> None:
+    log_pi_BA, q_CBA = torch.tensor([[0.5, 0.5, 0.0]]).log(), torch.tensor([[[3.0, 3.0, -torch.inf]]])
+    assert scaled_advantage(torch.tensor([3.0]), torch.tensor([3.0]), log_pi_BA, q_CBA).tolist() == [0.0]
 
 
 def test_relative_advantage_by_hand() -> None:

@@ -162,3 +162,10 @@ def test_a_known_reward_of_success_is_that_of_every_goal():
     graph = ReplayGraph([replace(played, steps=costs)], GAMMA, Rewards(own=True, success=20.0))
     assert graph.action_values("goal", state("B")) == (20.0, UNTRIED)
     assert graph.action_values("goal", state("A")) == (UNTRIED, 6.0)  # -4 + 20 / 2
+
+
+def test_outcomes_by_hand():
+    graph = ReplayGraph([episode("goal", "ABAC", [0, 0, 1], {2: "goal"}), episode("own", "AB", [0], {})], GAMMA)
+    assert graph.outcomes(state("A")) == [{state("B"): 2}, {None: 1}], "the goal ends its own episode"
+    assert graph.outcomes(state("B")) == [{state("A"): 1}, {}]
+    assert graph.outcomes(state("new")) == [{}, {}]

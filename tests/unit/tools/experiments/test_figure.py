@@ -50,6 +50,15 @@ def test_a_label_keeps_its_colour_where_another_comes_first(tmp_path: Path) -> N
     assert (np.abs(right - BLUE).max(axis=-1) < 0.01).sum() == 0
 
 
+def test_a_metric_without_points_yet_is_left_out(tmp_path: Path) -> None:
+    empty = group("a", "first")
+    empty["metric"] = "goal_types"
+    for seed in empty["members"][0]["curves"].values():
+        seed["goal_types"] = {"steps": [], "values": []}
+    draw(tmp_path / "report.png", empty, group("b", "first"))
+    assert painted(tmp_path / "report.png", BLUE) > 100
+
+
 def test_bars_are_as_high_as_their_shares(tmp_path: Path) -> None:
     draw_bars({"half": 0.5}, "title", "share", tmp_path / "half.png")
     draw_bars({"all": 1.0}, "title", "share", tmp_path / "all.png")

@@ -1,0 +1,81 @@
+"""Directed exploration: the nearest action that nobody has tried or, for an unknown goal, the one tried least often."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from sacglam.replay.graph import Outcomes, ReplayGraph
+from sacglam.types import Observation
+
+_Layer = Mapping[int, list[tuple[str, Collection[int]]]]
+"""Actions at one distance, by how often they were tried in their states: texts, and the first actions on the way."""
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """Explores from a share of the steps on, until the agent has taken the action that it was looking for.
+
+    Where no state is seen twice, each exploration is one uniformly random action. Where states repeat, such actions
+    mostly repeat what is known, and the policy undoes them at its next step; so the agent follows known paths to the
+    nearest untried action, as in Go-Explore (Ecoffet et al., 2021); of several, to the one whose text was tried least
+    often in any state. Once all within reach were tried, only goals that nobody has achieved are still looked for, by
+    balanced wandering (Kearns and Singh, 2002, E3).
+    """
+
+    share: float = 0.0
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    graph: Callable[[], ReplayGraph] = lambda: ReplayGraph([], 1.0)
+
+    def begins(self) -> bool:
+        """Whether to explore from this step on."""
+        return self.share > 0 and self.rng.random() < self.share
+
+    def actions(
+        self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()
+    ) -> tuple[Collection[int], bool]:
+        """The actions of `state` to explore, and whether they are the ones looked for or only lead there.
+
+        `recent` are the outcomes in open episodes, which are not in the graph yet.
+        """
+        graph = self.graph()
+
+        @cache
+        def outcomes(seen: Observation) -> Outcomes:
+            known = [graph.outcomes(seen), *(each[seen] for each in recent if seen in each)]
+            return [sum(each, start=Counter()) for each in zip(*known, strict=True)]
+
+        layers = list[_Layer]()
+        for layer in _layers(state, outcomes):
+            layers.append(layer)
+            if 0 in layer:
+                break
+        else:
+            if goal in graph.goals:
+                return range(len(state.actions)), True
+        fewest = min(times for layer in layers for times in layer)
+        distance, ways = next((n, layer[fewest]) for n, layer in enumerate(layers) if fewest in layer)
+        rarest = min(graph.tries[text] for text, _ in ways)
+        firsts = {first for text, begun in ways for first in begun if graph.tries[text] == rarest}
+        return sorted(firsts), distance == 0
+
+
+def _layers(state: Observation, outcomes: Callable[[Observation], Outcomes]) -> Iterator[_Layer]:
+    """Breadth-first search over the actions within reach, a layer for each distance at which there are any."""
+    seen, layer = {state}, dict[Observation, Collection[int]]({state: ()})
+    while layer:
+        actions = defaultdict[int, list[tuple[str, Collection[int]]]](list)
+        further = defaultdict[Observation, set[int]](set)
+        for here, begun in layer.items():
+            for action, led in enumerate(outcomes(here)):
+                firsts = begun or {action}
+                actions[led.total()].append((here.actions[action], firsts))
+                for follower in led.keys() - seen:
+                    if follower is not None:
+                        further[follower] |= set(firsts)
+        if actions:
+            yield actions
+        seen |= further.keys()
+        layer = dict(further)
