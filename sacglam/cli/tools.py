@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -99,7 +100,7 @@ def serve_env(
     from sacglam.tools import loopback
 
     settings = _settings(name, set_)
-    served = application(settings.name, settings.options)
+    served = partial(application, settings.name, settings.options)
     loopback.serve(served, port, lambda at: print_plain(console, f"env.name: openenv:{at} (Ctrl-C stops it)"))
 
 

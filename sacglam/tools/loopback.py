@@ -84,11 +84,11 @@ class LoopbackOnly:
 
 
 def serve(
-    application: Application, port: int, ready: Callable[[str], None], headers: Mapping[str, str] | None = None
+    make: Callable[[], Application], port: int, ready: Callable[[str], None], headers: Mapping[str, str] | None = None
 ) -> None:
     """Serve an ASGI application on loopback until SIGINT (Ctrl-C) or SIGTERM; needs uvicorn.
 
-    `ready` is called once with the address.
+    It is made once the port is known to be free. `ready` is called once with the address.
 
     Raises:
         PortError: the port is taken.
@@ -97,7 +97,7 @@ def serve(
         import uvicorn
 
         options: Any = {"log_level": "error", "ws_per_message_deflate": False, "timeout_graceful_shutdown": 1}
-        server = uvicorn.Server(uvicorn.Config(LoopbackOnly(application, headers or {}), **options))
+        server = uvicorn.Server(uvicorn.Config(LoopbackOnly(make(), headers or {}), **options))
         # In a thread, since uvicorn would take over the signals.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         with StopSignal() as stop:

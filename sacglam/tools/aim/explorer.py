@@ -48,7 +48,7 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
             f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
             f"to add a run afterwards: sacglam track RUN --repo {folder}"
         )
-    loopback.serve(repository.explorer(folder), port, lambda address: _announce(address, ready), HEADERS)
+    loopback.serve(lambda: repository.explorer(folder), port, lambda address: _announce(address, ready), HEADERS)
 
 
 def _announce(address: str, ready: Callable[[str, Mapping[str, str]], None]) -> None:
