@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,19 +43,10 @@ class Reporting(Playground):
         return [single.text for single in goals.singles() if single.fits(verb, thing)]
 
 
-def _told(episode: Episode) -> Episode:
+def _without_held_out(episode: Episode) -> Episode:
     """The episode as an environment reports it that keeps held-out goals to itself."""
     steps = (replace(s, achieved=tuple(g for g in s.achieved if g not in HELD_OUT)) for s in episode.steps)
     return replace(episode, steps=tuple(steps))
-
-
-class WatchedConfig(JudgeConfig):
-    """The judge, compared with the truth about imagined goals."""
-
-    type: str = "benchmarks.imagination:WatchedConfig"
-
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
-        return Watched(rng, clock, self, prompt, judges)
 
 
 @dataclass(eq=False)
@@ -64,26 +56,17 @@ class Watched(LearnedJudge):
     _described: dict[str, None] = field(default_factory=dict, init=False)
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        told = [_told(episode) for episode in episodes]
+        seen = [_without_held_out(episode) for episode in episodes]
         teaching = self._heard < self.settings.budget
-        self._described |= dict.fromkeys(episode.goal for episode in told)
+        self._described |= dict.fromkeys(episode.goal for episode in seen)
         if teaching:
-            self._described |= dict.fromkeys(g for e in told for s in e.steps for g in s.achieved)
-        seen = super().describe(told)
-        for episode, judged in () if teaching else zip(episodes, seen, strict=True):
+            self._described |= dict.fromkeys(g for e in seen for s in e.steps for g in s.achieved)
+        judged = super().describe(seen)
+        for episode, verdict in () if teaching else zip(episodes, judged, strict=True):
             true = {goal for step in episode.steps for goal in step.achieved}
-            said = {goal for step in judged.steps for goal in step.achieved}
+            said = {goal for step in verdict.steps for goal in step.achieved}
             count(true, said, self._described)
-        return seen
-
-
-class TrueConfig(WatchedConfig):
-    """The environment's own verdicts about known and imagined goals, from the first step on."""
-
-    type: str = "benchmarks.imagination:TrueConfig"
-
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
-        return TruePartner(rng, clock, self, prompt, judges)
+        return judged
 
 
 @dataclass(eq=False)
@@ -91,7 +74,7 @@ class TruePartner(LearnedJudge):
     """Names what was achieved of the goals that a judge would be asked for."""
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        self.known |= dict.fromkeys(g for e in episodes for s in _told(e).steps for g in s.achieved)
+        self.known |= dict.fromkeys(g for e in episodes for s in _without_held_out(e).steps for g in s.achieved)
         seen = Partner.describe(self, episodes)
         for episode, judged in zip(episodes, seen, strict=True):
             named = {goal for step in judged.steps for goal in step.achieved}
@@ -105,6 +88,25 @@ class TruePartner(LearnedJudge):
             [[g for g in step.achieved if g in some] for step in e.steps]
             for e, some in zip(episodes, asked, strict=True)
         ]
+
+
+class WatchedConfig(JudgeConfig):
+    """The judge, compared with the truth about imagined goals."""
+
+    partner: ClassVar[Callable[..., Partner]] = Watched
+
+    type: str = "benchmarks.imagination:WatchedConfig"
+
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
+        return self.partner(rng, clock, self, prompt, judges)
+
+
+class TrueConfig(WatchedConfig):
+    """The environment's own verdicts about known and imagined goals, from the first step on."""
+
+    partner: ClassVar[Callable[..., Partner]] = TruePartner
+
+    type: str = "benchmarks.imagination:TrueConfig"
 
 
 def count(true: set[str], said: set[str], described: dict[str, None]) -> None:

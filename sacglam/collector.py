@@ -49,7 +49,8 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
     demonstrations = _demonstrations(config, envs[0])
     experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
-    explore = Exploration(config.algo.random_actions, policy_rng, experience.graph)
+    share = config.algo.exploration_share
+    explore = Exploration(share, policy_rng, experience.graph) if share else None
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, rngs, demonstrations)

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -18,20 +18,20 @@ _Layer = Mapping[int, list[tuple[str, Collection[int]]]]
 class Exploration:
     """Explores from a share of the steps on, until the agent has taken the action that it was looking for.
 
-    Where no state is seen twice, each exploration is one uniformly random action. Where states repeat, such actions
-    mostly repeat what is known, and the policy undoes them at its next step; so the agent follows known paths to the
-    nearest untried action, as in Go-Explore (Ecoffet et al., 2021); of several, to the one whose text was tried least
-    often in any state. Once all within reach were tried, only goals that nobody has achieved are still looked for, by
-    balanced wandering (Kearns and Singh, 2002, E3).
+    Where states repeat, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
+    step; so the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); of
+    several, to the one whose text was tried least often in any state. Where no state is seen twice, each exploration is
+    one such action. Once all within reach were tried, it is uniformly random, but for goals that nobody has achieved:
+    they are still looked for, by balanced wandering (Kearns and Singh, 2002, E3).
     """
 
-    share: float = 0.0
-    rng: np.random.Generator = field(default_factory=np.random.default_rng)
-    graph: Callable[[], ReplayGraph] = lambda: ReplayGraph([], 1.0)
+    share: float
+    rng: np.random.Generator
+    graph: Callable[[], ReplayGraph]
 
     def begins(self) -> bool:
         """Whether to explore from this step on."""
-        return self.share > 0 and self.rng.random() < self.share
+        return self.rng.random() < self.share
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()
@@ -44,8 +44,7 @@ class Exploration:
 
         @cache
         def outcomes(seen: Observation) -> Outcomes:
-            known = [graph.outcomes(seen), *(each[seen] for each in recent if seen in each)]
-            return [sum(each, start=Counter()) for each in zip(*known, strict=True)]
+            return sum((each[seen] for each in recent if seen in each), graph.outcomes(seen))
 
         layers = list[_Layer]()
         for layer in _layers(state, outcomes):
@@ -69,12 +68,13 @@ def _layers(state: Observation, outcomes: Callable[[Observation], Outcomes]) -> 
         actions = defaultdict[int, list[tuple[str, Collection[int]]]](list)
         further = defaultdict[Observation, set[int]](set)
         for here, begun in layer.items():
-            for action, led in enumerate(outcomes(here)):
-                firsts = begun or {action}
-                actions[led.total()].append((here.actions[action], firsts))
-                for follower in led.keys() - seen:
-                    if follower is not None:
-                        further[follower] |= set(firsts)
+            tries = Counter[int]()
+            for (action, follower), times in outcomes(here).items():
+                tries[action] += times
+                if follower is not None and follower not in seen:
+                    further[follower] |= set(begun) or {action}
+            for action, text in enumerate(here.actions):
+                actions[tries[action]].append((text, begun or {action}))
         if actions:
             yield actions
         seen |= further.keys()

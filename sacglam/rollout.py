@@ -1,6 +1,6 @@
 """Steps environments in lockstep: one scoring pass serves them all, and episodes are returned as they end."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +33,7 @@ class _Open:
     decisions: list[Decision] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     past: list[tuple[str, str]] = field(default_factory=list)  # as `Past`
-    outcomes: dict[Observation, Outcomes] = field(default_factory=dict)  # of its states
+    outcomes: defaultdict[Observation, Outcomes] = field(default_factory=lambda: defaultdict(Counter))  # of its states
     exploring: bool = False
     cut: int = 0  # steps already returned in earlier windows
 
@@ -44,7 +44,7 @@ class _Open:
     def take(self, decision: Decision, step: Step) -> None:
         seen = self.observation
         self.past.append((seen.text, seen.actions[decision.action]))
-        self.outcomes.setdefault(seen, [Counter() for _ in seen.actions])[decision.action][step.observation] += 1
+        self.outcomes[seen][decision.action, step.observation] += 1
         self.decisions.append(decision)
         self.steps.append(step)
 
@@ -81,7 +81,7 @@ class Rollout:
     prompt: Prompt = query
     repeats: bool = True  # if false, open episodes cannot be replayed
     windows: bool = True  # whether `collect` also returns each interval's steps, for on-policy learning
-    exploration: Exploration = field(default_factory=Exploration)
+    exploration: Exploration | None = None
     at_random: bool = field(default=False, init=False)  # play the random policy without scoring
     _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
@@ -151,7 +151,7 @@ class Rollout:
 
     def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
         """`log_pi` or, while an episode explores, what `Exploration` says."""
-        if not (opened.exploring or self.exploration.begins()):
+        if self.exploration is None or not (opened.exploring or self.exploration.begins()):
             return log_pi
         recent = [each.outcomes for each in self._open or ()]
         actions, found = self.exploration.actions(opened.start.goal, opened.observation, recent)

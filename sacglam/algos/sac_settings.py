@@ -102,7 +102,7 @@ class OffPolicyConfig(AlgoConfig):
 
     @property
     @override
-    def random_actions(self) -> float:
+    def exploration_share(self) -> float:
         return self.exploration
 
     @property

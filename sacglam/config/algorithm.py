@@ -121,8 +121,8 @@ class AlgoConfig(Named):
         return len(window)
 
     @property
-    def random_actions(self) -> float:
-        """Share of the actions in training that are uniformly random."""
+    def exploration_share(self) -> float:
+        """Share of the steps in training at which the agent begins to explore."""
         return 0.0
 
     @property

@@ -22,8 +22,8 @@ _TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # if no step is random, one sweep per step
 _LONGEST_PATH = 200
 
 Indices = npt.NDArray[np.int64]
-Outcomes = list[Counter[Observation | None]]
-"""For each action of a state, how often it led where; None: to the termination of an episode."""
+Outcomes = Counter[tuple[int, Observation | None]]
+"""How often each action of a state led where; None: to the termination of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ class ReplayGraph:
     def outcomes(self, state: Observation) -> Outcomes:
         """Where each action of `state` led, and how often."""
         if state not in self._outcomes:
-            found: Outcomes = [Counter() for _ in state.actions]
             node = self._numbers.get(state, len(self._numbers))
-            for number in self._by_node[slice(*np.searchsorted(self._node_S, [node, node + 1], sorter=self._by_node))]:
-                episode, t = self._places[number]
-                step = episode.steps[t]
-                found[episode.decisions[t].action][None if step.terminated else step.observation] += 1
-            self._outcomes[state] = found
+            first, end = np.searchsorted(self._node_S, [node, node + 1], sorter=self._by_node)
+            taken = (self._places[number] for number in self._by_node[first:end])
+            self._outcomes[state] = Counter(
+                (episode.decisions[t].action, None if episode.steps[t].terminated else episode.observation(t + 1))
+                for episode, t in taken
+            )
         return self._outcomes[state]
 
     def action_values(self, goal: str, state: Observation) -> tuple[float, ...]:

@@ -34,10 +34,12 @@ def way(
 ) -> tuple[list[int], bool]:
     """`known`: how often each action of a state led where; an empty name for termination."""
     outcomes = {
-        state(here): [Counter({state(each) if each else None: n for each, n in led.items()}) for led in actions]
+        state(here): Counter(
+            {(a, state(each) if each else None): n for a, led in enumerate(actions) for each, n in led.items()}
+        )
         for here, actions in known.items()
     }
-    actions, found = Exploration(graph=lambda: graph).actions("goal", state(name), [outcomes])
+    actions, found = Exploration(1.0, np.random.default_rng(), lambda: graph).actions("goal", state(name), [outcomes])
     return list(actions), found
 
 
@@ -163,7 +165,7 @@ def test_a_corridor_that_chance_never_walks():
 def corridor(rng: np.random.Generator, first: int = 0) -> Rollout:
     starts = (Start("the end", number) for number in count(first))
     rollout = Rollout([Corridor(length=6)], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
-    rollout.exploration = Exploration(0.3, rng)
+    rollout.exploration = Exploration(0.3, rng, lambda: EMPTY)
     return rollout
 
 

@@ -62,7 +62,7 @@ class Silent(Partner):
 
 
 @dataclass
-class Told:
+class ScriptedJudges:
     """A judge's model that knows which goals each transition achieved, by the states before and after."""
 
     sure: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class Told:
         self.taught.append(([*examples], [*goals], updates, seed))
 
 
-def judge(told: Told, **settings: Any) -> LearnedJudge:
-    return LearnedJudge(np.random.default_rng(0), PhaseClock(), JudgeConfig(**settings), query, told)
+def judge(judges: ScriptedJudges, **settings: Any) -> LearnedJudge:
+    return LearnedJudge(np.random.default_rng(0), PhaseClock(), JudgeConfig(**settings), query, judges)
 
 
 def noisy(seed: int = 0, **rates: float) -> Noisy:
@@ -90,7 +90,7 @@ def noisy(seed: int = 0, **rates: float) -> Noisy:
 
 def test_the_environment_gives_back_the_very_episodes() -> None:
     assert load(None).partner == EnvironmentConfig()
-    partner = EnvironmentConfig().build(np.random.default_rng(0), PhaseClock(), query, Told())
+    partner = EnvironmentConfig().build(np.random.default_rng(0), PhaseClock(), query, ScriptedJudges())
     episodes = (SUCCESS,)
     assert partner.describe(episodes) is episodes
     assert (partner.metrics(), partner.state(), partner.clock.seconds) == ({}, {}, {})
@@ -168,7 +168,7 @@ def test_a_partner_goes_on_from_its_state() -> None:
 def test_a_partner_of_ones_own() -> None:
     config = parse({"partner": {"type": NAME}})
     assert parse(config.model_dump()) == config
-    partner = config.partner.build(np.random.default_rng(0), PhaseClock(), query, Told())
+    partner = config.partner.build(np.random.default_rng(0), PhaseClock(), query, ScriptedJudges())
     [seen] = partner.describe([SUCCESS])
     assert not seen.success
     assert partner.metrics() == {"partner_recall": 0.0}
@@ -184,13 +184,13 @@ def test_a_partner_speaks_too_late_for_ppo() -> None:
 
 
 def test_a_judge_listens_until_its_budget_is_spent_and_learns_once() -> None:
-    told = Told()
-    partner = judge(told, budget=5, updates=7)
+    judges = ScriptedJudges()
+    partner = judge(judges, budget=5, updates=7)
     assert partner.describe([SUCCESS]) == [SUCCESS]
-    assert told.taught == []
+    assert judges.taught == []
     other = episode((), ("early",), goal="other")
     assert partner.describe([other]) == [other]
-    [(examples, goals, updates, _)] = told.taught
+    [(examples, goals, updates, _)] = judges.taught
     assert [(each.achieved, each.earlier) for each in examples] == [
         ((), ()),
         (("early",), ()),
@@ -202,51 +202,51 @@ def test_a_judge_listens_until_its_budget_is_spent_and_learns_once() -> None:
     assert (goals, updates) == (["goal", "early", "late", "other"], 7)
     assert partner.metrics() == {}  # so far the environment spoke
     partner.describe([SUCCESS])
-    assert len(told.taught) == 1
+    assert len(judges.taught) == 1
 
 
 def test_a_judge_then_says_what_its_model_is_sure_of() -> None:
-    told = Told({(1, "early"): 0.95, (2, "goal"): 0.91, (2, "late"): 0.89, (0, "other"): 1.0})
-    partner = judge(told, budget=4)
+    judges = ScriptedJudges({(1, "early"): 0.95, (2, "goal"): 0.91, (2, "late"): 0.89, (0, "other"): 1.0})
+    partner = judge(judges, budget=4)
     partner.describe([SUCCESS, episode((), goal="other")])
     [seen] = partner.describe([SUCCESS])
     assert [step.achieved for step in seen.steps] == [("other",), ("early",), ("goal",)]
     assert partner.metrics() == {"partner_precision": 2 / 3, "partner_recall": 2 / 3}
-    assert told.asked == [(" goal", " early", " late", " other")] * 3
+    assert judges.asked == [(" goal", " early", " late", " other")] * 3
 
 
 def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own() -> None:
-    told = Told()
-    partner = judge(told, budget=1, candidates=3)
+    judges = ScriptedJudges()
+    partner = judge(judges, budget=1, candidates=3)
     partner.describe([episode((), goal=str(number)) for number in range(100)])
     partner.describe([episode((), (), goal="7")] * 50)
-    assert {len(set(goals)) for goals in told.asked} == {3}
-    assert all(" 7" in goals for goals in told.asked)
-    assert len(set(told.asked)) > 40
+    assert {len(set(goals)) for goals in judges.asked} == {3}
+    assert all(" 7" in goals for goals in judges.asked)
+    assert len(set(judges.asked)) > 40
 
 
 def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named() -> None:
-    told = Told({(0, "Grasp any bug"): 1.0})
-    partner = judge(told, budget=1, candidates=5, imagine=0.5)
+    judges = ScriptedJudges({(0, "Grasp any bug"): 1.0})
+    partner = judge(judges, budget=1, candidates=5, imagine=0.5)
     partner.describe([episode((), goal=goal) for goal in ("Grasp red cat", "Grow red cat", "Grow any bug")])
     [seen] = partner.describe([episode((), goal="Grow red cat")])
-    assert told.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]
+    assert judges.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]
     assert [step.achieved for step in seen.steps] == [("Grasp any bug",)]
     assert "Grasp any bug" in partner.known
     assert (partner.settings.imagines, JudgeConfig().imagines) == (True, False)
 
 
 def test_a_scored_partner_asks_from_the_first_step_on() -> None:
-    told, config = Told({(1, "goal"): 0.95, (0, "goal"): 0.5}), parse({"partner": "scored"}).partner
-    partner = config.build(np.random.default_rng(0), PhaseClock(), query, told)
+    judges, config = ScriptedJudges({(1, "goal"): 0.95, (0, "goal"): 0.5}), parse({"partner": "scored"}).partner
+    partner = config.build(np.random.default_rng(0), PhaseClock(), query, judges)
     [seen] = partner.describe([episode((), ())])
     assert [step.achieved for step in seen.steps] == [(), ("goal",)]
-    assert (seen.steps[1].reward, told.taught) == (1.0, [])
+    assert (seen.steps[1].reward, judges.taught) == (1.0, [])
 
 
 @pytest.mark.parametrize("heard", [1, 3])
 def test_a_judge_goes_on_from_its_state(heard: int) -> None:
-    first, second = (judge(Told({(0, "goal"): 1.0}), budget=5) for _ in range(2))
+    first, second = (judge(ScriptedJudges({(0, "goal"): 1.0}), budget=5) for _ in range(2))
     first.describe([SUCCESS] * heard)
     second.load_state(json.loads(json.dumps(first.state())))
     for partner in (first, second):

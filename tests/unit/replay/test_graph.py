@@ -166,6 +166,6 @@ def test_a_known_reward_of_success_is_that_of_every_goal():
 
 def test_outcomes_by_hand():
     graph = ReplayGraph([episode("goal", "ABAC", [0, 0, 1], {2: "goal"}), episode("own", "AB", [0], {})], GAMMA)
-    assert graph.outcomes(state("A")) == [{state("B"): 2}, {None: 1}], "the goal ends its own episode"
-    assert graph.outcomes(state("B")) == [{state("A"): 1}, {}]
-    assert graph.outcomes(state("new")) == [{}, {}]
+    assert graph.outcomes(state("A")) == {(0, state("B")): 2, (1, None): 1}, "the goal ends its own episode"
+    assert graph.outcomes(state("B")) == {(0, state("A")): 1}
+    assert graph.outcomes(state("new")) == {}
