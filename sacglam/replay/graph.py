@@ -52,7 +52,9 @@ class ReplayGraph:
         """Takes time linear in the episodes' steps; `gamma` discounts a step."""
         self._gamma, self._rewards = gamma, rewards
         self._apart = rewards.success is None  # the goals
-        self._reward_S = np.array([rewards.own * step.reward for episode in episodes for step in episode.steps])
+        steps = [(episode.goal, step) for episode in episodes for step in episode.steps]
+        self._reward_S = np.array([rewards.own * step.reward for _, step in steps])
+        self._won_S = np.array([rewards.own and goal in step.achieved for goal, step in steps], dtype=bool)
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first steps and ends of a goal's own
         self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
         self._numbers: dict[Observation, int] = {}
@@ -178,11 +180,13 @@ class ReplayGraph:
             counts_S[first_step:end] = True
         for step, end in reached:
             counts_S[step + 1 : end] = False
-        hits = np.array([step for step, _ in reached])
-        steps = self._leading_to(hits, counts_S)
+        hit_S = np.zeros_like(counts_S)
+        hit_S[[step for step, _ in reached]] = True
+        counts_S &= hit_S | ~self._won_S  # what an episode is paid for its own goal is not what another goal's would be
+        steps = self._leading_to(hit_S, counts_S)
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
         nodes, first = np.unique(self._node_S[steps], return_index=True)
-        hit_S = np.isin(steps, hits)
+        hit_S = hit_S[steps]
         reward_S = self._reward_S[steps]
         if self._rewards.success is not None:
             reward_S[hit_S] = self._rewards.success
@@ -190,16 +194,16 @@ class ReplayGraph:
         starts = np.array([step for step in steps.tolist() if self._places[step][1] == 0], dtype=np.int64)
         return _Solution(q, nodes, steps, np.append(first, len(steps)), starts)
 
-    def _leading_to(self, hits: Indices, counts_S: npt.NDArray[np.bool_]) -> Indices:
-        """The steps that count, in states from which they can lead to one of `hits`."""
+    def _leading_to(self, hit_S: npt.NDArray[np.bool_], counts_S: npt.NDArray[np.bool_]) -> Indices:
+        """The steps that count, in states from which they can lead to one of those in `hit_S`."""
         leads_N = np.zeros(len(self._numbers) + 1, dtype=bool)  # -1, no state, is the last
-        leads_N[self._node_S[hits]] = True
+        leads_N[self._node_S[hit_S]] = True
         found = 0
         while (count := int(leads_N.sum())) > found:
             found = count
             leads_N[self._node_S[counts_S & leads_N[self._next_S]]] = True
         if self._rewards.own:  # what leads nowhere might cost any amount, so it has no value, rather than 0
-            counts_S &= leads_N[self._next_S] | np.isin(np.arange(len(counts_S)), hits)
+            counts_S &= leads_N[self._next_S] | hit_S
         return np.flatnonzero(counts_S & leads_N[self._node_S])
 
     def _iterate(

@@ -164,6 +164,17 @@ def test_a_known_reward_of_success_is_that_of_every_goal():
     assert graph.action_values("goal", state("A")) == (UNTRIED, 6.0)  # -4 + 20 / 2
 
 
+def test_what_was_paid_for_another_goal_is_no_reward_on_the_way():
+    # B -> C won 20 for `other`. Towards `goal` in D that step is worth something unknown, so only the detour counts.
+    won = rewarded("BC", [0], [20.0], goal="other")
+    on = episode("own", "BAECD", [1, 1, 0, 0], {3: "goal"})
+    on = replace(on, steps=tuple(replace(step, reward=-1.0) for step in on.steps))
+    graph = ReplayGraph([won, on], GAMMA, Rewards(own=True, success=20.0))
+    assert graph.action_values("goal", state("C")) == (20.0, UNTRIED)
+    assert graph.action_values("goal", state("B")) == (UNTRIED, -1 + (-1 + (-1 + 20 / 2) / 2) / 2)
+    assert graph.action_values("other", state("B")) == (20.0, UNTRIED)
+
+
 def test_outcomes_by_hand():
     graph = ReplayGraph([episode("goal", "ABAC", [0, 0, 1], {2: "goal"}), episode("own", "AB", [0], {})], GAMMA)
     assert graph.outcomes(state("A")) == {(0, state("B")): 2, (1, None): 1}, "the goal ends its own episode"
