@@ -28,7 +28,11 @@ from sacglam.types import Observation, Past, Query
 
 @dataclass(frozen=True)
 class Agent:
-    """Policy and Q function of a run at its newest checkpoint."""
+    """Policy and Q function of a run at its newest checkpoint, at one state at a time.
+
+    `past` are the episode's earlier steps, as (observation, action): an agent with `prompt.history` reads the last. An
+    action list that is empty or repeats itself, and texts that do not fit the model, raise a `SacglamError`.
+    """
 
     config: Config
     model: AgentModel
@@ -42,22 +46,12 @@ class Agent:
         return scorer_of(self.model)
 
     def probabilities(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
-        """pi(a|o,g) of each action (paper, Eq. 2); sums to 1.
-
-        `past` are the episode's earlier steps, as (observation, action): an agent with `prompt.history` reads the last.
-
-        Raises:
-            SacglamError: the action list is empty or repeats itself, or the texts do not fit the model.
-        """
-        log_pi = self.scorer.log_policy([self._query(observation, goal, actions, past)])[0]
+        """pi(a|o,g) of each action (paper, Eq. 2); sums to 1."""
+        [log_pi] = self.scorer.log_policy([self._query(observation, goal, actions, past)])
         return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
 
     def value(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> float:
-        """V(o, g): the expected discounted return, as PPO's critic or the policy's mean of Q gives it.
-
-        Raises:
-            SacglamError: as for `probabilities`.
-        """
+        """V(o, g): the expected discounted return, as PPO's critic or the policy's mean of Q gives it."""
         if not self.has_q:
             with torch.no_grad():
                 packed = self.model.pack([self._query(observation, goal, actions, past)])
@@ -75,7 +69,7 @@ class Agent:
         """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
 
         Raises:
-            SacglamError: as for `probabilities`, or an agent of PPO, whose critic values states; see `value`.
+            ModelError: an agent of PPO, whose critic values states; see `value`.
         """
         if not self.has_q:
             name = self.config.algo.label
@@ -91,12 +85,8 @@ class Agent:
         rng: np.random.Generator | None = None,
         past: Past = (),
     ) -> str:
-        """The most probable action, or with `rng` one drawn from the policy.
-
-        Raises:
-            SacglamError: as for `probabilities`.
-        """
-        log_pi = self.scorer.log_policy([self._query(observation, goal, actions, past)])[0]
+        """The most probable action, or with `rng` one drawn from the policy."""
+        [log_pi] = self.scorer.log_policy([self._query(observation, goal, actions, past)])
         return actions[greedy(log_pi) if rng is None else SamplingPolicy(rng)(log_pi)]
 
     def _query(self, observation: str, goal: str, actions: Sequence[str], past: Past) -> Query:

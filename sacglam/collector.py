@@ -47,20 +47,16 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
     envs = [build_env(config) for _ in range(config.env.copies)]
     goals = config.goals.source(envs[0].goals("train"), envs[0].goal_type, starts_rng)
     settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
-    demonstrations = _demonstrations(config, envs[0])
+    demonstrations = None
+    if file := config.replay.demonstrations:
+        ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), envs[0])
+        demonstrations = Demonstrations.load(Path(file), envs[0], config.env.repeats, ring)
     experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
     share = config.algo.exploration_share
     explore = Exploration(share, policy_rng, experience.graph) if share else None
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, rngs, demonstrations)
-
-
-def _demonstrations(config: Config, env: TextEnv) -> Demonstrations | None:
-    if config.replay.demonstrations is None:
-        return None
-    ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), env)
-    return Demonstrations.load(Path(config.replay.demonstrations), env, config.env.repeats, ring)
 
 
 def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:

@@ -1,31 +1,40 @@
-"""Success on fresh episodes."""
+"""Fresh episodes of a policy, apart from training: how well it does, and samples to look at."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from sacglam.build import Parts
 from sacglam.clock import PhaseClock
-from sacglam.envs.base import Split, TextEnv
-from sacglam.envs.checks import CheckedEnv
+from sacglam.collector import build_env
+from sacglam.config import Config
+from sacglam.envs import CheckedEnv, Split, TextEnv
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
-from sacglam.policy import Policy
+from sacglam.policy import Policy, SamplingPolicy, greedy
 from sacglam.prompt import Prompt, query
 from sacglam.rollout import Rollout
-from sacglam.scoring.base import Scorer
-from sacglam.types import Episode, Evaluation
+from sacglam.runs.directory import EVALUATED_RETURN
+from sacglam.runs.display import Display
+from sacglam.scoring.base import Scorer, UniformScorer
+from sacglam.types import Episode, Evaluation, LogPolicy, Query
 
-_COPIES = 64
+SAMPLES = 4
+"""Episodes per line of samples.jsonl."""
 EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
     "train": ("evaluating after", "train"),
     "sampled": ("evaluating sampled actions", "train"),
     "heldout": ("evaluating held-out goals", "heldout"),
 }
 """The evaluations of the trained policy: name -> (what the display says, split, skipped if it has no goals)."""
-
-Progress = Callable[[int], None]
+_COPIES = 64
+_DIGITS = 5  # of probabilities and Q values in samples
+# Streams of evaluation episodes: before and after a run the same ones, and others during it; the last one, of actions.
+_FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
 
 def evaluate(
@@ -36,7 +45,7 @@ def evaluate(
     split: Split = "train",
     episodes: int,
     rng: np.random.Generator,
-    progress: Progress = lambda done: None,
+    progress: Callable[[int], None] = lambda done: None,
     prompt: Prompt = query,
 ) -> Evaluation:
     """Play `episodes` fresh episodes with goals drawn uniformly from `split`, or from its tasks if there are any.
@@ -68,15 +77,7 @@ def evaluate(
         spl=float(np.mean(measured)) if len(measured) == len(played) and _optimal(env, played[0]) is not None else None,
         episodes=len(played),
         mean_return=float(np.mean([episode.return_ for episode in played])),
-        repeated=_repeated([episode for episode in played if not episode.success]),
     )
-
-
-def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
-    actions = [[episode.action(t) for t in range(len(episode.steps))] for episode in episodes]
-    pairs = [pair for each in actions for pair in pairwise(each)]
-    again = Counter(action for before, action in pairs if action == before)
-    return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")
 
 
 def _efficiency(env: TextEnv, episode: Episode) -> float | None:
@@ -91,3 +92,118 @@ def _optimal(env: TextEnv, episode: Episode) -> int | None:
     """Fewest steps from the episode's start to its goal; None without a planner."""
     env.reset(episode.goal, episode.seed)
     return env.optimal_length()
+
+
+def sample_episodes(
+    make_env: Callable[[], TextEnv],
+    scorer: Scorer,
+    q_values: Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]],
+    episodes: int,
+    rng: np.random.Generator,
+    prompt: Prompt = query,
+) -> list[dict[str, Any]]:
+    """Play episodes with training goals and sampled actions; returns them as JSON values, in starting order.
+
+    An episode has `goal`, `goal_type`, `success` and `steps`. A step has `observation`, `actions` with their
+    `probabilities` and `q`, the index of the action `taken`, and the goals it `achieved`.
+    """
+    env = make_env()
+    goals = GoalSource(env.goals("train"), rng)
+    starts = [next(goals) for _ in range(episodes)]
+    rollout = Rollout([make_env() for _ in starts], scorer, SamplingPolicy(rng), iter(starts), PhaseClock(), prompt)
+    order = {(start.goal, start.seed): i for i, start in enumerate(starts)}
+    played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
+    history = prompt.settings.history
+    states = [prompt(e.goal, e.observation(t), e.past(t, history)) for e in played for t in range(len(e.steps))]
+    values = zip(scorer.log_policy(states), q_values(states), strict=True)  # of each state in turn
+    return [
+        {
+            "goal": episode.goal,
+            "goal_type": env.goal_type(episode.goal),
+            "success": episode.success,
+            "steps": [_step(episode, t, *next(values)) for t in range(len(episode.steps))],
+        }
+        for episode in played
+    ]
+
+
+def _step(episode: Episode, t: int, log_pi: LogPolicy, q: npt.NDArray[np.float32]) -> dict[str, Any]:
+    observation = episode.observation(t)
+    return {
+        "observation": observation.text,
+        "actions": list(observation.actions),
+        "probabilities": [round(each, _DIGITS) for each in np.exp(log_pi).tolist()],
+        "q": [round(each, _DIGITS) for each in q.tolist()],
+        "taken": episode.decisions[t].action,
+        "achieved": list(episode.steps[t].achieved),
+    }
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Plays a run's evaluation episodes; `check` is polled, and may raise to abort."""
+
+    config: Config
+    parts: Parts
+    display: Display
+    check: Callable[[], None]
+
+    def random(self) -> Evaluation:
+        """The random policy."""
+        policy = SamplingPolicy(np.random.default_rng(self.config.seed))
+        return self._evaluate("evaluating the random policy", UniformScorer(), policy)
+
+    def before(self) -> Evaluation:
+        """The untrained policy, greedy."""
+        return self._evaluate("evaluating before", self.parts.scorer, greedy)
+
+    def after(self) -> dict[str, Evaluation]:
+        """The trained policy, greedy and sampled, and on the goals held out."""
+        env, sampling = build_env(self.config), SamplingPolicy(np.random.default_rng([self.config.seed, _SAMPLED]))
+        return {
+            name: self._evaluate(stage, self.parts.scorer, sampling if name == "sampled" else greedy, split)
+            for name, (stage, split) in EVALUATIONS_AFTER.items()
+            if env.goals(split)
+        }
+
+    def interim(self) -> dict[str, float]:
+        """Metrics of the policy in training, greedy."""
+        settings, splits = self.config.evaluation, dict[str, Split](eval_success="train")
+        if settings.heldout and build_env(self.config).goals("heldout"):
+            splits["heldout_success"] = "heldout"
+        metrics: dict[str, float] = {}
+        for prefix, split in splits.items():
+            with self.parts.clock.phase("evaluation"):
+                evaluation = self._play(self.parts.scorer, greedy, settings.every_episodes, _INTERIM, split=split)
+            metrics |= {f"{prefix}/{name}": value for name, value in evaluation.success.items()}
+            if self.config.env.reward == "environment" and split == "train":
+                metrics[EVALUATED_RETURN] = evaluation.mean_return
+        return metrics
+
+    def sample(self, episodes: int, env_steps: int) -> list[dict[str, Any]]:
+        """Episodes of the policy after `env_steps`, as it acts in training, in the form of samples.jsonl."""
+        with self.parts.clock.phase("samples"):
+            return sample_episodes(
+                lambda: build_env(self.config),
+                self.parts.scorer,
+                self.parts.learners.q_values,
+                episodes,
+                np.random.default_rng([self.config.seed, _SAMPLES, env_steps]),
+                Prompt(self.config.prompt),
+            )
+
+    def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, split: Split = "train") -> Evaluation:
+        episodes = self.config.evaluation.episodes
+        self.display.stage(stage, episodes)
+
+        def progress(done: int) -> None:
+            self.display.advance(done)
+            self.check()
+            self.parts.learners.check()
+
+        stream = _HELDOUT if split == "heldout" else _FINAL
+        return self._play(scorer, policy, episodes, stream, split=split, progress=progress)
+
+    def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
+        options |= {"rng": np.random.default_rng([self.config.seed, stream]), "prompt": Prompt(self.config.prompt)}
+        return evaluate(lambda: build_env(self.config), scorer, policy, episodes=episodes, **options)

@@ -98,11 +98,7 @@ def read_json(file: Path, form: TypeAdapter[Any]) -> Any:
 
 
 def check(file: Path, most: int | None = None) -> None:
-    """Refuse what is not a regular file, or is larger than `most` bytes: for files that a library opens by name.
-
-    Raises:
-        OSError: it is refused, or there is no such file.
-    """
+    """Refuse (`OSError`) what is no regular file of at most `most` bytes: for files that a library opens by name."""
     _check(file, file.stat(), most)
 
 

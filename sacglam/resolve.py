@@ -99,11 +99,7 @@ def on_this_machine(config: Config) -> Config:
 
 
 def check_system(config: Config) -> None:
-    """Refuse processes that this operating system cannot run.
-
-    Raises:
-        ConfigError: it cannot run them.
-    """
+    """Refuse (`ConfigError`) processes that this operating system cannot run."""
     if not config.in_one_process and sys.platform != "linux":
         raise ConfigError("engines and learner ranks need Linux; here, set engines.count and learners.count to 0")
     if config.env.workers and sys.platform == "win32":
@@ -118,11 +114,7 @@ def resolve_device(config: Config) -> str:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that this machine lacks.
-
-    Raises:
-        ConfigError: this machine lacks it.
-    """
+    """Refuse (`ConfigError`) a device that this machine lacks."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -136,11 +128,7 @@ def in_one_process(config: Config, device: str) -> Config:
 
 
 def check_engines(config: Config) -> None:
-    """Refuse engines for a model that vLLM cannot serve.
-
-    Raises:
-        ModelError: vLLM cannot serve it, or it cannot be found.
-    """
+    """Refuse (`ModelError`) engines for a model that vLLM cannot serve, or that cannot be found."""
     if config.engines.count and (obstacle := _obstacle_to_vllm(config)):
         raise ModelError(
             f"vLLM cannot serve model {config.model.name!r}: {obstacle}; set engines.count to 0 (--engines 0), so that "

@@ -127,11 +127,7 @@ class Rollout:
             yield self.step()
 
     def check_policy(self) -> None:
-        """Score the open states once, so that a broken policy raises its error here.
-
-        Raises:
-            DivergenceError: the policy is not a number.
-        """
+        """Score the open states once, so that a policy that is not a number raises its `DivergenceError` here."""
         if self._open:
             self._policies(self._open)
 

@@ -1,6 +1,5 @@
 """A run from start to end: evaluate, train, evaluate, and leave the results in its folder."""
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +11,7 @@ from sacglam.collector import build_env, first_states
 from sacglam.config import Config, override
 from sacglam.envs import check_env
 from sacglam.errors import memory_explained
-from sacglam.evaluations import Evaluations
+from sacglam.evaluate import SAMPLES, Evaluations
 from sacglam.loop import Loop
 from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.resolve import derived, resolve
@@ -23,7 +22,6 @@ from sacglam.runs.display import Display, NewTracker, Tracker
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
-from sacglam.samples import EPISODES
 from sacglam.types import Evaluation
 
 _STOPPING = "stopping after this interval; another Ctrl-C ends the run at once\n"
@@ -96,7 +94,6 @@ class Run:
         self._stop = StopSignal(_STOPPING)
         self._evaluations = Evaluations(config, parts, display, self._stop.check)
         self._saved_at: tuple[int, int] | None = None  # steps and updates
-        self._best = -math.inf  # success or return in the best evaluation so far
         self._solved = False  # in an evaluation success reached `evaluation.stop_at`
         self._ready = False  # to take steps and checkpoints
         self._random_success = 0.0
@@ -128,8 +125,7 @@ class Run:
             self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
         damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
-        for line in self._directory.evaluations():
-            self._judge(line)
+        self._solved = any(map(self._solves, self._directory.evaluations()))
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
         self._ready = True
@@ -187,7 +183,7 @@ class Run:
             self._evaluate_now()
         if self._due(self._config.tracking.samples_every_steps):
             self._samples.append(
-                {**self._counters(), "episodes": self._evaluations.sample(EPISODES, progress.env_steps)}
+                {**self._counters(), "episodes": self._evaluations.sample(SAMPLES, progress.env_steps)}
             )
         if self._due(self._config.checkpoint.every_steps):
             self._checkpoint()
@@ -281,17 +277,15 @@ class Run:
 
     def _evaluate_now(self) -> None:
         """Evaluate during training, and keep the agent if it is the best so far."""
-        metrics = self._evaluations.interim()
-        if self._judge(metrics):
+        metrics, best = self._evaluations.interim(), self._directory.best_evaluation()
+        if best is None or measure(metrics) > measure(best):
             self._export(self._directory.best, {})
         self._append(metrics)
+        self._solved |= self._solves(metrics)
 
-    def _judge(self, evaluation: Mapping[str, float]) -> bool:
-        """Take note of an evaluation during training; whether it is the best so far."""
-        stop_at, value = self._config.evaluation.stop_at, measure(evaluation)
-        self._solved |= stop_at is not None and evaluation[EVALUATED] >= stop_at
-        better, self._best = value > self._best, max(value, self._best)
-        return better
+    def _solves(self, evaluation: Mapping[str, float]) -> bool:
+        stop_at = self._config.evaluation.stop_at
+        return stop_at is not None and evaluation[EVALUATED] >= stop_at
 
     def _export(self, folder: Path, summary: Mapping[str, Any]) -> None:
         card = model_card(self._config, self._loop.progress.env_steps, summary)

@@ -7,18 +7,14 @@ from typing import Any
 
 from sacglam.errors import ConfigError
 
-_RELABELLING = {
-    "sampling": "replay.hindsight.type",
-    "hindsight_ratio": "replay.hindsight.share",
-    "balanced": "replay.hindsight.balanced",
-    "last_steps": "replay.hindsight.last_steps",
+_RELABELLING = {"sampling": "type", "hindsight_ratio": "share", "balanced": "balanced", "last_steps": "last_steps"}
+"""Former settings of `replay`, and what they are in `replay.hindsight`."""
+_TAKEN = {
+    "ratio": ["hindsight_ratio"],
+    "graph": ["hindsight_ratio"],
+    "future": ["hindsight_ratio", "balanced", "last_steps"],
 }
-_SETTINGS = {
-    "ratio": {"share": "hindsight_ratio"},
-    "graph": {"share": "hindsight_ratio"},
-    "future": {"share": "hindsight_ratio", "balanced": "balanced", "last_steps": "last_steps"},
-}
-
+"""Those that a kind of relabelling read."""
 _CONSTANTS = {
     "checkpoint.keep": 2,
     "critic.max_actions": 64,
@@ -107,14 +103,14 @@ def _relabelling(values: dict[str, Any]) -> dict[str, Any]:
         return values
     hindsight = replay.get("hindsight", True)
     if not isinstance(hindsight, bool):
-        raise ConfigError(f"replay.{old[0]} is {_RELABELLING[old[0]]} now")
+        raise ConfigError(f"replay.{old[0]} is replay.hindsight.{_RELABELLING[old[0]]} now")
     sampling = replay.get("sampling")
     if not hindsight and sampling == "prior":
         raise ConfigError("replay.sampling prior without hindsight is gone; set replay.hindsight to none or prior")
     # Without either, the file's base says which it is.
     kind = {"type": "none"} if not hindsight else {"type": sampling} if sampling else {}
-    settings = _SETTINGS.get(sampling or "ratio", {}) if hindsight else {}
-    new = {**kind, **{name: replay[key] for name, key in settings.items() if key in replay}}
+    taken = _TAKEN.get(sampling or "ratio", []) if hindsight else []
+    new = {**kind, **{_RELABELLING[key]: replay[key] for key in taken if key in replay}}
     warnings.warn(
         f"a configuration of an earlier version: {', '.join(f'replay.{key}' for key in [*old, 'hindsight'])} are read "
         f"as replay.hindsight: {new}",

@@ -159,21 +159,17 @@ class Config(Section):
                 f"learners.count ({self.learners.count}) exceeds algo.batch_size ({self.algo.batch_size}): "
                 "a rank would have nothing to learn from"
             )
-        if self.learners.zero_stage == 3 and self.learners.count and self.model.cache_mib:
-            raise ValueError(
-                "learners.zero_stage 3 and model.cache_mib exclude each other: a rank that has kept its states would "
-                "not take part in gathering weights; set model.cache_mib to 0"
-            )
-        if self.learners.zero_stage == 3 and self.learners.count and self.partner.judge:
-            raise ValueError(
-                f"learners.zero_stage 3 and partner {self.partner.type} exclude each other: a rank judges on its own, "
-                "with whole weights; set learners.zero_stage to 2"
-            )
-        if self.learners.zero_stage == 3 and self.learners.count and self.model.compile:
-            raise ValueError(
-                "learners.zero_stage 3 and model.compile exclude each other: weights are gathered by hooks within a "
-                "layer; set model.compile to false"
-            )
+        if self.learners.zero_stage == 3 and self.learners.count:
+            needing_whole_weights = {
+                "model.cache_mib": self.model.cache_mib,  # a rank that has kept its states gathers no weights
+                "model.compile": self.model.compile,  # weights are gathered by hooks within a layer
+                f"partner {self.partner.type}": self.partner.judge,  # each rank judges on its own
+            }
+            if in_use := [setting for setting, value in needing_whole_weights.items() if value]:
+                raise ValueError(
+                    f"learners.zero_stage 3 and {in_use[0]} exclude each other, since a rank holds only a part of the "
+                    f"weights; leave out {in_use[0]}, or set learners.zero_stage to 2"
+                )
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:

@@ -32,11 +32,7 @@ class StrictLoader(yaml.SafeLoader):
     """YAML 1.2's plain scalars, each key once. YAML 1.1 reads `yes` as true, `12:30` as 750 and `010` as 8."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping.
-
-        Raises:
-            yaml.YAMLError: a key appears twice.
-        """
+        """A mapping; a key that appears twice is a `YAMLError`."""
         found = super().construct_mapping(node, deep=True)
         if len(found) != len(node.value):
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -157,11 +157,7 @@ class CheckedEnv(TextEnv):
             return getattr(self._env, method, None) is None
 
     def _call(self, convert: Callable[[Any], T], method: str, *given: Any) -> T:
-        """Call the environment and pass what it returns through `convert`.
-
-        Raises:
-            EnvironmentContractError: the call raised or exited, or `convert` rejected what it returned.
-        """
+        """Call the environment and pass what it returns through `convert`; an error of either names the call."""
         with Call(self._at, method, given):
             try:
                 return convert(getattr(self._env, method)(*given))
@@ -181,11 +177,7 @@ class CheckedEnv(TextEnv):
 
 
 def check_actions(observation: Observation) -> None:
-    """Reject an action list that cannot have a policy.
-
-    Raises:
-        EnvironmentContractError: the list is empty, an action has no text, or two are the same.
-    """
+    """Reject (`EnvironmentContractError`) an action list that is empty, lacks a text, or has one twice."""
     try:
         _observation(observation, "the caller")
     except Unmet as unmet:

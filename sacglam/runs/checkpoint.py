@@ -146,11 +146,7 @@ def _arrays(npz: bytes) -> dict[str, npt.NDArray[Any]]:
 
 
 def _check_numbers(checkpoint: Checkpoint) -> None:
-    """Refuse numbers that no run would save.
-
-    Raises:
-        ValueError: a number is not finite, or an array is not a column of floats, booleans or non-negative integers.
-    """
+    """Refuse numbers that no run would save: not finite, or no column of floats, booleans or non-negative integers."""
     for name, tensor in checkpoint.tensors.items():
         if not tensor.isfinite().all():
             raise ValueError(f"{name} is not finite: the weights have diverged, or were changed")

@@ -10,10 +10,9 @@ from sacglam import files
 from sacglam.errors import write_explained
 from sacglam.runs.directory import RunDirectory
 
-_Panels = Mapping[str, Mapping[str, str]]
-"""Titles, and the metrics drawn there with their labels."""
-_PANELS: _Panels = {
+_PANELS: Mapping[str, Mapping[str, str]] = {
     "success": {"success": "training (sampled)", "eval_success/overall": "evaluation (greedy)"},
+    "return": {"episode_return": "training (sampled)", "eval_return": "evaluation (greedy)"},
     "entropy [nats]": {"entropy": ""},
     "alpha": {"alpha": ""},
     "Q and target": {"q": "q", "target": "target"},
@@ -22,25 +21,22 @@ _PANELS: _Panels = {
         "buffer_hindsight_share": "in the buffer",
         "batch_hindsight_share": "in the batch",
     },
-}
-_PPO_PANELS: _Panels = {
-    "success": _PANELS["success"],
-    "entropy [nats]": {"entropy": ""},
     "value and return": {"value": "value", "return": "return"},
     "policy loss": {"policy_loss": ""},
     "value loss": {"value_loss": ""},
     "share of clipped samples": {"clipped_share": ""},
 }
+"""Titles, and the metrics drawn there with their labels."""
 
 
 def draw_curves(directory: RunDirectory) -> None:
-    """Plot the run's metrics over environment steps, marking success before, after and of the random policy."""
+    """Plot what was logged over environment steps, marking success before, after and of the random policy."""
     lines, figure = directory.metrics(), Figure(figsize=(12, 6.5), layout="constrained")
-    panels = dict(_PPO_PANELS if any("policy_loss" in line for line in lines) else _PANELS)
-    if any("episode_return" in line for line in lines):
-        panels.popitem()
-        panels["return"] = {"episode_return": "training (sampled)", "eval_return": "evaluation (greedy)"}
-    for axes, (title, names) in zip(figure.subplots(2, 3).flat, panels.items(), strict=True):
+    logged = {name for line in lines for name in line}
+    panels = {title: names for title, names in _PANELS.items() if title == "success" or logged & names.keys()}
+    columns = -(-len(panels) // 2)
+    for number, (title, names) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(2, columns, number)
         for name, label in names.items():
             if drawn := [(line["env_steps"], line[name]) for line in lines if name in line]:
                 axes.plot(*zip(*drawn, strict=True), label=label)

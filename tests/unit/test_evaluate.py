@@ -1,17 +1,18 @@
-"""What an evaluation says of its episodes."""
+"""What an evaluation says of its episodes, and what sample episodes hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from sacglam.envs import TextEnv
-from sacglam.evaluate import evaluate
+from sacglam.envs import TextEnv, make
+from sacglam.evaluate import evaluate, sample_episodes
 from sacglam.policy import greedy
 from sacglam.scoring.base import UniformScorer
-from sacglam.types import Observation, Step
+from sacglam.types import LogPolicy, Observation, Query, Step
 
 
 class Hopeless(TextEnv):
@@ -36,33 +37,49 @@ class Hopeless(TextEnv):
         return 3 if self._planner else None
 
 
-class Stubborn(Hopeless):
-    """Five steps with two actions; the goal `Win` is never achieved, `Draw` at once."""
-
-    def goals(self, split: str) -> Sequence[str]:
-        return ("Win", "Draw")
-
-    def reset(self, goal: str, seed: int) -> Observation:
-        self._goal, self._steps = goal, 0
-        return Observation("", ("Try", "Wait"))
-
-    def step(self, action: int) -> Step:
-        self._steps += 1
-        won = self._goal == "Draw"
-        seen = Observation("", ("Try", "Wait") if self._steps < 3 else ("Go", "Wait"))
-        return Step(seen, float(won), ("Draw",) * won, won, not won and self._steps == 5)
-
-
-def test_which_action_repeats_in_failures() -> None:
-    # Try, Try, Try, Go, Go: three of the four after the first repeat the one before, Try twice and Go once.
-    found = evaluate(lambda: Stubborn(False), UniformScorer(), greedy, episodes=8, rng=np.random.default_rng(0))
-    assert 0 < found.success["overall"] < 1
-    assert found.repeated == (0.75, "Try")
-    hopeless = evaluate(lambda: Hopeless(False), UniformScorer(), greedy, episodes=8, rng=np.random.default_rng(0))
-    assert hopeless.repeated == (0.0, "")
-
-
 @pytest.mark.parametrize(("planner", "spl"), [(True, 0.0), (False, None)])
 def test_spl_of_failures_is_0_with_a_planner_and_unknown_without(planner: bool, spl: float | None) -> None:
     found = evaluate(lambda: Hopeless(planner), UniformScorer(), greedy, episodes=3, rng=np.random.default_rng(0))
     assert (found.success["overall"], found.spl) == (0.0, spl)
+
+
+class Firmly:
+    """Prefers later actions: pi is proportional to 1, 2, 3, ..."""
+
+    version = 0
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        return [np.log(np.arange(1, len(q.actions) + 1, dtype=np.float32) / _sum(len(q.actions))) for q in queries]
+
+
+def _sum(n: int) -> float:
+    return n * (n + 1) / 2
+
+
+def lengths(queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    """A critic that values an action by the length of its text."""
+    return [np.array([len(action.strip()) for action in q.actions], dtype=np.float32) for q in queries]
+
+
+def test_each_step_has_its_actions_probabilities_and_values() -> None:
+    env = make("playground_simple")
+    rng = np.random.default_rng(3)
+    episodes = sample_episodes(lambda: make("playground_simple"), Firmly(), lengths, 3, rng)
+    assert len(episodes) == 3
+    for episode in episodes:
+        assert episode["goal_type"] == env.goal_type(episode["goal"])
+        assert episode["success"] == any(episode["goal"] in step["achieved"] for step in episode["steps"])
+        for step in episode["steps"]:
+            n = len(step["actions"])
+            assert step["probabilities"] == pytest.approx([i / _sum(n) for i in range(1, n + 1)], abs=1e-4)
+            assert step["q"] == [len(action) for action in step["actions"]]
+            assert 0 <= step["taken"] < n
+
+
+def test_the_same_generator_gives_the_same_episodes() -> None:
+    def play(seed: int) -> object:
+        rng = np.random.default_rng(seed)
+        return sample_episodes(lambda: make("bitflip"), UniformScorer(), lengths, 2, rng)
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)

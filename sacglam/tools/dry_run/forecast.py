@@ -11,13 +11,12 @@ from sacglam.build import build_model
 from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
-from sacglam.evaluate import EVALUATIONS_AFTER
+from sacglam.evaluate import EVALUATIONS_AFTER, SAMPLES
 from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
 from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_temperature
 from sacglam.runs.display import Display
 from sacglam.runtime.placement import Plan, machine, plan
-from sacglam.samples import EPISODES
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
 
@@ -123,7 +122,7 @@ def updates_of(config: Config) -> int:
 def states_of_evaluations(config: Config, episode_steps: float) -> float:
     """States scored outside of the rollout: evaluations (before, after, interim) and samples.
 
-    The states of a sample are scored twice: for Q values, too.
+    The states of a sample are scored three times: as they are played, and for probabilities and Q values.
     """
     evaluation, tracking, env = config.evaluation, config.tracking, build_env(config)
     episodes = evaluation.episodes * (1 + sum(bool(env.goals(split)) for _, split in EVALUATIONS_AFTER.values()))
@@ -131,7 +130,7 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
         splits = 1 + (evaluation.heldout and bool(env.goals("heldout")))
         episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * splits
     if tracking.samples_every_steps:
-        episodes += 2 * (config.steps // tracking.samples_every_steps) * EPISODES
+        episodes += 3 * (config.steps // tracking.samples_every_steps) * SAMPLES
     return episodes * episode_steps
 
 

@@ -88,4 +88,4 @@ def test_states_outside_the_rollout(env: str, heldout: int) -> None:
     settings += [f"env.name={env}"]
     settings += ["tracking.samples_every_steps=125"]
     config = configuration.override(configuration.Config(), settings)
-    assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + (1 + heldout) * 4 * 10 + 2 * 8 * 4) * 7
+    assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + (1 + heldout) * 4 * 10 + 3 * 8 * 4) * 7
