@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -32,17 +32,9 @@ from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
 from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
 from sacglam.scoring.vllm.requests import Counts, RequestScorer
-from sacglam.scoring.vllm.strategies import PromptLogprobs, Request
 from sacglam.types import Adapter, Query
 
 PUBLISHED = 20
-
-
-class DefaultRows(PromptLogprobs):
-    """vLLM's default with `prompt_logprobs`: it computes every request from its first token."""
-
-    def parameters(self, request: Request) -> Mapping[str, Any]:
-        return {**super().parameters(request), "skip_reading_prefix_cache": None}
 
 
 def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, PackedLM, QueryTokenizer]:
@@ -76,25 +68,32 @@ def publish(lm: PackedLM, number: int) -> Adapter:
     return Adapter(number, lm.adapter_bytes())
 
 
-def timed(scorer: RequestScorer, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
-    """Seconds of one scoring, and what it alone cost."""
-    before = asdict(scorer.counts)
+def shared(engine: VllmEngine, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
+    """Seconds of one scoring, and what it cost."""
+    scorer = RequestScorer(engine._send)
     started = time.perf_counter()
     scorer.log_probs(queries)
-    seconds = time.perf_counter() - started
-    return seconds, Counts(**{name: value - before[name] for name, value in asdict(scorer.counts).items()})
+    return time.perf_counter() - started, scorer.counts
+
+
+def default(engine: VllmEngine, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
+    """The same with vLLM's default: the prompt log-probabilities of each action, computed from its first token."""
+    tokens = [(*query.prompt.tolist(), *action.tolist()) for query in queries for action in query.actions]
+    one = {"max_tokens": 1, "prompt_logprobs": 0, "flat_logprobs": True, "detokenize": False}
+    started = time.perf_counter()
+    engine._send(tokens, [one] * len(tokens))
+    return time.perf_counter() - started, Counts(len(tokens), sum(map(len, tokens)))
 
 
 def compare(
     engine: VllmEngine, tokenizer: QueryTokenizer, options: argparse.Namespace, actions: int
 ) -> list[dict[str, Any]]:
     """Rows for a cold and a warm cache. The default goes last, since its prompts fill the cache, too."""
-    shared, default = engine.scorer_with(PromptLogprobs()), engine.scorer_with(DefaultRows())
     runs: dict[str, list[tuple[float, Counts]]] = {"cold": [], "warm": [], "default": []}
     for repeat in range(options.repeats + 1):
         queries = tokenizer(states(repeat * options.rows, options.rows, options, actions))
-        for name, scorer in (("cold", shared), ("warm", shared), ("default", default)):
-            seconds, counts = timed(scorer, queries)
+        for name, score in (("cold", shared), ("warm", shared), ("default", default)):
+            seconds, counts = score(engine, queries)
             common.log(f"  {name} {repeat or 'warm-up'}: {seconds:.3f} s, {counts.tokens_computed} tokens computed")
             if repeat:
                 runs[name].append((seconds, counts))
@@ -125,7 +124,6 @@ def row(
         "seconds": {side: round(value, 4) for side, value in seconds.items()},
         "tokens_computed_per_state": tokens,
         "tokens_needed_per_state": options.prompt_tokens + actions * options.action_tokens,
-        "retried": sum(counts.retried for _, counts in ours),
         "missing": sum(counts.missing for _, counts in ours),
         **machine(options),
     }

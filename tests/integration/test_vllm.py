@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,15 +28,8 @@ from sacglam.models.loading import load_text
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.packed import PackedScorer
-from sacglam.scoring.vllm.engine import VllmEngine, best_strategy, vllm_engine
-from sacglam.scoring.vllm.strategies import (
-    NextTokenLogprobs,
-    PromptLogprobs,
-    Request,
-    Strategy,
-    TokenIdLogprobs,
-    edges_of,
-)
+from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
+from sacglam.scoring.vllm.requests import RequestScorer
 from sacglam.types import Adapter, Query
 
 pytestmark = pytest.mark.slow
@@ -77,6 +69,10 @@ class Fixture:
         """The packed forward's log-probabilities."""
         found_BA = self.model.lm.forward(self.model.lm.pack(queries), ACTOR).log_probs_BA
         return [row[: len(q.actions)].tolist() for row, q in zip(found_BA, queries, strict=True)]
+
+    def scorer(self) -> RequestScorer:
+        """The engine's, with counts of its own."""
+        return RequestScorer(self.engine._send)
 
     def assert_learned(self, got: list[list[float]], queries: Sequence[TokenisedQuery]) -> None:
         for row, right in zip(got, self.learned(queries), strict=True):
@@ -139,10 +135,6 @@ def test_without_an_adapter_it_is_the_base_model_as_version_0(fixture: Fixture) 
     assert fixture.engine.log_policy([]) == []
 
 
-def test_the_cheapest_strategy_on_a_cpu_is_prompt_logprobs(fixture: Fixture) -> None:
-    assert isinstance(best_strategy(fixture.engine._llm), PromptLogprobs)
-
-
 def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
     before = [np.zeros(len(query.actions)) for query in TEXTS]
     for version in range(3, 63, 3):
@@ -177,131 +169,41 @@ def test_a_version_loaded_twice_is_scored_with_its_new_weights(fixture: Fixture)
             np.testing.assert_allclose(got, right, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "strategy", [PromptLogprobs(), NextTokenLogprobs()], ids=lambda strategy: type(strategy).__name__
-)
-def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(fixture: Fixture, strategy: Strategy) -> None:
-    fixture.engine.load(fixture.adapter(1, seed=11 if isinstance(strategy, PromptLogprobs) else 12))
-    scorer = fixture.engine.scorer_with(strategy)
+def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(fixture: Fixture) -> None:
+    fixture.engine.load(fixture.adapter(1, seed=11))
+    scorer = fixture.scorer()
     queries = [*ragged(0, 24), *(alike(seed, 26 + seed) for seed in range(12))]
     for _ in range(2):
         fixture.assert_learned(scorer.log_probs(queries), queries)
     assert scorer.counts.missing == 0
-    assert scorer.counts.actions == 2 * sum(len(query.actions) for query in queries)
-
-
-def test_both_strategies_agree(fixture: Fixture) -> None:
-    queries = ragged(1, 24)
-    for one, other in zip(
-        fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries),
-        fixture.engine.scorer_with(NextTokenLogprobs()).log_probs(queries),
-        strict=True,
-    ):
-        assert one == pytest.approx(other, abs=1e-5)
 
 
 @pytest.mark.parametrize("prompt", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 700])
 def test_prompts_around_the_edges_of_blocks(fixture: Fixture, prompt: int) -> None:
-    scorer = fixture.engine.scorer_with(PromptLogprobs())
+    scorer = fixture.scorer()
     queries = [state(5, prompt, 1, 4, 2), state(6, prompt, 3)]
-    fixture.assert_learned(scorer.log_probs(queries), queries)
-    assert (scorer.counts.retried, scorer.counts.missing) == (0, 0)
-    fixture.assert_learned(scorer.log_probs(queries), queries)
+    for _ in range(2):
+        fixture.assert_learned(scorer.log_probs(queries), queries)
     assert scorer.counts.missing == 0
-
-
-def test_tokens_predicted_by_cached_rows_are_requested_again(fixture: Fixture) -> None:
-    # 60 + 8 tokens: the second time the first 64 are cached, and with them the rows of five of the action's tokens.
-    scorer = fixture.engine.scorer_with(PromptLogprobs())
-    queries = [state(7, 60, 8)]
-    first = scorer.log_probs(queries)
-    assert scorer.counts.retried == 0
-    second = scorer.log_probs(queries)
-    assert scorer.counts.retried == 5
-    assert scorer.counts.missing == 0
-    assert second[0] == pytest.approx(first[0], abs=1e-5)
-    fixture.assert_learned(second, queries)
-
-
-def test_a_cached_row_is_no_score(fixture: Fixture) -> None:
-    """The rows are there, and look like scores: only the number of cached tokens shows it."""
-    from vllm import SamplingParams
-
-    query = state(8, 64, 8)
-    fixture.engine.scorer_with(PromptLogprobs()).log_probs([query])
-    tokens = [*query.prompt.tolist(), *query.actions[0].tolist()]
-    parameters = SamplingParams(
-        max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, skip_reading_prefix_cache=False
-    )
-    output = fixture.engine._llm.generate(
-        [{"prompt_token_ids": tokens}],
-        parameters,
-        lora_request=fixture.engine._lora,
-        use_tqdm=False,
-    )[0]
-    assert output.num_cached_tokens == 64
-    edges = tuple(tuple(tokens[64:end]) for end in range(65, 73))
-    found = PromptLogprobs().scores(Request(tuple(tokens), 64, edges), output)
-    assert np.isnan(found).tolist() == [True] + [False] * 7
-    assert len(output.prompt_logprobs) == len(tokens)
-
-
-def test_token_id_logprobs_need_the_v2_runner_and_their_refusal_leaves_the_engine_whole(fixture: Fixture) -> None:
-    queries = [state(10, 20, 3, 2)]
-    with pytest.raises(EngineError, match="V2 model runner"):
-        fixture.engine.scorer_with(TokenIdLogprobs()).log_probs(queries)
-    fixture.assert_learned(fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries), queries)
-
-
-@pytest.mark.parametrize("cached", [0, 16, 19, 20])
-def test_token_id_logprobs_as_the_v2_runner_computes_them(fixture: Fixture, cached: int) -> None:
-    """That runner needs a GPU, but the object that computes its rows takes any logits (here without log-softmax)."""
-    from vllm import SamplingParams
-    from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
-
-    query = state(11, 20, 4)
-    prompt, action = tuple(query.prompt.tolist()), tuple(query.actions[0].tolist())
-    [request] = TokenIdLogprobs().requests(prompt, edges_of([action]))
-    parameters = SamplingParams(max_tokens=1, **TokenIdLogprobs().parameters(request))
-    parameters.verify(fixture.engine._llm.llm_engine.model_config, None, None, None)
-    worker = PromptLogprobsWorker(1, torch.device("cpu"), logprobs_mode="raw_logits")
-    worker.add_request("r", 0, parameters)
-    length = len(request.tokens)
-    logits_TV = torch.randn(length, VOCABULARY, generator=torch.Generator().manual_seed(0))
-    batch = SimpleNamespace(
-        req_ids=["r"],
-        idx_mapping_np=np.array([0]),
-        num_computed_prefill_tokens_np=np.array([cached]),
-        num_scheduled_tokens=np.array([length - cached]),
-        prefill_len_np=np.array([length]),
-        query_start_loc_np=np.array([0, length - cached]),
-    )
-    scores = worker.compute_prompt_token_id_logprobs(lambda x: x, logits_TV[cached:], batch, np.array([length]))
-    output = SimpleNamespace(num_cached_tokens=cached, prompt_token_id_logprobs=scores["r"].numpy() if scores else None)
-    found = TokenIdLogprobs().scores(request, output)
-    assert [TokenIdLogprobs().is_computed(request, edge, cached) for edge in request.edges] == [cached < 20] * 4
-    if cached < 20:
-        assert found == pytest.approx([logits_TV[19 + i, token].item() for i, token in enumerate(action)])
-    else:
-        assert np.isnan(found).all()
 
 
 def test_the_longest_sequence_that_the_model_takes(fixture: Fixture) -> None:
     longest = load_text(CONFIG.model).max_tokens
     queries = [state(9, longest - 4, 4, 2)]
-    fixture.assert_learned(fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries), queries)
+    fixture.assert_learned(fixture.scorer().log_probs(queries), queries)
 
 
 def test_a_state_costs_its_prompt_once(fixture: Fixture) -> None:
-    # P = 200, blocks of 32: 192 tokens are shared. The first action computes 204 tokens, each other one 8 + 4.
-    scorer = fixture.engine.scorer_with(PromptLogprobs())
-    queries = [state(seed, 200, *[4] * 10) for seed in range(20)]
+    # P = 200, blocks of 32: 192 tokens are shared. The prompt's node computes 200 tokens, one k tokens later 8 + k.
+    scorer = fixture.scorer()
+    actions = tuple(np.arange(4) + 4 * action for action in range(10))
+    queries = [replace(state(seed, 200), actions=actions) for seed in range(20)]
     scorer.log_probs(queries)
-    assert scorer.counts.tokens_computed == 20 * (204 + 9 * 12)
-    assert scorer.counts.tokens_computed <= 1.5 * 20 * (200 + 10 * 4)
+    nodes = 10 * (9 + 10 + 11)
+    assert scorer.counts.tokens_computed == 20 * (200 + nodes)
     scorer.log_probs(queries)
-    assert scorer.counts.tokens_computed == 20 * (204 + 9 * 12) + 20 * 10 * 12
-    assert (scorer.counts.retried, scorer.counts.missing) == (0, 0)
+    assert scorer.counts.tokens_computed == 20 * (200 + nodes) + 20 * (8 + nodes)
+    assert scorer.counts.missing == 0
 
 
 @pytest.mark.parametrize(
@@ -314,7 +216,7 @@ def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings
     tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, settings.score_eos)
     head = PolicyHead(settings.length_normalised, settings.temperature)
     fixture.adapter(0, seed=21, scale=0.0)  # both at the base model: this second engine has loaded nothing
-    engine = VllmEngine(fixture.engine._llm, tokenizer, head, text.max_tokens, PromptLogprobs())
+    engine = VllmEngine(fixture.engine._llm, tokenizer, head)
     expected = PackedScorer(fixture.model.lm, tokenizer, head).log_policy(TEXTS)
     for got, right in zip(engine.log_policy(TEXTS), expected, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-4)
@@ -351,7 +253,7 @@ def test_an_engine_that_cannot_start_says_why(
 
 
 def test_the_engines_benchmark_measures_it(fixture: Fixture) -> None:
-    words = "--model-shape tiny --device cpu --prompt-tokens 40 --action-tokens 2 --rows 2 --repeats 1"
+    words = "--model-shape tiny --device cpu --prompt-tokens 100 --action-tokens 2 --rows 2 --repeats 1"
     options = common.parser("").parse_args(words.split())
     cold, warm = benchmark.compare(fixture.engine, fixture.model.tokenizer, options, actions=3)
     assert cold["missing"] == warm["missing"] == 0
@@ -372,7 +274,7 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
     resident = []
     for version in range(500):
         fixture.engine.load(replace(adapters[version % 10], version=version))
-        fixture.engine.scorer_with(PromptLogprobs()).log_probs(queries)
+        fixture.scorer().log_probs(queries)
         assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
         assert list(tmp_path.iterdir()) == []
         resident.append(resident_bytes())

@@ -26,8 +26,7 @@ from sacglam.models.loading import ModelText, adapted_layers, load_text, lora_co
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.scoring.base import Engine
-from sacglam.scoring.vllm.requests import RequestScorer
-from sacglam.scoring.vllm.strategies import NextTokenLogprobs, Output, Prefix, PromptLogprobs, Strategy, TokenIdLogprobs
+from sacglam.scoring.vllm.requests import Output, RequestScorer, Tokens
 from sacglam.types import Adapter, LogPolicy, Query
 
 CPU_BLOCK = 32
@@ -39,22 +38,14 @@ CPU_BATCHED_TOKENS = 1024
 class VllmEngine(Engine):
     """An `Engine` over a started vLLM."""
 
-    def __init__(
-        self, llm: Any, tokenizer: QueryTokenizer, policy: PolicyHead, max_tokens: int, strategy: Strategy
-    ) -> None:
-        """`llm` is a `vllm.LLM`, which serves requests of up to `max_tokens` - 1 tokens."""
+    def __init__(self, llm: Any, tokenizer: QueryTokenizer, policy: PolicyHead) -> None:
+        """`llm` is a `vllm.LLM`."""
+        self.scorer = RequestScorer(self._send)
         self._llm = llm
         self._tokenizer = tokenizer
         self._policy = policy
-        self._max_tokens = max_tokens
         self._lora_ids = count(1)
         self._lora: Any = None  # vllm.lora.request.LoRARequest
-        self.scorer = self.scorer_with(strategy)
-
-    def scorer_with(self, strategy: Strategy) -> RequestScorer:
-        """A scorer over this engine with another strategy and counts of its own, to compare strategies."""
-        block_size = self._llm.llm_engine.vllm_config.cache_config.block_size
-        return RequestScorer(self._send, strategy, block_size, self._max_tokens)
 
     @override
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
@@ -106,7 +97,7 @@ class VllmEngine(Engine):
         """Shut vLLM down; the engine cannot score after that."""
         self._llm.llm_engine.engine_core.shutdown()
 
-    def _send(self, prompts: Sequence[Prefix], parameters: Sequence[Mapping[str, Any]]) -> Sequence[Output]:
+    def _send(self, prompts: Sequence[Tokens], parameters: Sequence[Mapping[str, Any]]) -> Sequence[Output]:
         from vllm import SamplingParams
 
         try:
@@ -144,7 +135,7 @@ def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
 
 
 def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
-    """Start vLLM with its cheapest strategy, in this process or with several GPUs in child processes.
+    """Start vLLM, in this process or with several GPUs in child processes.
 
     Takes half a minute on a CPU. `text` is loaded from `config.model` unless given.
 
@@ -155,8 +146,7 @@ def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
     text = text or load_text(config.model)
     llm = _start(config, text)
     tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, config.policy.score_eos, prompt=Prompt(config.prompt))
-    policy = PolicyHead.of(config.policy)
-    return VllmEngine(llm, tokenizer, policy, text.max_tokens, best_strategy(llm))
+    return VllmEngine(llm, tokenizer, PolicyHead.of(config.policy))
 
 
 def _start(config: Config, text: ModelText) -> Any:
@@ -189,25 +179,6 @@ def _start(config: Config, text: ModelText) -> Any:
         ) from error
     finally:
         torch.set_num_threads = set_num_threads  # vLLM replaces it on a CPU, for the whole process
-
-
-def best_strategy(llm: Any) -> Strategy:
-    """The cheapest strategy that this vLLM and its model runner support.
-
-    Raises:
-        EngineError: this vLLM supports none.
-    """
-    import vllm
-
-    supported = set(vllm.SamplingParams.__struct_fields__)
-    v2_runner = llm.llm_engine.vllm_config.use_v2_model_runner
-    if v2_runner and {"prompt_logprob_token_ids", "prompt_logprob_start"} <= supported:
-        return TokenIdLogprobs()
-    if {"prompt_logprobs", "skip_reading_prefix_cache"} <= supported:
-        return PromptLogprobs()
-    if "logprob_token_ids" in supported:
-        return NextTokenLogprobs()
-    raise EngineError(f"vLLM {vllm.__version__} cannot score given tokens; expected 0.32")
 
 
 def _check_device(config: Config, on_cpu: bool) -> None:
