@@ -57,15 +57,9 @@ def taken(q_CBA: Tensor, action_B: Tensor) -> Tensor:
     return q_CBA.gather(-1, action_B.expand(q_CBA.shape[0], -1)[..., None]).squeeze(-1)
 
 
-def critic_loss(q_CBA: Tensor, action_B: Tensor, target_B: Tensor, bounded: bool = True) -> Tensor:
-    """sum_c mean_B (Q_c(s, a) - y)^2, a scalar.
-
-    Unless returns are `bounded`, errors beyond 1 count linearly: 2 |Q - y| - 1 (Huber).
-    """
-    error_CB = taken(q_CBA, action_B) - target_B
-    if not bounded:
-        return 2 * torch.nn.functional.huber_loss(error_CB, torch.zeros_like(error_CB), reduction="none").mean(-1).sum()
-    return error_CB.square().mean(dim=-1).sum()
+def critic_loss(q_CBA: Tensor, action_B: Tensor, target_B: Tensor) -> Tensor:
+    """sum_c mean_B (Q_c(s, a) - y)^2, a scalar."""
+    return (taken(q_CBA, action_B) - target_B).square().mean(dim=-1).sum()
 
 
 def actor_loss(log_pi_BA: Tensor, q_CBA: Tensor, alpha: float) -> Tensor:

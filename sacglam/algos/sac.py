@@ -174,7 +174,7 @@ def critic_losses(
         value_B = _target_value(at_targets, alpha, config)
         value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
     target_B = n_step_target(batch, value_WT, last_value_W, config)
-    critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B, config.goal_rewards)
+    critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
     metrics = {
         "critic_loss": critic.detach(),
         "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),

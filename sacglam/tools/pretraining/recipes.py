@@ -128,12 +128,12 @@ class WholeLlama(Llama):
     def _rows(self, draw: Documents) -> Tensor:
         rows: list[list[int]] = [[]]
         while True:
-            (document,) = encode(self.tokenizer, ["".join(draw())])
+            document = encode(self.tokenizer, ["".join(draw())])[0][: self.settings.context]
             if len(rows[-1]) + len(document) > self.settings.context:
                 if len(rows) == self.settings.batch_size:
                     return _pad(rows, self.settings.context)
                 rows.append([])
-            rows[-1] += document[: self.settings.context]
+            rows[-1] += document
 
 
 class T5(TinyModel):

@@ -124,12 +124,6 @@ def test_a_known_path_bounds_q_from_below() -> None:
     assert found == [[[2.0, 2.0, 4.0], [3.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]]
 
 
-def test_large_errors_of_unbounded_returns_count_linearly() -> None:
-    # Q taken: critic 0 (1, 6), critic 1 (3, 5). Errors 0.5 and 3: 0.25 and 2 * 3 - 1; 2.5 and 2: 4 and 3.
-    found = critic_loss(Q_CBA, torch.tensor([0, 1]), torch.tensor([0.5, 3.0], dtype=torch.float64), bounded=False)
-    assert found.item() == pytest.approx((0.25 + 5) / 2 + (4 + 3) / 2)
-
-
 def test_the_best_known_actions_count_alike() -> None:
     # Row 0: action 1 alone, ln(1/4) = -2 ln 2. Row 1: both actions, -ln 2 each.
     known_BA = torch.tensor([[0.2, 0.5, 0.0], [0.3, 0.3, UNTRIED]])
