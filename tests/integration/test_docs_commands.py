@@ -27,6 +27,7 @@ PAGES = {
 SETTINGS = {
     "steps": 128,
     "replay.random_steps": 0,
+    "replay.min_size": 64,
     "evaluation.episodes": 4,
     "evaluation.every_episodes": 2,
     "tracking.to": "[]",
@@ -84,6 +85,7 @@ REPLACED = {
     "paper/sac_her_flan_t5_base": "paper/sac_her_flan_t5_base --set model.name=builtin-t5",
     "random_model t5-base": "random_model t5-tiny",
     "--seconds 60": "--seconds 1",
+    "demonstration_updates=400": "demonstration_updates=20",
     "PYTHONPATH=.": "PYTHONPATH=.:$PYTHONPATH",
     " RUN": " runs/my-run",
     " [runs/another ...]": "",
@@ -121,8 +123,22 @@ def entry(command: str, table: Mapping[str, str]) -> str | None:
     return max((start for start in table if command.startswith(start)), key=len, default=None)
 
 
-BLOCKS = [(page, i) for page in PAGES for i in range(len(bash_blocks(page)))]
-COMMANDS = [command for page, i in BLOCKS for command in commands(bash_blocks(page)[i])]
+COMMANDS = [command for page in PAGES for block in bash_blocks(page) for command in commands(block)]
+
+
+def script(block: str) -> Iterator[str]:
+    """The block's lines with small commands, and without those that do not run."""
+    for line in block.replace("\\\n", " ").splitlines():
+        for part in re.sub(r"(^|\s)#.*", "", line).split("&&"):
+            [command] = commands(part) or [""]
+            if command and not entry(command, NOT_RUN):
+                small = f"{part.strip()} {RUN[entry(command, RUN) or '']}"
+                for words, others in REPLACED.items():
+                    small = small.replace(words, others)
+                yield small
+
+
+SCRIPTS = {f"{page}-{i}": list(script(block)) for page in PAGES for i, block in enumerate(bash_blocks(page))}
 
 
 def test_every_command_runs_or_has_a_reason_not_to() -> None:
@@ -140,18 +156,6 @@ def test_lists_name_only_what_is_documented() -> None:
 def test_commands_are_found_in_a_block() -> None:
     block = "# first\npip install x && A=1 sacglam train --set a=b \\\n  --out c   # why\nexport A=1\n"
     assert commands(block) == ["pip install x", "sacglam train --set a=b    --out c", "export A=1"]
-
-
-def script(block: str) -> Iterator[str]:
-    """The block's lines with small commands, and without those that do not run."""
-    for line in block.replace("\\\n", " ").splitlines():
-        for part in re.sub(r"(^|\s)#.*", "", line).split("&&"):
-            [command] = commands(part) or [""]
-            if command and not entry(command, NOT_RUN):
-                small = f"{part.strip()} {RUN[entry(command, RUN) or '']}"
-                for words, others in REPLACED.items():
-                    small = small.replace(words, others)
-                yield small
 
 
 @pytest.fixture(scope="module")
@@ -205,11 +209,11 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("page", "number"), BLOCKS, ids=lambda part: str(part))
+@pytest.mark.parametrize("block", [block for block in SCRIPTS if SCRIPTS[block]])
 def test_the_commands_of_a_block_run(
-    page: str, number: int, folders: dict[str, Path], tiny_run: Path, tmp_path_factory: pytest.TempPathFactory
+    block: str, folders: dict[str, Path], tiny_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    lines = list(script(bash_blocks(page)[number]))
+    page, lines = block.rpartition("-")[0], SCRIPTS[block]
     missing = {
         package for line in lines for words, package in NEEDS.items() if words in line and not find_spec(package)
     }
