@@ -1,4 +1,4 @@
-"""What acts in the environments, and what it collects to learn from, built from a run's configuration."""
+"""The rollout and the experience that it collects, built from a run's configuration."""
 
 import itertools
 from collections import Counter
@@ -31,7 +31,7 @@ _FIRST_STATES_SEED = 0x9A217
 
 @dataclass(frozen=True)
 class Collector:
-    """What acts in the environments, and what it collects to learn from."""
+    """The rollout, and the experience that it collects."""
 
     rollout: Rollout
     experience: Experience
@@ -97,7 +97,7 @@ def first_states(config: Config, count: int = 64) -> list[Query]:
 
 
 def build_env(config: Config) -> CheckedEnv:
-    """One environment, in a worker process if there are some."""
+    """One environment, in a worker process if `env.workers` is set."""
     env, own_rewards = config.env, config.env.reward == "environment"
     if env.workers:
         return in_workers(env.name, env.options, env.workers, own_rewards)

@@ -1,4 +1,4 @@
-"""Directed exploration: the nearest action that nobody has tried or, for an unknown goal, the one tried least often."""
+"""Directed exploration: seeks the nearest untried action or, for an unknown goal, the one tried least often."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ from sacglam.replay.graph import Outcomes, ReplayGraph
 from sacglam.types import Observation
 
 _Layer = Mapping[int, list[tuple[str, Collection[int]]]]
-"""Actions at one distance, by how often they were tried in their states: texts, and the first actions on the way."""
+"""Actions at one distance, by how often they were tried in their states: texts, and the first actions to get there."""
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """Explores from a share of the steps on, until the agent has taken the action that it was looking for.
+    """Starts exploring at a share of the steps, and stops once the agent has taken the action that it sought.
 
-    Where states repeat, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
-    step; so the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); of
-    several, to the one whose text was tried least often in any state. Where no state is seen twice, each exploration is
-    one such action. Once all within reach were tried, it is uniformly random, but for goals that nobody has achieved:
-    they are still looked for, by balanced wandering (Kearns and Singh, 2002, E3).
+    Where states recur, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
+    step. So the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); among
+    several, to the one whose text was tried least often in any state. Where no state recurs, exploring is one such
+    action. Once everything within reach has been tried, exploring is one uniformly random action, except for goals that
+    nobody has achieved: for them it seeks what was tried least, by balanced wandering (Kearns and Singh, 2002, E3).
     """
 
     share: float
@@ -36,7 +36,7 @@ class Exploration:
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()
     ) -> tuple[Collection[int], bool]:
-        """The actions of `state` to explore, and whether they are the ones looked for or only lead there.
+        """The actions of `state` to explore, and whether they are the ones sought or only lead there.
 
         `recent` are the outcomes in open episodes, which are not in the graph yet.
         """

@@ -1,4 +1,4 @@
-"""Sources of goals: who chooses the goal and the seed of each episode."""
+"""Sources of goals, which choose the goal and the seed of each episode."""
 
 import math
 from collections import defaultdict, deque
@@ -14,8 +14,8 @@ from sacglam.types import Episode
 
 _REMEMBERED = 100  # outcomes per group
 _NOTICEABLE = 0.01  # progress below this counts as none
-_CANDIDATES = 64  # so that a choice among thousands of goals costs what one among 64 does
-_LEAST_UNIFORM, _DECAY = 0.2, 320  # share of uniform choices in the end; episodes in which the rest falls to 1/e
+_CANDIDATES = 64  # at most so many groups are compared, so that choosing among thousands of goals stays cheap
+_LEAST_UNIFORM, _DECAY = 0.2, 320  # final share of uniform choices; episodes after which the rest has fallen to 1/e
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Start:
 class GoalSource(Iterator[Start]):
     """An endless stream of starts, with uniformly drawn goals (paper, Appendix A) unless a subclass chooses them.
 
-    What a subclass learns from episodes is its `state`, which a checkpoint keeps along with that of `rng`.
+    Whatever a subclass learns from episodes belongs in its `state`, which is checkpointed like that of `rng`.
     """
 
     goals: Sequence[str]
@@ -48,7 +48,7 @@ class GoalSource(Iterator[Start]):
         """Learn from the episodes that ended in an interval."""
 
     def metrics(self) -> dict[str, float]:
-        """What a line of metrics.jsonl says about the source."""
+        """Additions to a line of metrics.jsonl."""
         return {}
 
     def state(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class ProgressConfig(GoalsConfig):
 
     type: str = "progress"
     by: Literal["type", "goal"] = "type"
-    """What success is counted for: a type of goal, whose goals are then equally likely, or each goal."""
+    """Whether progress is measured per type of goals, which are then equally likely within it, or per goal."""
 
     @override
     def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
@@ -85,8 +85,8 @@ class ProgressConfig(GoalsConfig):
 class ProgressSource(GoalSource):
     """Draws groups of goals in proportion to their learning progress (Gaven et al., 2025, the online baselines).
 
-    A share epsilon = 0.2 + 0.8 exp(-k / 320) of the groups after k episodes is drawn uniformly, and so is each that is
-    drawn while no group makes progress: so a type of few goals is tried, too.
+    After k episodes a share epsilon = 0.2 + 0.8 exp(-k / 320) of the draws is uniform over the groups, as are all draws
+    while no group makes progress. So even a type with few goals is tried.
     """
 
     goal_type: Callable[[str], str]
@@ -150,10 +150,10 @@ def halves(outcomes: Sequence[bool]) -> tuple[float, float]:
 
 
 def change(outcomes: Sequence[bool]) -> float:
-    """sqrt(max(0, (S_new - S_old)^2 - SE^2)): the difference of `halves` without what chance adds to its square.
+    """sqrt(max(0, (S_new - S_old)^2 - SE^2)): the difference of `halves`, less what chance adds to its square.
 
     SE^2 = (S_new (1 - S_new) + S_old (1 - S_old)) / n, with n outcomes in a half, is the variance of the difference.
-    Otherwise a group that is mastered but not perfect would seem to make progress for ever.
+    Otherwise a group that is mastered but not perfect would seem to progress forever.
     """
     older, newer = halves(outcomes)
     by_chance = sum(rate * (1 - rate) for rate in (older, newer)) / max(1, len(outcomes) // 2)

@@ -1,4 +1,4 @@
-"""The training loop on one page: collect, learn, hand over, interval by interval; and the state of a checkpoint."""
+"""The training loop on one page (collect, learn, hand over, interval by interval), and what a checkpoint holds."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from sacglam.types import Window
 _FORMAT = 2
 IMITATED = 20
 """Initial updates between lines of metrics."""
-_IMITATION = 0x1417A  # the stream of their batches
+_IMITATION = 0x1417A  # seeds their batches
 
 
 class Loop:
@@ -61,10 +61,11 @@ class Loop:
             yield
 
     def imitate(self) -> Iterator[None]:
-        """The initial updates, on demonstrations; yields after every `IMITATED`, and at the end.
+        """Make the initial updates on demonstrations; yields after every `IMITATED`, and at the end.
 
-        By turns policy and critic, except on-policy: that critic could not learn from others. An algorithm that learns
-        offline makes its own updates. A batch depends on the seed and its number alone, so nothing more is saved.
+        They alternate between policy and critic, but on-policy train the policy alone, since such a critic cannot learn
+        from others' episodes. An algorithm that learns offline makes its own updates. Batches depend only on the seed
+        and their number, so they need no place in a checkpoint.
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
         found = self._parts.collector.demonstrations
@@ -133,7 +134,7 @@ class Loop:
     def checkpoint(self) -> Checkpoint:
         """Weights, targets, optimizer, alpha, replay, open episodes, all random state, and progress.
 
-        A checkpoint is of one moment, so no update may be pending.
+        No update may be pending.
         """
         parts, collector = self._parts, self._parts.collector
         tensors, learner = parts.learners.state()
@@ -157,7 +158,7 @@ class Loop:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Resume from `checkpoint`, which may have been taken on other processes.
+        """Resume from `checkpoint`, which may have been written by a different set of processes.
 
         Raises:
             CheckpointError: it was written by another version of sacglam, or for another model.
@@ -176,10 +177,10 @@ class Loop:
         torch.set_rng_state(tensors.pop("torch_rng"))
         parts.learners.load_state(tensors, values["learner"])
         collector.experience.load_state(checkpoint.arrays, values["replay"])
-        for name, rng in collector.rngs.items():  # before further environments draw their first goals
+        for name, rng in collector.rngs.items():  # before new environments draw their first goals
             rng.bit_generator.state = values[name]
         collector.goals.load_state(values.get("goals", {}))
         collector.rollout.restore(values["rollout"])
-        parts.partner.load_state(values.get("partner", {}))  # older ones have none
+        parts.partner.load_state(values.get("partner", {}))  # older checkpoints have none
         parts.clock.restore(values["clock"])
         self.window = MetricsWindow(**values["window"])

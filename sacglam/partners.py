@@ -1,4 +1,4 @@
-"""The partners: who says what an episode achieved. What they say is stored with the episode."""
+"""Partners, which judge what episodes achieved. Their verdicts are stored with the episodes."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -21,22 +21,22 @@ Verdict = Sequence[Sequence[str]]
 
 @dataclass(eq=False)
 class Partner:
-    """Says what episodes achieved, and counts where it disagrees with the environment; a subclass has `verdicts`."""
+    """Judges what episodes achieved, and counts where it disagrees with the environment. Subclasses add `verdicts`."""
 
     rng: np.random.Generator
     clock: PhaseClock
     known: dict[str, None] = field(default_factory=dict, init=False)
-    """The goals that were pursued or named so far, in that order."""
+    """The goals pursued or named so far, in order of appearance."""
     _said: int = field(default=0, init=False)
     _right: int = field(default=0, init=False)
     _achieved: int = field(default=0, init=False)
 
     def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
-        """What each step of each episode achieved; the episodes hold what the environment says."""
+        """What each step of each episode achieved; the episodes come with the environment's own verdicts."""
         raise NotImplementedError
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        """The episodes as this partner saw them: see `described`."""
+        """The episodes with this partner's verdicts instead of the environment's: see `described`."""
         with self.clock.phase("partner"):
             self.known |= dict.fromkeys(episode.goal for episode in episodes)
             seen = [described(e, verdict) for e, verdict in zip(episodes, self.verdicts(episodes), strict=True)]
@@ -49,7 +49,7 @@ class Partner:
         return seen
 
     def metrics(self) -> dict[str, float]:
-        """Precision and recall of what was said since the last call, where they are defined."""
+        """Precision and recall of the verdicts since the last call, where they are defined."""
         precision = {"partner_precision": self._right / self._said} if self._said else {}
         recall = {"partner_recall": self._right / self._achieved} if self._achieved else {}
         self._said = self._right = self._achieved = 0
@@ -68,10 +68,10 @@ class Partner:
 
 
 def described(episode: Episode, verdict: Verdict) -> Episode:
-    """`episode`, having achieved what `verdict` says, each goal once.
+    """`episode` with the achievements in `verdict`, each goal once.
 
-    Its own goal, once named, is rewarded and ends it. If the environment ended it there and the partner does not
-    agree, it was cut short: unrewarded, and truncated where the last state offers actions.
+    Naming the episode's own goal rewards that step and terminates the episode. If the environment did so and the
+    partner disagrees, the episode was cut short: unrewarded, and truncated if the last state offers actions.
     """
     said, steps = set[str](), list[Step]()
     for step, goals in zip(episode.steps, verdict, strict=True):
@@ -121,11 +121,11 @@ class Environment(Partner):
 
 
 class NoisyConfig(PartnerConfig):
-    """The environment, with mistakes at given rates, to study what hindsight can bear."""
+    """The environment with mistakes at given rates, to study how many hindsight tolerates."""
 
     type: str = "noisy"
     false_positives: Fraction = 0.0
-    """Share of the steps at which it also names a known goal that was not achieved."""
+    """Share of the steps at which it names a known goal that was not achieved."""
     false_negatives: Fraction = 0.0
     """Share of the achieved goals that it does not name."""
 
@@ -166,11 +166,11 @@ class ModelConfig(PartnerConfig):
     """A partner that asks a model, for some of the known goals, whether a step achieved them."""
 
     candidates: Positive = 256
-    """Known goals that a step is judged for, drawn for each episode, with its own; all if there are no more."""
+    """Goals that each step is judged against: its episode's own, and known ones drawn anew for each episode."""
     threshold: OpenFraction = 0.9
-    """Least probability at which a goal counts as achieved."""
+    """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0
-    """Share of the candidates that are imagined: goals that nobody has named, made of known ones by substitution."""
+    """Share of the candidates that are imagined: goals that nobody has named, made from known ones by substitution."""
 
     @property
     @override
@@ -179,7 +179,7 @@ class ModelConfig(PartnerConfig):
 
 
 class ScoredConfig(ModelConfig):
-    """The agent's language model as it was before training, asked with words: for instruction-tuned models."""
+    """Asks the agent's language model, as it was before training, in words: for instruction-tuned models."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Scored"
 
@@ -192,7 +192,7 @@ class ScoredConfig(ModelConfig):
 
 @dataclass(eq=False)
 class ModelPartner(Partner):
-    """Asks its model."""
+    """Lets a model judge."""
 
     settings: ModelConfig
     prompt: Prompt
@@ -226,15 +226,15 @@ class ModelPartner(Partner):
 
 
 class JudgeConfig(ModelConfig):
-    """A judge on the agent's language model, which learns from what the environment says at first, then replaces it."""
+    """A judge on the agent's language model, trained on the environment's first verdicts, which it then replaces."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Judge"
 
     type: str = "judge"
     budget: Positive = 2_000
-    """Steps that the environment describes, and the judge learns from; it judges the episodes that end later."""
+    """Steps that the environment labels to train the judge, which judges all episodes that end later."""
     updates: Positive = 300
-    """The judge's gradient updates, all made when the budget is spent, at `algo.critic_lr`, which falls to a tenth."""
+    """Updates of the judge, all made once the budget is spent, at `algo.critic_lr` falling to a tenth."""
 
     @override
     def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
@@ -247,11 +247,11 @@ class JudgeConfig(ModelConfig):
 
 @dataclass(eq=False)
 class LearnedJudge(ModelPartner):
-    """Listens to the environment until the budget is spent, and afterwards asks its model."""
+    """Accepts the environment's verdicts until the budget is spent, and then relies on its model."""
 
     settings: JudgeConfig
     _heard: int = field(default=0, init=False)  # steps
-    _examples: list[Example] = field(default_factory=list, init=False)  # none once they are learnt
+    _examples: list[Example] = field(default_factory=list, init=False)  # empty once the judge is trained
 
     @override
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:

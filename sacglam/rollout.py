@@ -146,7 +146,7 @@ class Rollout:
         return policies
 
     def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
-        """`log_pi` or, while an episode explores, what `Exploration` says."""
+        """`log_pi` or, while the episode explores, a uniform policy over the actions to explore."""
         if self.exploration is None or not (opened.exploring or self.exploration.begins()):
             return log_pi
         recent = [each.outcomes for each in self._open or ()]
@@ -193,7 +193,7 @@ class Rollout:
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
-        opened.cut, opened.exploring = len(opened.steps), saved.get("exploring", False)  # older ones have none
+        opened.cut, opened.exploring = len(opened.steps), saved.get("exploring", False)  # older checkpoints have none
         if opened.close().transcript() != saved["transcript"]:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "
@@ -205,7 +205,7 @@ class Rollout:
         return opened
 
     def _begin(self, envs: Sequence[TextEnv]) -> list[_Open]:
-        """Begin episodes from the next starts, in as many of `envs` as there are starts left."""
+        """Begin an episode in each of `envs`, as long as there are starts left."""
         begun = list(zip(envs, self.starts, strict=False))
         observations = call_all("reset", [(env, [start.goal, start.seed]) for env, start in begun])
         return [_Open(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]

@@ -1,4 +1,4 @@
-"""A run from start to end: evaluate, train, evaluate, and leave the results in its folder."""
+"""A run from start to end: evaluates, trains, evaluates again, and writes the results to its folder."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -32,7 +32,7 @@ _IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMIT
 def train(
     config: Config, out: Path, display: Display | None = None, tracker: NewTracker | None = None
 ) -> dict[str, Any]:
-    """Train from the start in the new folder `out`; its summary, as in `summary.json`.
+    """Train from scratch in the new folder `out`; returns the summary, as in `summary.json`.
 
     Sets the process's thread count. While it runs, SIGINT and SIGTERM end it cleanly with a checkpoint.
 
@@ -57,20 +57,20 @@ def resume(
     trusted: bool = False,
     tracker: NewTracker | None = None,
 ) -> dict[str, Any]:
-    """Resume the run in `root` from its newest whole checkpoint, or from the start if it has none yet.
+    """Resume the run in `root` from its newest intact checkpoint, or from the start if it has none yet.
 
     On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
-    `placement` puts it elsewhere: settings such as `learners.count=1`, which change where things run and not what.
+    `placement` has settings such as `learners.count=1`, which change where things run but not the results.
     A `trusted` run may name code of its own (docs/guides/security.md).
 
     Raises:
-        SacglamError: no run there, no whole checkpoint among those it has, a device that this machine lacks, ...
+        SacglamError: there is no run, none of its checkpoints is intact, this machine lacks the device, ...
     """
     directory = RunDirectory.open(root, trusted)
-    # With another placement threads are settled again: they were for other processes.
+    # A new placement chooses the number of threads again: it was for other processes.
     config = resolve(override(directory.config(), ["threads=0", *placement] if placement else ()))
     shown = display or Display()
-    begun = bool(checkpoint.steps(directory.checkpoints))  # and then what it began from may be gone
+    begun = bool(checkpoint.steps(directory.checkpoints))  # then the agent it started from may be gone
     parts = build(config.model_copy(update={"init_from": None}) if begun else config, shown.note)
     with closing(parts):
         return Run(directory, config, shown, parts, tracker).run()
@@ -82,7 +82,7 @@ class Run:
     def __init__(
         self, directory: RunDirectory, config: Config, display: Display, parts: Parts, tracker: NewTracker | None
     ) -> None:
-        """`parts` are those of `config`; no step is taken yet, and nothing written."""
+        """`parts` are built from `config`. Takes no step and writes nothing yet."""
         self._directory = directory
         self._config = config
         self._display = display
@@ -94,13 +94,13 @@ class Run:
         self._stop = StopSignal(_STOPPING)
         self._evaluations = Evaluations(config, parts, display, self._stop.check)
         self._saved_at: tuple[int, int] | None = None  # steps and updates
-        self._solved = False  # in an evaluation success reached `evaluation.stop_at`
-        self._ready = False  # to take steps and checkpoints
+        self._solved = False  # an evaluation has reached `evaluation.stop_at`
+        self._ready = False  # whether steps and checkpoints can be taken
         self._random_success = 0.0
         self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
 
     def run(self, new: bool = False) -> dict[str, Any]:
-        """Evaluate, train, evaluate, and leave the results in the run's folder, which a `new` run claims first."""
+        """Evaluate, train, evaluate again and write the results to the run's folder, which a `new` run claims first."""
         with self._stop, self._directory.locked(), closing(self._tracker):
             if new:
                 self._directory.claim(self._config)
@@ -113,7 +113,7 @@ class Run:
             return self._summarise(start, after)
 
     def _start(self) -> dict[str, Any]:
-        """Resume from the newest whole checkpoint, if any, and drop later lines of logs; the summary's first part."""
+        """Resume from the newest intact checkpoint, if any, and drop later log lines; the summary's first part."""
         checkpoints = self._directory.checkpoints
         resumes = bool(checkpoint.steps(checkpoints))
         self._loop.start_up(self._display, self._stop.check)
@@ -134,7 +134,7 @@ class Run:
         return self._evaluate_start()
 
     def _stopped(self) -> dict[str, Any]:
-        """End early, with a checkpoint; a run that was finished before, or is not restored yet, stays as it is."""
+        """End early with a checkpoint. A run that had finished before, or is not yet restored, is left as it is."""
         summary = self._directory.summary() or {}
         if summary.get("finished"):
             return summary
@@ -159,7 +159,7 @@ class Run:
         return self._solved or self._loop.progress.env_steps >= self._config.steps
 
     def _imitate(self) -> None:
-        """Make the initial updates that demonstrations are imitated in, unless they are made or a stop is requested."""
+        """Make the initial updates on demonstrations, unless they are done or a stop is requested."""
         progress, updates = self._loop.progress, self._config.replay.demonstration_updates
         if updates and not progress.env_steps:
             self._display.stage("imitating demonstrations", updates)
@@ -191,7 +191,7 @@ class Run:
         self._display.advance(progress.env_steps)
 
     def _note_warnings(self) -> None:
-        """Note why the run may not learn, while there is time to start again: each cause once."""
+        """Warn why the run may not learn, while there is still time to start over; each cause once."""
         now, interval, steps = self._loop.progress.env_steps, self._config.algo.update_interval, self._config.steps
         due = any(now - interval < share * steps <= now < steps for share in diagnosis.CHECKS)
         causes = self._diagnose({}) if due and now > self._config.random_steps else {}
@@ -200,7 +200,7 @@ class Run:
         self._noted.update(causes)
 
     def _diagnose(self, after: Mapping[str, Evaluation]) -> dict[str, str]:
-        """Why the run does not learn, if it does not: messages by rule."""
+        """Why the run does not learn, if so: messages by rule."""
         progress = self._loop.progress
         evidence = diagnosis.Evidence(
             config=self._config,
@@ -217,7 +217,7 @@ class Run:
         return diagnosis.diagnose(evidence)
 
     def _due(self, every: int) -> bool:
-        """Whether the last interval reached or passed a multiple of `every` environment steps; 0 is never."""
+        """Whether the last interval reached or passed a multiple of `every` environment steps; 0 means never."""
         now, interval = self._loop.progress.env_steps, self._config.algo.update_interval
         return every > 0 and now // every > (now - interval) // every
 
@@ -234,7 +234,7 @@ class Run:
         return steps | {name: round(each, 3) for name, each in seconds.items() if each is not None}
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint of this moment, unless there is one, or the policy is broken and would spoil it."""
+        """Write a checkpoint unless the current state is saved already. A broken policy raises and is not saved."""
         if self._saved_at == self._loop.progress.place:
             return
         with self._loop.training_time():
@@ -245,7 +245,7 @@ class Run:
         self._saved_at = self._loop.progress.place
 
     def _evaluate_start(self) -> dict[str, Any]:
-        """The summary's first part: the random policy and the untrained one. A resumed run has it already."""
+        """The summary's first part: the random and the untrained policy. A resumed run has evaluated them already."""
         start = self._directory.summary()
         if start is None:
             policies = self._parts.scorer.log_policy(first_states(self._config))
@@ -258,14 +258,14 @@ class Run:
         return start
 
     def _summarise(self, start: Mapping[str, Any], after: Mapping[str, Evaluation]) -> dict[str, Any]:
-        """Write the summary and, of a finished run, the agent; the summary."""
+        """Write and return the summary; for a finished run, write the agent as well."""
         config, parts = self._config, self._parts
         end = summary_of_end(config, self._loop.progress, parts.clock.seconds, parts.processes(config), after)
         summary = {**start, **end, "warnings": list(self._diagnose(after).values()) if after else []}
         if best := self._directory.best_evaluation():
             names = ("env_steps", "updates", EVALUATED, EVALUATED_RETURN)
             summary["best"] = {name: best[name] for name in names if name in best}
-        if start:  # without it a resumed run evaluates its start first
+        if start:  # otherwise a resumed run evaluates its start first
             self._directory.write_summary(summary)
         if after:
             self._export(self._directory.adapter, summary)

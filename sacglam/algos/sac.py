@@ -37,7 +37,7 @@ class SacBatch:
 
 
 class OffPolicy(Algorithm):
-    """The updates of an `ActorCritic` whose critic is SAC's; a subclass adds the losses, and so the actor's."""
+    """Updates of an `ActorCritic` with SAC's critic; a subclass defines the losses, the actor's among them."""
 
     def __init__(self, model: ActorCritic, config: OffPolicyConfig, clock: PhaseClock) -> None:
         self._model = model
@@ -53,8 +53,9 @@ class OffPolicy(Algorithm):
         width, tensor, query = max(map(len, rows)), self._model.tensor, self._model.prompt.at
         scale = self._config.reward_scale or 1.0
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
-        # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from; `bootstraps_W`
-        # leaves an added one out. It is a window's first, since the state after termination may have no actions.
+        # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from. If no window
+        # needs one, this is a window's first state (the one after termination may have no actions), which
+        # `bootstraps_W` then ignores.
         last = [query(w, len(w)) for w in rows if not w.terminated]
         return SacBatch(
             packed=self._model.pack([query(w, t) for _, w, t in learnt]),
@@ -93,7 +94,7 @@ class Sac(OffPolicy):
     _config: SacConfig
 
     def __init__(self, model: ActorCritic, config: SacConfig, total_updates: int, clock: PhaseClock) -> None:
-        """A relative target entropy that decays reaches its end after `total_updates`."""
+        """A relative target entropy that decays reaches its final value after `total_updates`."""
         super().__init__(model, config, clock)
         self.alpha = EntropyCoefficient(config.alpha.init, config.alpha.lr)
         self._total_updates = total_updates
@@ -190,7 +191,7 @@ def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, confi
     """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
 
     `value_WT` are the target values of the windows' states, `last_value_W` those of the states after them. The value
-    of a path in the replay graph is a lower bound.
+    of a path in the replay graph is a lower bound of the target.
     """
     next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)
     lambda_ = 1.0 if config.td_lambda is None else config.td_lambda

@@ -14,7 +14,7 @@ from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, e
 RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
-BestOption = Annotated[bool, typer.Option("--best", help="The best agent of the run's evaluations.")]
+BestOption = Annotated[bool, typer.Option("--best", help="Use the best agent of the run's evaluations.")]
 SampleOption = Annotated[bool, typer.Option("--sample", help="Sample actions instead of taking the most probable one.")]
 
 
@@ -124,12 +124,12 @@ def play(
 
 def serve(
     run: RunArgument,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any that is free.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.", min=0, max=65535)] = 8000,
     best: BestOption = False,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
 ) -> None:
-    """Serve an agent on this machine: JSON for programs, and a page on which you play next to it.
+    """Serve an agent on this machine: JSON for programs, and a page where you play alongside it.
 
     POST /api/act takes {"goal", "observation", "actions", "past"} and answers with the agent's action, probabilities
     and Q values. Ctrl-C stops it.

@@ -21,7 +21,7 @@ def collect(
         Path | None, config_argument("Run or configuration whose environment to play.", "[RUN|CONFIG]")
     ] = None,
     env: Annotated[
-        str | None, typer.Option(help="Environment instead: one of `sacglam envs`, or package.module:factory.")
+        str | None, typer.Option(help="Environment to play instead: one of `sacglam envs`, or package.module:factory.")
     ] = None,
     set_: SetOption = None,
     policy: Annotated[
@@ -30,12 +30,12 @@ def collect(
     ] = "planner",
     noise: Annotated[float, typer.Option(help="Share of actions drawn at random.", min=0.0, max=1.0)] = 0.0,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 200,
-    success_only: Annotated[bool, typer.Option("--success-only", help="Keep only those that reach the goal.")] = False,
+    success_only: Annotated[bool, typer.Option("--success-only", help="Keep only episodes that succeed.")] = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
 ) -> None:
-    """Collect demonstrations: episodes from which a run can learn before and while it acts itself.
+    """Collect demonstrations: episodes that a run can learn from before and during training.
 
     \b
     Examples:

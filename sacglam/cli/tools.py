@@ -25,7 +25,7 @@ def envs(
         typer.Option(help="Check this one: package.module:factory, gymnasium:ID, or openenv:URL.", metavar="NAME"),
     ] = None,
     set_: EnvOption = None,
-    own_rewards: Annotated[bool, typer.Option("--own-rewards", help="As with env.reward=environment.")] = False,
+    own_rewards: Annotated[bool, typer.Option("--own-rewards", help="Check with env.reward=environment.")] = False,
     episodes: Annotated[int, typer.Option(help="Number of random episodes to check.", min=1)] = 100,
     steps: Annotated[int, typer.Option(help="Maximum steps per checked episode.", min=1)] = 50,
     as_json: JsonOption = False,
@@ -83,9 +83,9 @@ def envs(
 def serve_env(
     name: Annotated[str, typer.Argument(help="An environment, as for env.name.", metavar="NAME")],
     set_: EnvOption = None,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any that is free.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.", min=0, max=65535)] = 8000,
 ) -> None:
-    """Serve an environment on this machine by OpenEnv's protocol, for other libraries and for sacglam itself.
+    """Serve an environment on this machine over OpenEnv's protocol, for other libraries and for sacglam itself.
 
     Each session has an environment of its own. Ctrl-C stops the server.
 
@@ -137,10 +137,10 @@ def track(
     ] = None,
     trust: TrustOption = False,
 ) -> None:
-    """Import runs into a tracker: metrics, success by goal type and settings, into Aim also sample episodes and curves.
+    """Import runs into a tracker: metrics, success by goal type and settings; for Aim also sample episodes and curves.
 
-    For runs trained without it, or while it was locked, full or broken. Safe to repeat: a run that it already has is
-    updated. Open Aim's explorer with sacglam ui; the others have their own commands: wandb sync, trackio show,
+    For runs trained without the tracker, or while it was locked, full or broken. Safe to repeat: a run that it already
+    has is updated. Open Aim's explorer with sacglam ui; the others have their own commands: wandb sync, trackio show,
     tensorboard --logdir runs/tensorboard.
 
     \b

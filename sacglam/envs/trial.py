@@ -18,12 +18,12 @@ from sacglam.errors import EnvironmentContractError
 from sacglam.types import Decision, Episode, Observation, Step
 
 _EPISODES, _STEPS = 8, 50
-_CONTEXT = 50  # characters shown before the first difference of two answers, and twice as many after it
-_NAMED = 3  # goals listed of those never achieved
+_CONTEXT = 50  # characters shown before the first difference between two answers, and twice as many after it
+_NAMED = 3  # examples of goals never achieved
 _HARM = {
     "the working directory": "where the run's files would end up; have it use absolute paths, start its processes with "
     "cwd=, or set env.workers",
-    "torch's default dtype": "in which the agent would compute; have it give dtype= to its tensors",
+    "torch's default dtype": "in which the agent would compute; have it pass dtype= to its tensors",
     "whether torch records gradients": "without which nothing is learnt; have it use `with torch.no_grad():`",
 }
 
@@ -94,8 +94,8 @@ def check_env(
 
     Episodes still running after `steps` steps are cut off there.
 
-    Before each episode, the second copy plays one step of another one, which must make no difference. With `repeats`
-    false, the environment need not be reproducible and there is only one copy. In your own tests:
+    Before each episode, the second copy plays one step of a different one, which must make no difference. If `repeats`
+    is false, the environment need not be reproducible and there is only one copy. In your own tests:
     `check_env(House, 100)`.
 
     Raises:
@@ -237,7 +237,7 @@ def _hindsight(successes: int, others: int, where: str) -> str:
             "(replay.hindsight; PPO has none) there may be nothing to learn from"
         )
     if not others:
-        return f"hindsight has nothing to relabel: no step achieved another goal than its episode's own {where}"
+        return f"hindsight has nothing to relabel: no step achieved any goal but its episode's own {where}"
     return ""
 
 

@@ -51,11 +51,11 @@ class ReplayGraph:
     def __init__(self, episodes: Sequence[Episode], gamma: float, rewards: Rewards = GOAL_REWARDS) -> None:
         """Takes time linear in the episodes' steps; `gamma` discounts a step."""
         self._gamma, self._rewards = gamma, rewards
-        self._apart = rewards.success is None  # the goals
+        self._apart = rewards.success is None  # each goal has the values of its own episodes only
         steps = [(episode.goal, step) for episode in episodes for step in episode.steps]
         self._reward_S = np.array([rewards.own * step.reward for _, step in steps])
         self._won_S = np.array([rewards.own and goal in step.achieved for goal, step in steps], dtype=bool)
-        self._episodes: dict[str, list[tuple[int, int]]] = {}  # first steps and ends of a goal's own
+        self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
         self._numbers: dict[Observation, int] = {}
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
@@ -129,8 +129,8 @@ class ReplayGraph:
     def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
         """A step from which a known path leads to the goal: its episode and number.
 
-        Half of them lie on the best known path from the start of an episode, which a good policy follows; the other
-        half are in any state.
+        Half of the steps lie on the best known path from the start of an episode, which a good policy would follow; the
+        other half start in any state.
 
         Raises:
             KeyError: no episode achieved the goal.
@@ -182,7 +182,7 @@ class ReplayGraph:
             counts_S[step + 1 : end] = False
         hit_S = np.zeros_like(counts_S)
         hit_S[[step for step, _ in reached]] = True
-        counts_S &= hit_S | ~self._won_S  # what an episode is paid for its own goal is not what another goal's would be
+        counts_S &= hit_S | ~self._won_S  # the reward for an episode's own goal is not another goal's
         steps = self._leading_to(hit_S, counts_S)
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
         nodes, first = np.unique(self._node_S[steps], return_index=True)
@@ -202,7 +202,7 @@ class ReplayGraph:
         while (count := int(leads_N.sum())) > found:
             found = count
             leads_N[self._node_S[counts_S & leads_N[self._next_S]]] = True
-        if self._rewards.own:  # what leads nowhere might cost any amount, so it has no value, rather than 0
+        if self._rewards.own:  # a step that leads nowhere could cost any amount: it gets no value, not 0
             counts_S &= leads_N[self._next_S] | hit_S
         return np.flatnonzero(counts_S & leads_N[self._node_S])
 

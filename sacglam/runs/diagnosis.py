@@ -19,7 +19,7 @@ _MARGIN = 0.05  # gain in success over the random policy or an earlier quarter o
 _COLLAPSED_START, _COLLAPSED, _CEILING = 0.2, 0.05, 0.95  # shares of the random policy's entropy
 _CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
 _GAP = 0.15  # how far greedy success may fall below sampled
-_TOO_SHORT = 2  # times the budget
+_TOO_SHORT = 2  # a run that needs more than this many times its budget
 _OPEN = "policy.temperature=auto or policy.length_normalised=true"
 
 
@@ -68,7 +68,7 @@ class Evidence:
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
     """The messages that apply, by rule name; empty for a run that learns."""
-    own_rewards = evidence.config.env.reward == "environment"  # then success need not be what is learnt
+    own_rewards = evidence.config.env.reward == "environment"  # then the agent need not learn to succeed
     for rules in (
         ((_no_experience,),) if own_rewards else (_ROOTS, _RULES, (_no_better,))
     ):  # earlier causes explain later symptoms
@@ -171,7 +171,7 @@ def _q_values(evidence: Evidence) -> str | None:
         f"Q does not predict the return: over {fit[1]:,} steps of {len(evidence.played)} episodes their correlation "
         f"is {fit[0]:.2f}, and {_stays(evidence)}. The critic has not learnt what leads to the goal, and the policy "
         "follows the critic. Raise algo.critic_lr, algo.updates_per_interval or algo.n_step; if different states look "
-        "alike (sacglam envs --check), set prompt.history"
+        "the same (sacglam envs --check), set prompt.history"
     )
 
 
