@@ -1,8 +1,9 @@
 """Fresh episodes of a policy, apart from training: how well it does, and samples to look at."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,15 @@ def evaluate(
         spl=float(np.mean(measured)) if len(measured) == len(played) and _optimal(env, played[0]) is not None else None,
         episodes=len(played),
         mean_return=float(np.mean([episode.return_ for episode in played])),
+        repeated=_repeated([episode for episode in played if not episode.success]),
     )
+
+
+def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
+    actions = [[episode.action(t) for t in range(len(episode.steps))] for episode in episodes]
+    pairs = [pair for each in actions for pair in pairwise(each)]
+    again = Counter(action for before, action in pairs if action == before)
+    return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")
 
 
 def _efficiency(env: TextEnv, episode: Episode) -> float | None:

@@ -158,13 +158,15 @@ class RolloutBatch:
 class Evaluation:
     """Success rates by goal type and `overall`, and SPL: success weighted by optimal over taken length.
 
-    `mean_return` is of undiscounted returns. `spl` is None where the environment has no planner.
+    `mean_return` is of undiscounted returns. `spl` is None where the environment has no planner. `repeated`: of the
+    actions in failed episodes, the share that repeat the one before, and the one that does so most often.
     """
 
     success: dict[str, float]
     spl: float | None
     episodes: int
     mean_return: float
+    repeated: tuple[float, str] = (0.0, "")
 
 
 Batches = Sequence[Sequence[Window]]

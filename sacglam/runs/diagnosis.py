@@ -182,9 +182,11 @@ def _greedy(evidence: Evidence) -> str | None:
     low, high = greedy.success["overall"], sampled.success["overall"]
     if high - low <= max(_GAP, 2 * math.sqrt(0.5 / greedy.episodes)):  # two standard errors of the difference at most
         return None
+    share, action = greedy.repeated
+    loop = f" ({share:.0%} of the actions in failed episodes repeat the previous one, most often {action!r})"
     return (
         f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
-        "into loops. Raise steps, set prompt.history=1 so that the policy sees its last "
+        f"into loops{loop if action else ''}. Raise steps, set prompt.history=1 so that the policy sees its last "
         "action, or sample actions (sacglam evaluate --sample)"
     )
 

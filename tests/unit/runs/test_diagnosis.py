@@ -19,9 +19,9 @@ def config(**values: Any) -> configuration.Config:
     return configuration.parse({"steps": 800, "env": {"copies": 8}, **values})
 
 
-def after(greedy: float, sampled: float, episodes: int = 500) -> Any:
+def after(greedy: float, sampled: float, repeated: tuple[float, str] = (0.0, ""), episodes: int = 500) -> Any:
     return {
-        "train": Evaluation({"overall": greedy}, None, episodes, greedy),
+        "train": Evaluation({"overall": greedy}, None, episodes, greedy, repeated),
         "sampled": Evaluation({"overall": sampled}, None, episodes, sampled),
     }
 
@@ -119,8 +119,12 @@ CASES = {
         r"over 60 steps of 20 episodes their correlation is -0.\d\d, and success stays at 0.12.*algo.critic_lr",
     ),
     "greedy far below sampled": (
+        replace(STUCK, after=after(0.2, 0.6, (0.8, "Go north"))),
+        r"0.20, far below the 0.60 .*80% of the actions in failed episodes repeat .* 'Go north'.*prompt.history=1",
+    ),
+    "greedy far below sampled, without repetition": (
         replace(STUCK, after=after(0.2, 0.6)),
-        r"0.20, far below the 0.60 .*leads into loops.*prompt.history=1",
+        "leads into loops. Raise steps",
     ),
     # 0.1 a quarter: 0.6 more takes six quarters, so 2.5 budgets.
     "budget too short": (
