@@ -1,5 +1,5 @@
-"""The bases of goal sources, hindsight strategies and partners. Those that come with sacglam are in `sacglam/goals.py`,
-`sacglam/replay/strategies.py` and `sacglam/partners.py`."""
+"""The bases of goal sources, ways to sample replay and partners. Those that come with sacglam are in
+`sacglam/goals.py`, `sacglam/replay/sampling.py` and `sacglam/partners.py`."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +38,12 @@ class Hindsight(Named):
 
     key: ClassVar[str] = "replay.hindsight"
     shipped: ClassVar[Mapping[str, str]] = {
-        "ratio": "sacglam.replay.strategies:Ratio",
-        "none": "sacglam.replay.strategies:NoHindsight",
-        "uniform": "sacglam.replay.strategies:Uniform",
-        "prior": "sacglam.replay.strategies:Prior",
-        "future": "sacglam.replay.strategies:Future",
-        "graph": "sacglam.replay.strategies:Graph",
+        "ratio": "sacglam.replay.sampling:Ratio",
+        "none": "sacglam.replay.sampling:NoHindsight",
+        "uniform": "sacglam.replay.sampling:Uniform",
+        "prior": "sacglam.replay.sampling:Prior",
+        "future": "sacglam.replay.sampling:Future",
+        "graph": "sacglam.replay.sampling:Graph",
     }
     relabels: ClassVar[bool] = True
     """Whether steps are ever relabelled."""

@@ -1,6 +1,7 @@
-"""LoRA layers around a frozen model's linear ones, by two ways of computing the same function."""
+"""LoRA layers around a frozen model's linear ones, and the bytes of an adapter's files."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear, LoraLayer
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
+from safetensors.torch import save
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import override
@@ -143,3 +146,17 @@ def adapter_parameters(peft_model: PeftModel, adapter: str) -> dict[str, nn.Para
     """The weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
     marker = f".{adapter}."
     return {n.replace(marker, "."): p for n, p in peft_model.named_parameters() if "lora_" in n and marker in n}
+
+
+def adapter_bytes(config: LoraConfig, weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, bytes]:
+    """An adapter as the files of a peft folder, by name, as peft and vLLM load it, with weights of type `dtype`."""
+    values = {**config.to_dict(), "inference_mode": True}
+    plain = {name: sorted(value) if isinstance(value, set) else value for name, value in values.items()}
+    # Moved in one piece, since every transfer waits for the GPU.
+    flat = torch.cat([weight.detach().flatten() for weight in weights.values()])
+    parts = torch.split(flat.to("cpu", dtype), [weight.numel() for weight in weights.values()])
+    tensors = {name: part.view(w.shape) for (name, w), part in zip(weights.items(), parts, strict=True)}
+    return {
+        CONFIG_NAME: json.dumps(plain, indent=2, sort_keys=True).encode(),
+        SAFETENSORS_WEIGHTS_NAME: save(tensors, metadata={"format": "pt"}),
+    }

@@ -1,6 +1,5 @@
 """A frozen language model with LoRA adapters that scores all actions of a state in one pass."""
 
-import json
 import os
 import re
 import shutil
@@ -11,8 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer
-from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
-from safetensors.torch import save
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -22,7 +19,7 @@ from sacglam.memory import free_bytes
 from sacglam.models.architectures import Architecture, architecture_of
 from sacglam.models.layers import FrozenLayers, last_mlp_of, only_at
 from sacglam.models.logprobs import SelectedLogProbs
-from sacglam.models.lora import adapter_parameters, add_adapters
+from sacglam.models.lora import adapter_bytes, adapter_parameters, add_adapters
 from sacglam.models.packing import Packed, distinct
 from sacglam.models.tokens import TokenisedQuery
 
@@ -170,24 +167,12 @@ class PackedLM:
         return dict(self._adapters[adapter])
 
     def adapter_bytes(self, base_dtype: bool = False) -> dict[str, bytes]:
-        """The actor's adapter as the files of a peft folder, by name, as peft and vLLM load it.
+        """The actor's adapter as the files of a peft folder, by name.
 
         Weights are float32 or, with `base_dtype`, of the base model's type, in which vLLM computes with them.
         """
-        values = {**self._peft.peft_config[ACTOR].to_dict(), "inference_mode": True}
-        plain = {name: sorted(value) if isinstance(value, set) else value for name, value in values.items()}
-        # Moved in one piece, since every transfer waits for the GPU.
-        weights = self._adapters[ACTOR]
-        flat = torch.cat([weight.detach().flatten() for weight in weights.values()])
-        parts = torch.split(
-            flat.to("cpu", self._model.dtype if base_dtype else torch.float32),
-            [weight.numel() for weight in weights.values()],
-        )
-        tensors = {name: part.view(w.shape) for (name, w), part in zip(weights.items(), parts, strict=True)}
-        return {
-            CONFIG_NAME: json.dumps(plain, indent=2, sort_keys=True).encode(),
-            SAFETENSORS_WEIGHTS_NAME: save(tensors, metadata={"format": "pt"}),
-        }
+        dtype = self._model.dtype if base_dtype else torch.float32
+        return adapter_bytes(self._peft.peft_config[ACTOR], self._adapters[ACTOR], dtype)
 
     def _select(self, adapter: str) -> None:
         if adapter == self._active:

@@ -18,7 +18,7 @@ from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
 from sacglam.config import QUICKSTART, Config, Named, PromptConfig, Section, load, located, names, parse, parse_complete
 from sacglam.errors import ConfigError
-from sacglam.replay.strategies import Future, Graph, NoHindsight, Prior, Ratio, Uniform
+from sacglam.replay.sampling import Future, Graph, NoHindsight, Prior, Ratio, Uniform
 from tests.fuzz.common import within
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sacglam.config import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
-from sacglam.replay.strategies import Future
+from sacglam.replay.sampling import Future
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Decision, Episode, Observation, Source, Step

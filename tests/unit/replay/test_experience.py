@@ -16,7 +16,7 @@ from sacglam.errors import ConfigError
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.strategies import Graph, NoHindsight, Uniform
+from sacglam.replay.sampling import Graph, NoHindsight, Uniform
 from sacglam.replay.windows import WindowCutter, window
 from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 

@@ -1,4 +1,4 @@
-"""The strategies of hindsight relabelling: which steps a batch is drawn from, and for which goals they are learnt."""
+"""Ways to sample replay: which steps a batch is drawn from, and for which goals hindsight relabels them."""
 
 from collections.abc import Sequence
 from typing import ClassVar
