@@ -166,7 +166,7 @@ class ModelConfig(PartnerConfig):
     """A partner that asks a model, for some of the known goals, whether a step achieved them."""
 
     candidates: Positive = 256
-    """Goals that each step is judged against: its episode's own, and known ones drawn anew for each episode."""
+    """Goals that each step is judged against: its episode's own, and known ones drawn for each episode."""
     threshold: OpenFraction = 0.9
     """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0

@@ -20,9 +20,9 @@ _PATIENCE = 100  # episodes played for each success asked for, before giving up
 
 
 class Planner:
-    """The policy that is certain of what `env` knows to be good in its present state; uniform where it knows nothing.
+    """Takes the action that `env` knows to be good in its current state, or any action where it knows none.
 
-    That is its expert's action; without one, the first after which fewer steps are left, as a second copy tries.
+    This is its expert's action or, without an expert, the first that leaves fewer steps, as tried in a second copy.
     """
 
     version = 0
@@ -32,7 +32,7 @@ class Planner:
         self._env, self._trial = env, trial
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """Of the present state alone."""
+        """The policy in the current state only."""
         actions = len(queries[0].actions)
         best = self._best(actions)
         policy = np.full(actions, -np.log(actions) if best is None else -np.inf, dtype=np.float32)
@@ -68,7 +68,7 @@ def record(
     prompt: Prompt = query,
     repeats: bool = True,
 ) -> Iterator[Episode]:
-    """Play so many episodes, or successful ones, towards training goals drawn uniformly.
+    """Play episodes, or successful ones only, towards uniformly drawn training goals.
 
     The policy is that of `scorer` (None: the `Planner`), sampled, with a share `noise` of its actions drawn uniformly.
 

@@ -1,4 +1,4 @@
-"""What the learner needs of a learning rule."""
+"""The interface between the learner and an algorithm: losses and what goes with them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol

@@ -33,7 +33,7 @@ class PpoConfig(AlgoConfig):
     update_interval: Positive = 2048
     """Environment steps, over all copies together, collected for one update."""
     epochs: Positive = 16
-    """Passes over the collected steps."""
+    """Passes over the collected steps in each update."""
     clip: PositiveFloat = 0.2
     """The probability ratio is clipped to 1 +- this."""
     entropy_coef: NonNegativeFloat = 0.01

@@ -45,7 +45,7 @@ class AlphaConfig(Section):
     init: PositiveFloat = 0.05
     """Initial value."""
     target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
-    """Mean policy entropy at which alpha stays constant, in nats or, such as `22%`, as a share of the random policy's.
+    """Mean policy entropy at which alpha stays constant: in nats, or as a share of the random policy's, such as `22%`.
 
     A share falls with the learning rates if they decay."""
     lr: NonNegativeFloat = 2e-3
@@ -66,7 +66,7 @@ class OffPolicyConfig(AlgoConfig):
     """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
     from its n-step return with entropy (Eq. 3)."""
     exploration: Fraction = 0.0
-    """Share of the steps at which the agent begins to explore, until it has taken an action that was not yet tried."""
+    """Share of the steps at which the agent starts to explore, until it has taken an untried action."""
     updates_per_interval: Positive = 2
     """Gradient updates per interval."""
     critic_weight: PositiveFloat = 1.0
@@ -157,7 +157,7 @@ class SacConfig(OffPolicyConfig):
     @property
     @override
     def needs_goal_rewards(self) -> str:
-        return "algo.relative_imitation" if self.relative_imitation else ""  # 1 - V / R is one of discounts
+        return "algo.relative_imitation" if self.relative_imitation else ""  # 1 - V / R compares discounts
 
     @model_validator(mode="after")
     def _imitates(self) -> Self:

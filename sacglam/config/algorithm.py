@@ -1,4 +1,4 @@
-"""The settings that all algorithms share, and what the rest of sacglam asks of an algorithm. Imports no torch."""
+"""The settings that all algorithms share, and what the rest of sacglam asks them for. Imports no torch."""
 
 import math
 from abc import abstractmethod
@@ -27,7 +27,7 @@ _FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
 class AlgoConfig(Named):
     """An algorithm: its settings, the model and experience it needs, and how much work an update is.
 
-    A subclass tells sacglam all it needs to know; `algo.type` names it, as one of `shipped` or as `module:Class`.
+    A subclass is all that sacglam needs; `algo.type` names it, as one of `shipped` or as `module:Class`.
     """
 
     key: ClassVar[str] = "algo"
@@ -39,7 +39,7 @@ class AlgoConfig(Named):
     on_policy: ClassVar[bool] = False
     """Whether it learns only from its current policy's steps: no replay, no random actions, no lag."""
     learns_offline: ClassVar[bool] = False
-    """Whether its own updates improve the policy from demonstrations; else initial updates clone their actions."""
+    """Whether its own updates learn from demonstrations alone; otherwise initial updates clone their actions."""
     has_q: ClassVar[bool] = True
     """Whether its critic values each action, or only the state."""
     entropy_settings: ClassVar[str] = "algo.exploration"
@@ -78,17 +78,17 @@ class AlgoConfig(Named):
 
     @property
     def goal_rewards(self) -> bool:
-        """Whether rewards are 1 for the goal and else 0, and so values between 0 and 1."""
+        """Whether rewards are 1 for the goal and otherwise 0, so that values lie between 0 and 1."""
         return self.reward_scale is None
 
     @property
     def needs_goal_rewards(self) -> str:
-        """The setting in use that has no meaning for the environment's own rewards; empty if there is none."""
+        """The setting in use that makes no sense with the environment's own rewards; empty if there is none."""
         return ""
 
     @property
     def no_path(self) -> float:
-        """The value in a replay graph at which no path is known."""
+        """The value that a replay graph gives an action without a known path."""
         return 0.0 if self.goal_rewards else -math.inf
 
     @property
@@ -148,7 +148,7 @@ class AlgoConfig(Named):
         """Least number of forward passes of one state per update; a backward pass counts as one more."""
 
     def steady(self) -> Self:
-        """The same algorithm as it is in the middle of a run: without a warm-up."""
+        """The same algorithm as in the middle of a run: without a warm-up."""
         return self
 
     def once(self) -> Self:

@@ -25,7 +25,7 @@ class Config(Section):
     log_every_steps: Positive = 320
     """Environment steps between lines of metrics.jsonl."""
     init_from: str | None = None
-    """Run, or folder of an exported agent, whose adapter the model begins with, and whose critic if it fits."""
+    """Run, or folder of an exported agent, whose adapter the model starts with, and whose critic if it fits."""
     env: sections.EnvConfig = sections.EnvConfig()
     goals: Annotated[SerializeAsAny[GoalsConfig], BeforeValidator(GoalsConfig.read)] = Field(
         default_factory=lambda: GoalsConfig.read({}, None)
@@ -43,7 +43,7 @@ class Config(Section):
     partner: Annotated[SerializeAsAny[PartnerConfig], BeforeValidator(PartnerConfig.read)] = Field(
         default_factory=lambda: PartnerConfig.read({}, None)
     )
-    """Who says what was achieved in training: `type: environment` (the default), `noisy`, `judge` or your own."""
+    """Who judges what was achieved in training: `environment` (the default), `noisy`, `judge`, `scored` or your own."""
     evaluation: sections.EvalConfig = sections.EvalConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()
@@ -86,13 +86,13 @@ class Config(Section):
             )
         if self.algo.on_policy and self.partner.needs_whole_episodes:
             raise ValueError(
-                f"{self.algo.label} learns from an episode's steps before its end, when partner {self.partner.type} "
-                "says what it achieved; set partner to environment, or take an algorithm with replay"
+                f"{self.algo.label} learns from steps of unfinished episodes, but partner {self.partner.type} judges "
+                "only finished ones; set partner to environment, or use an algorithm with replay"
             )
         if self.evaluation.stop_at and not self.evaluation.every_steps:
             raise ValueError("evaluation.stop_at needs evaluations during training: set evaluation.every_steps, too")
         if self.replay.demonstration_updates and not self.replay.demonstrations:
-            raise ValueError("replay.demonstration_updates imitate a file: name it in replay.demonstrations")
+            raise ValueError("replay.demonstration_updates need a file to imitate: name it in replay.demonstrations")
         if not self.steps and not self.replay.demonstration_updates:
             raise ValueError(
                 "steps is 0, so nothing would be learnt: raise it, or learn from demonstrations alone "
@@ -122,9 +122,10 @@ class Config(Section):
             return self
         if success is None and not (self.algo.on_policy or hindsight.works_without_relabelling):
             raise ValueError(
-                f"replay.hindsight {hindsight.type} needs the rewards that other goals would have had: set "
-                "env.success_reward, if the environment rewards all goals alike, and steps before them whatever the "
-                "goal; or replay.hindsight to graph, which then joins episodes without relabelling them, or to none"
+                f"replay.hindsight {hindsight.type} needs the rewards that other goals would have earned: set "
+                "env.success_reward, if the environment pays the same for every goal and its other rewards do not "
+                "depend on the goal; or replay.hindsight to graph, which then joins episodes without relabelling "
+                "them, or to none"
             )
         if setting := self.algo.needs_goal_rewards:
             raise ValueError(
@@ -132,8 +133,8 @@ class Config(Section):
             )
         if self.partner.type != "environment":
             raise ValueError(
-                f"partner {self.partner.type} says what was achieved, and so what is rewarded, but env.reward is "
-                "environment; set one of them to its default"
+                f"partner {self.partner.type} decides what was achieved, and so what is rewarded, but so does "
+                "env.reward environment; set one of them to its default"
             )
         return self
 
@@ -173,10 +174,10 @@ class Config(Section):
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:
-        """How many scoring forwards F so many environment steps and updates cost at least: one to act, and to learn.
+        """Least number of forward passes F for these environment steps and updates: one to act, the rest to learn.
 
-        With 16 learnt steps for each of the rollout: SAC 65 F a step, with windows of 8 and the online adapter 35 F,
-        PPO 33 F.
+        With 16 learnt steps per environment step: 65 F for SAC, 35 F with windows of 8 and the online adapter, 33 F for
+        PPO.
         """
         return steps + updates * self.algo.forward_passes(self.critic)
 

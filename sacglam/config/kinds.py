@@ -52,7 +52,7 @@ class Hindsight(Named):
     are drawn, and the buffer reaches further back."""
 
     works_without_relabelling: ClassVar[bool] = False
-    """Whether it draws, and does not relabel, where other goals' rewards are unknown (`Rewards.success` is None)."""
+    """Whether it can draw without relabelling where other goals' rewards are unknown (`Rewards.success` is None)."""
 
     @abstractmethod
     def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
@@ -64,7 +64,7 @@ class Hindsight(Named):
 
 
 class PartnerConfig(Named):
-    """Who says what an episode achieved, between collecting and storing it. Evaluations always ask the environment."""
+    """Who judges what an episode achieved, before it is stored. Evaluations always ask the environment."""
 
     key: ClassVar[str] = "partner"
     shipped: ClassVar[Mapping[str, str]] = {
@@ -74,7 +74,7 @@ class PartnerConfig(Named):
         "scored": "sacglam.partners:ScoredConfig",
     }
     needs_whole_episodes: ClassVar[bool] = True
-    """Whether it speaks once an episode has ended, too late for an on-policy algorithm."""
+    """Whether it judges only finished episodes, which is too late for an on-policy algorithm."""
 
     judge: ClassVar[str | None] = None
     """What learns for it next to the agent, as `module:Class`, on an adapter of its own (`sacglam.learner.judge`)."""
@@ -86,8 +86,8 @@ class PartnerConfig(Named):
 
     @abstractmethod
     def build(self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", judges: "Judges") -> "Partner":
-        """The partner of these settings; the state of `rng` is saved with the run. `judges` has what learns for it."""
+        """The partner with these settings; the state of `rng` is saved with the run. `judges` reaches its model."""
 
     def steady(self) -> Self:
-        """The same partner as it is in the middle of a run."""
+        """The same partner as in the middle of a run."""
         return self

@@ -25,12 +25,12 @@ class EnvConfig(Section):
 
     name: str = "playground"
     """A registered environment (`sacglam envs` lists them), your own factory as `package.module:attribute`,
-    `gymnasium:ID`, or that on an OpenEnv server, `openenv:URL`."""
+    `gymnasium:ID`, or one on an OpenEnv server, `openenv:URL`."""
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32
-    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer if the budget would otherwise leave
-    each less than six of the longest episodes, since nothing is learnt before the first episodes end."""
+    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer if each could otherwise not
+    play six of the longest episodes, since nothing is learnt before the first episodes end."""
     workers: NonNegative = 0
     """Processes that run the copies, for environments whose step takes a millisecond or more; at most one per
     copy. 0: the driver's own process."""
@@ -38,8 +38,8 @@ class EnvConfig(Section):
     """`goal`: 1 for achieving the episode's goal, as hindsight needs it; `environment`: the environment's own rewards,
     of any size, at any step."""
     success_reward: float | None = None
-    """Reward of the environment for achieving a goal, if it is the same for all of them; hindsight then relabels, with
-    the environment's rewards on the way. None, with own rewards: it does not."""
+    """The environment's reward for achieving a goal, if the same for all goals; hindsight then relabels, keeping the
+    environment's rewards before it. None, with the environment's rewards: hindsight does not relabel."""
     repeats: bool = True
     """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
 
@@ -86,13 +86,13 @@ class ModelConfig(Section):
     compile: bool = False
     """Compile each transformer layer when it first runs (`torch.compile`, for any shape). Needs a C++ compiler."""
     cache_mib: NonNegative = 0
-    """MiB for the hidden states of the layers below the adapted ones, kept for states seen again; 0: none."""
+    """MiB to cache hidden states of the layers below the adapted ones, for states that recur; 0: none."""
 
     @model_validator(mode="after")
     def _cachable(self) -> Self:
         if self.cache_mib and self.lora.layers is None:
             raise ValueError(
-                f"model.cache_mib ({self.cache_mib}) keeps what layers below the adapted ones compute, and all are "
+                f"model.cache_mib ({self.cache_mib}) caches what layers below the adapted ones compute, but all are "
                 "adapted; set model.lora.layers, or model.cache_mib to 0"
             )
         return self
@@ -117,7 +117,7 @@ class PromptConfig(Section):
         template = _fields("template", self.template, {"goal", "observation", "actions", "history"})
         step = _fields("step", self.step, {"observation", "action"})
         if hidden := sorted({"goal", "observation"} - template):
-            raise ValueError(f"prompt.template lacks {{{hidden[0]}}}, which the agent would not see")
+            raise ValueError(f"prompt.template lacks {{{hidden[0]}}}, so the agent would not see it")
         if self.history and not ("history" in template and step):
             raise ValueError(
                 f"prompt.history is {self.history}, but no earlier step would show: expected {{history}} in "
@@ -150,7 +150,7 @@ class CriticConfig(Section):
     hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat = 0.0
-    """Initial value, over the temperature, of a learned w in Q = MLP + w (log p(a) - its mean); 0: no such term."""
+    """Initial value, per temperature, of the learned w in Q = MLP + w (log p(a) - its mean); 0: no such term."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
 
@@ -186,11 +186,11 @@ class ReplayConfig(Section):
     demonstration_share: Fraction = 0.25
     """Share of each batch that is drawn from the demonstrations, relabelled like any episode."""
     demonstration_updates: NonNegative = 0
-    """Updates before the first step that imitate the demonstrations' actions, by cross-entropy; of any algorithm."""
+    """Updates before the first step that imitate the demonstrations' actions by cross-entropy, with any algorithm."""
     hindsight: Annotated[SerializeAsAny[Hindsight], BeforeValidator(Hindsight.read)] = Field(
         default_factory=lambda: Hindsight.read({}, None)
     )
-    """How episodes are relabelled with goals that they achieved on the way; `none`: not at all."""
+    """How episodes are relabelled with goals that they achieved; `none`: not at all."""
 
 
 class EvalConfig(Section):
@@ -247,7 +247,7 @@ class RuntimeConfig(Section):
 
 
 class TrackingConfig(Section):
-    """Trackers, which show the run while it trains, and the sample episodes that Aim shows."""
+    """Trackers, which show a run while it trains, and the sample episodes shown in Aim."""
 
     to: Literal["auto"] | list[Literal["aim", "wandb", "trackio", "tensorboard"]] = "auto"
     """Trackers to copy the run into during training, such as `[aim, wandb]`; `auto`: Aim, if it is installed."""

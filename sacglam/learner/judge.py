@@ -17,7 +17,7 @@ from sacglam.models.heads import QHeads
 from sacglam.models.packed_lm import JUDGE
 from sacglam.types import Example, Query
 
-_BATCH, _NEGATIVES = 16, 24  # transitions in an update, and for each at most so many goals that it did not achieve
+_BATCH, _NEGATIVES = 16, 24  # transitions in an update, and most goals for each that it did not achieve
 _POOL, _NEAR = 256, 32  # goals that are compared with a transition, and those that count as near
 _ROWS = 32  # transitions in one pass, which must fit next to an update's memory
 QUESTIONS = (
@@ -42,7 +42,7 @@ class Judge:
         head = {f"judge.head.{name}": each for name, each in self._head.named_parameters()}
         adapter = {f"judge.lora.{name}": each for name, each in model.lm.adapter_parameters(JUDGE).items()}
         self._parameters: dict[str, nn.Parameter] = head | adapter
-        self._train(False)  # the agent's updates have no part in it
+        self._train(False)  # the agent's updates leave it alone
 
     def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """For each transition the probability that it achieved each goal, (A,)."""
@@ -55,9 +55,9 @@ class Judge:
         return judged
 
     def learn(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
-        """Take so many gradient steps on batches that `seed` draws; half of their transitions achieved something.
+        """Take `updates` gradient steps on batches drawn from `seed`; half of their transitions achieved something.
 
-        `goals` are those to choose from for what was not achieved.
+        Goals that were not achieved are drawn from `goals`.
         """
         self._train(True)
         optimizer = torch.optim.Adam(self._parameters.values(), self._rate)
@@ -172,7 +172,7 @@ def _batches(examples: Sequence[Example], goals: Sequence[str], rng: np.random.G
 def _others(example: Example, words: Mapping[str, frozenset[str]], rng: np.random.Generator) -> list[str]:
     """Goals that were not achieved: half are drawn from those that share most words with the transition.
 
-    Those are what a judge confuses. Goals achieved earlier in the episode are left out.
+    These are the ones that a judge confuses. Goals achieved earlier in the episode are left out.
     """
     left = [goal for goal in words if goal not in example.achieved and goal not in example.earlier]
     some, own = _draw(left, _POOL, rng), _words(" ".join([example.transition, *example.achieved]))

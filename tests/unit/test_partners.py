@@ -177,7 +177,7 @@ def test_a_partner_of_ones_own() -> None:
 
 
 def test_a_partner_speaks_too_late_for_ppo() -> None:
-    with pytest.raises(ConfigError, match="PPO learns from an episode's steps before its end, when partner noisy"):
+    with pytest.raises(ConfigError, match="PPO learns from steps of unfinished episodes, but partner noisy judges"):
         parse({"algo": {"type": "ppo"}, "partner": "noisy"})
     with pytest.raises(ConfigError, match=r"unknown setting 'partner\.rate'"):
         parse({"partner": {"type": "noisy", "rate": 0.1}})

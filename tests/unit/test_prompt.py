@@ -60,7 +60,7 @@ def test_the_default_shows_no_history() -> None:
         (["template='{goal!r} {observation}'"], "unknown field 'goal'"),
         (["template='{goal.__class__} {observation}'"], "unknown field 'goal.__class__'"),
         (["template='{goal} {observation} {'"], "prompt.template is not a template: .*; write {{ and }} for braces"),
-        (["template='{observation}'"], "prompt.template lacks {goal}, which the agent would not see"),
+        (["template='{observation}'"], "prompt.template lacks {goal}, so the agent would not see it"),
         (["template='{goal} {actions}'"], "prompt.template lacks {observation}"),
         (["template='{goal} {observation}'", "history=3"], "no earlier step would show: expected {history}"),
         (["step='...'", "history=3"], "no earlier step would show"),
