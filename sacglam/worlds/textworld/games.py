@@ -18,36 +18,25 @@ from sacglam.errors import ConfigError
 _LOOKING = ("examine", "inventory", "look")
 _PLACED = ("in", "on", "at")
 _CACHED = 10_000
-"""Answers and lists of actions cached for a game."""
+"""Lists of actions cached for a game."""
+
+Facts = frozenset[Proposition]
 
 
-class State(NamedTuple):
-    """Facts of a game, and where things are, in the order in which they got there: texts list them in this order."""
+def near(facts: Facts) -> Facts:
+    """All that commands depend on: the facts about the player's room, its doors, and everything in it or carried."""
+    room = next(fact.names[1] for fact in facts if fact.name == "at" and fact.names[0] == "P")
+    places, size = {str(room), "I"}, 0
+    while len(places) > size:
+        size = len(places)
+        places.update(fact.names[0] for fact in facts if fact.name in _PLACED and fact.names[1] in places)
+        places.update(fact.names[1] for fact in facts if fact.name == "link" and fact.names[0] in places)
+    return frozenset(fact for fact in facts if not places.isdisjoint(fact.names))
 
-    facts: frozenset[Proposition]
-    placed: tuple[Proposition, ...] = ()
 
-    def after(self, action: Action) -> "State":
-        """The state that `action` leads to."""
-        placed = [fact for fact in self.placed if fact not in action.removed]
-        placed += [fact for fact in action.added if fact.name in _PLACED and fact.names[0] != "P"]
-        placed.sort(key=lambda fact: fact.names[1])  # the order matters within a place only
-        return State((self.facts - action.removed) | action.added, tuple(placed))
-
-    def around(self, *places: str) -> "State":
-        """The facts about these places, their doors, and everything in them, directly or not."""
-        near, size = set(places), 0
-        while len(near) > size:
-            size = len(near)
-            near.update(fact.names[0] for fact in self.facts if fact.name in _PLACED and fact.names[1] in near)
-            near.update(fact.names[1] for fact in self.facts if fact.name == "link" and fact.names[0] in near)
-        facts = frozenset(fact for fact in self.facts if not near.isdisjoint(fact.names))
-        return State(facts, tuple(fact for fact in self.placed if fact.names[1] in near))
-
-    @property
-    def room(self) -> str:
-        """Where the player is."""
-        return next(str(fact.names[1]) for fact in self.facts if fact.name == "at" and fact.names[0] == "P")
+def after(facts: Facts, action: Action) -> Facts:
+    """The facts once `action` is done."""
+    return (facts - action.removed) | action.added
 
 
 class Game:
@@ -61,10 +50,8 @@ class Game:
         self._game = make_game_with(world, [], make_grammar(self._options.grammar, rngs["grammar"]))
         self._inform = Inform7Game(self._game)
         self._name = f"{textworld.__version__}-rooms{rooms}-objects{objects}-seed{seed}"
-        self.start = State(frozenset(world.state.facts))
-        # Known for all copies in this process.
-        self.answers: dict[tuple[str, State], str] = {}
-        self.actions = lru_cache(maxsize=_CACHED)(self._actions)
+        self.start: Facts = frozenset(world.state.facts)
+        self._actions_from = lru_cache(maxsize=_CACHED)(self._actions)  # for all copies in this process
         self._goal = cache(lambda fact: _goal(self._inform.get_human_readable_fact(fact)))
 
     def goals(self) -> tuple[str, ...]:
@@ -72,18 +59,18 @@ class Game:
 
         They are what actions lead to if nothing is ever undone: no path to a goal uses up what it needs later.
         """
-        return tuple(sorted(self.achieved(self._everything[0] - self.start.facts)))
+        return tuple(sorted(self.achieved(self._everything[0] - self.start)))
 
     @cached_property
-    def _everything(self) -> tuple[frozenset[Proposition], list[Action]]:
+    def _everything(self) -> tuple[Facts, list[Action]]:
         """The facts and actions that the start leads to if nothing is ever undone."""
-        facts, actions = self.start.facts, self._applicable(self.start.facts)
+        facts, actions = self.start, self._applicable(self.start)
         while new := {fact for action in actions for fact in action.added} - facts:
             facts |= new
             actions = self._applicable(facts)
         return facts, actions
 
-    def advice(self, state: State, goal: str) -> str | None:
+    def advice(self, facts: Facts, goal: str) -> str | None:
         """The first command of a shortest path to `goal`; None if there is none.
 
         A breadth-first search, over the actions that lead to the goal or to what these need.
@@ -94,18 +81,18 @@ class Game:
         while more := [each for each in actions if each not in useful and not needed.isdisjoint(each.added)]:
             useful |= dict.fromkeys(more)
             needed.update(*(each.preconditions for each in more))
-        commands = self.actions(state.around(state.room, "I").facts)
-        frontier = [(state.after(action), command) for command, action in commands.items() if action in useful]
-        visited = {state.facts}
+        commands = self.actions(facts)
+        frontier = [(after(facts, action), command) for command, action in commands.items() if action in useful]
+        visited = {facts}
         while frontier:
             following = []
             for here, command in frontier:
-                if not wanted.isdisjoint(here.facts):
+                if not wanted.isdisjoint(here):
                     return command
-                if here.facts not in visited:
-                    visited.add(here.facts)
-                    able = (action for action in useful if here.facts.issuperset(action.preconditions))
-                    following += [(here.after(action), command) for action in able]
+                if here not in visited:
+                    visited.add(here)
+                    able = (action for action in useful if here.issuperset(action.preconditions))
+                    following += [(after(here, action), command) for action in able]
             frontier = following
         return None
 
@@ -113,14 +100,17 @@ class Game:
         """The goals among these facts."""
         return frozenset(filter(None, map(self._goal, facts)))
 
-    def _actions(self, facts: frozenset[Proposition]) -> dict[str, Action]:
+    def actions(self, facts: Facts) -> dict[str, Action]:
         """The commands that do something, sorted, with what each does."""
+        return self._actions_from(near(facts))
+
+    def _actions(self, facts: Facts) -> dict[str, Action]:
         actions = self._applicable(facts)
         commands = dict(zip(self._inform.gen_commands_from_actions(actions), actions, strict=True))
         # What `look` and `inventory` answer is in the text.
         return {command: commands[command] for command in sorted(commands) if command.split()[0] not in _LOOKING}
 
-    def _applicable(self, facts: frozenset[Proposition]) -> list[Action]:
+    def _applicable(self, facts: Facts) -> list[Action]:
         kb, state = self._game.kb, logic.State(self._game.kb.logic, facts)
         return list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
 
@@ -161,69 +151,43 @@ class Scene(NamedTuple):
 
 
 class Engine:
-    """One game at a time.
-
-    Facts and commands follow from TextWorld's rules. Its interpreter takes 1 to 3 ms for a command, and is asked only
-    for texts that this process has not read before.
-    """
+    """One game at a time. TextWorld's interpreter gives the texts; facts and commands follow from TextWorld's rules."""
 
     def __init__(self) -> None:
         self._game: Game
-        self._state: State
+        self._facts: Facts
         self._path: Path | None = None
-        self._env: Any = None
-        self._started = False  # whether the interpreter is in this episode
-        self._unsent: list[str] = []
+        self._interpreter: Any = None
 
     def start(self, game: Game) -> Scene:
         """Start `game`, always in the same state."""
-        self._game, self._state = game, game.start
-        self._started, self._unsent = False, []
+        self._game, self._facts = game, game.start
+        if game.compiled() != self._path:
+            if self._interpreter is not None:
+                self._interpreter.close()
+            self._path = game.compiled()
+            self._interpreter = textworld.start(str(self._path))
+        self._interpreter.reset()
         return self._scene()
 
     def act(self, command: str) -> Scene:
         """Enter one of the commands."""
-        self._state = self._state.after(self._scene_actions()[command])
-        self._unsent.append(command)
+        self._facts = after(self._facts, self._game.actions(self._facts)[command])
+        self._answer(command)
         return self._scene()
 
     def advice(self, goal: str) -> str | None:
         """See `Game.advice`."""
-        return self._game.advice(self._state, goal)
-
-    def _scene_actions(self) -> dict[str, Action]:
-        return self._game.actions(self._state.around(self._state.room, "I").facts)
+        return self._game.advice(self._facts, goal)
 
     def _scene(self) -> Scene:
-        state = self._state
-        text = f"{self._answer('look', state.around(state.room))}\n{self._answer('inventory', state.around('I'))}"
-        return Scene(text, tuple(self._scene_actions()), self._game.achieved(state.facts))
+        text = f"{self._answer('look')}\n{self._answer('inventory')}"
+        return Scene(text, tuple(self._game.actions(self._facts)), self._game.achieved(self._facts))
 
-    def _answer(self, command: str, around: State) -> str:
-        """The interpreter's answer to `command`, which depends on `around` alone, without blank lines."""
-        cached = self._game.answers
-        if (command, around) not in cached:
-            if len(cached) >= _CACHED:
-                cached.clear()
-            lines = self._ask(command).partition("\n>")[0].splitlines()
-            cached[command, around] = "\n".join(line.strip() for line in lines if line.strip())
-        return cached[command, around]
-
-    def _ask(self, command: str) -> str:
-        """Enter `command`, after the commands of the episode that have not been sent yet."""
-        if self._game.compiled() != self._path:
-            self._path = self._game.compiled()
-            if self._env is not None:
-                self._env.close()
-            self._env = textworld.start(str(self._path))
-            self._started = False
-        if not self._started:
-            self._env.reset()
-            self._started = True
-        for unsent in self._unsent:
-            self._env.step(unsent)
-        self._unsent.clear()
-        return str(self._env.step(command)[0].feedback)
+    def _answer(self, command: str) -> str:
+        """The interpreter's answer, without blank lines."""
+        lines = str(self._interpreter.step(command)[0].feedback).partition("\n>")[0].splitlines()
+        return "\n".join(line.strip() for line in lines if line.strip())
 
 
 def _goal(fact: Any) -> str | None:

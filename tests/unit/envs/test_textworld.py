@@ -85,12 +85,11 @@ def test_the_goals_of_a_game_by_hand() -> None:
 
 
 def test_the_expert_takes_a_shortest_way() -> None:
-    def left(state: games.State, goal: str) -> int:
+    def left(facts: games.Facts, goal: str) -> int:
         """Fewest commands to `goal`, by trying all."""
-        reached, steps = {state}, 0
-        while not any(goal in game.achieved(each.facts) for each in reached):
-            commands = ((each, game.actions(each.around(each.room, "I").facts)) for each in reached)
-            reached = {each.after(action) for each, actions in commands for action in actions.values()}
+        reached, steps = {facts}, 0
+        while not any(goal in game.achieved(each) for each in reached):
+            reached = {games.after(each, action) for each in reached for action in game.actions(each).values()}
             steps += 1
         return steps
 
@@ -98,7 +97,7 @@ def test_the_expert_takes_a_shortest_way() -> None:
     (game,) = {game for places in env._places.values() for game in places}
     for goal, steps in {"put teacup on mantelpiece": 1, "put key in safe": 4, "take cane": 3, "open box": 1}.items():
         env.reset(goal, 0)
-        assert left(env._engine._state, goal) == steps
+        assert left(env._engine._facts, goal) == steps
         for number in range(1, steps + 1):
             action = env.expert()
             assert action is not None
@@ -132,8 +131,7 @@ REQUEST = {"facts": True, "admissible_commands": True, "description": True, "inv
 def check_against_the_library(episodes: int, games: list[dict[str, int]], first_seed: int = 0) -> Counter[str]:
     """Compare texts, commands and `achieved` of random episodes with the library's; return the types achieved.
 
-    Its interpreter plays every episode from start to end, and it reads the facts from what the interpreter reports. The
-    environment has them from rules, and texts that it read before from memory.
+    It reads the facts from what its interpreter reports; the environment has them from rules.
     """
     envs = [TextWorld(**options) for options in games]
     library = {}
