@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from typing_extensions import override
@@ -15,7 +15,7 @@ from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 if TYPE_CHECKING:
-    from sacglam.worlds.textworld.games import Engine, Game, Scene
+    from sacglam.worlds.textworld.games import Facts, Game
 
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
@@ -43,7 +43,10 @@ class TextWorld(BaseEnv):
         self._check_range("objects", objects, 1, 100)
         self._check_range("first_seed", first_seed, 0, 60_000)
         self._games = [(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]
-        self._scene: Scene
+        self._game: Game
+        self._interpreter: Any = None
+        self._facts: Facts
+        self._actions: dict[str, Any]
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -69,17 +72,34 @@ class TextWorld(BaseEnv):
         places = self._found(goal, self._places)
         self._begin(goal)
         # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
-        self._scene = self._engine.start(Random(f"{seed} {goal}").choice(places))
-        return Observation(self._scene.text, self._scene.commands)
+        game = Random(f"{seed} {goal}").choice(places)
+        if self._interpreter is None or game is not self._game:
+            if self._interpreter is not None:
+                self._interpreter.close()
+            self._game, self._interpreter = game, game.interpreter()
+        self._interpreter.reset()
+        self._facts = game.start
+        return self._observe()
 
     @override
     def step(self, action: int) -> Step:
         """Enter the command with this index. It achieves the goals that were no facts before, and now are."""
-        before = self._scene.facts
-        self._scene = self._engine.act(self._scene.commands[action])
-        new = sorted(self._scene.facts - before)
+        before, (command, effect) = self._facts, list(self._actions.items())[action]
+        self._facts = self._game.after(before, effect)
+        self._answer(command)
+        new = sorted(self._game.achieved(self._facts) - self._game.achieved(before))
         achieved = [fact for fact in new if fact == self._goal or (fact in self._places and not _heldout(fact))]
-        return self._outcome(Observation(self._scene.text, self._scene.commands), achieved)
+        return self._outcome(self._observe(), achieved)
+
+    def _observe(self) -> Observation:
+        """The texts are the interpreter's; facts and commands follow from TextWorld's rules, which is faster."""
+        self._actions = self._game.actions(self._facts)
+        return Observation(f"{self._answer('look')}\n{self._answer('inventory')}", tuple(self._actions))
+
+    def _answer(self, command: str) -> str:
+        """The interpreter's answer, without blank lines."""
+        lines = str(self._interpreter.step(command)[0].feedback).partition("\n>")[0].splitlines()
+        return "\n".join(line.strip() for line in lines if line.strip())
 
     @override
     def optimal_length(self) -> int | None:
@@ -87,14 +107,8 @@ class TextWorld(BaseEnv):
 
     @override
     def expert(self) -> int | None:
-        command = self._engine.advice(self._goal)
-        return None if command is None else self._scene.commands.index(command)
-
-    @cached_property
-    def _engine(self) -> Engine:
-        from sacglam.worlds.textworld.games import Engine
-
-        return Engine()
+        command = self._game.advice(self._facts, self._goal)
+        return None if command is None else list(self._actions).index(command)
 
     @cached_property
     def _places(self) -> dict[str, list[Game]]:

@@ -1,10 +1,10 @@
-"""TextWorld's games and its engine: the only file that imports it."""
+"""TextWorld's games, their rules and texts: the only file that imports it."""
 
 from collections.abc import Set
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import textworld
 from huggingface_hub import constants
@@ -32,11 +32,6 @@ def near(facts: Facts) -> Facts:
         places.update(fact.names[0] for fact in facts if fact.name in _PLACED and fact.names[1] in places)
         places.update(fact.names[1] for fact in facts if fact.name == "link" and fact.names[0] in places)
     return frozenset(fact for fact in facts if not places.isdisjoint(fact.names))
-
-
-def after(facts: Facts, action: Action) -> Facts:
-    """The facts once `action` is done."""
-    return (facts - action.removed) | action.added
 
 
 class Game:
@@ -82,7 +77,7 @@ class Game:
             useful |= dict.fromkeys(more)
             needed.update(*(each.preconditions for each in more))
         commands = self.actions(facts)
-        frontier = [(after(facts, action), command) for command, action in commands.items() if action in useful]
+        frontier = [(self.after(facts, action), command) for command, action in commands.items() if action in useful]
         visited = {facts}
         while frontier:
             following = []
@@ -92,9 +87,14 @@ class Game:
                 if here not in visited:
                     visited.add(here)
                     able = (action for action in useful if here.issuperset(action.preconditions))
-                    following += [(after(here, action), command) for action in able]
+                    following += [(self.after(here, action), command) for action in able]
             frontier = following
         return None
+
+    @staticmethod
+    def after(facts: Facts, action: Action) -> Facts:
+        """The facts once `action` is done."""
+        return (facts - action.removed) | action.added
 
     def achieved(self, facts: Set[Proposition]) -> frozenset[str]:
         """The goals among these facts."""
@@ -113,6 +113,10 @@ class Game:
     def _applicable(self, facts: Facts) -> list[Action]:
         kb, state = self._game.kb, logic.State(self._game.kb.logic, facts)
         return list(state.all_applicable_actions(kb.rules.values(), kb.types.constants_mapping))
+
+    def interpreter(self) -> Any:
+        """TextWorld's interpreter of the game."""
+        return textworld.start(str(self.compiled()))
 
     def compiled(self) -> Path:
         """The game's file, compiled on first use and kept under `HF_HOME` for all processes.
@@ -140,54 +144,6 @@ class Game:
 
 
 make_game = cache(Game)
-
-
-class Scene(NamedTuple):
-    """A state as the agent sees it: a text, the commands that do something, and the goals that are facts now."""
-
-    text: str
-    commands: tuple[str, ...]
-    facts: Set[str]
-
-
-class Engine:
-    """One game at a time. TextWorld's interpreter gives the texts; facts and commands follow from TextWorld's rules."""
-
-    def __init__(self) -> None:
-        self._game: Game
-        self._facts: Facts
-        self._path: Path | None = None
-        self._interpreter: Any = None
-
-    def start(self, game: Game) -> Scene:
-        """Start `game`, always in the same state."""
-        self._game, self._facts = game, game.start
-        if game.compiled() != self._path:
-            if self._interpreter is not None:
-                self._interpreter.close()
-            self._path = game.compiled()
-            self._interpreter = textworld.start(str(self._path))
-        self._interpreter.reset()
-        return self._scene()
-
-    def act(self, command: str) -> Scene:
-        """Enter one of the commands."""
-        self._facts = after(self._facts, self._game.actions(self._facts)[command])
-        self._answer(command)
-        return self._scene()
-
-    def advice(self, goal: str) -> str | None:
-        """See `Game.advice`."""
-        return self._game.advice(self._facts, goal)
-
-    def _scene(self) -> Scene:
-        text = f"{self._answer('look')}\n{self._answer('inventory')}"
-        return Scene(text, tuple(self._game.actions(self._facts)), self._game.achieved(self._facts))
-
-    def _answer(self, command: str) -> str:
-        """The interpreter's answer, without blank lines."""
-        lines = str(self._interpreter.step(command)[0].feedback).partition("\n>")[0].splitlines()
-        return "\n".join(line.strip() for line in lines if line.strip())
 
 
 def _goal(fact: Any) -> str | None:

@@ -89,7 +89,7 @@ def test_the_expert_takes_a_shortest_way() -> None:
         """Fewest commands to `goal`, by trying all."""
         reached, steps = {facts}, 0
         while not any(goal in game.achieved(each) for each in reached):
-            reached = {games.after(each, action) for each in reached for action in game.actions(each).values()}
+            reached = {game.after(each, action) for each in reached for action in game.actions(each).values()}
             steps += 1
         return steps
 
@@ -97,7 +97,7 @@ def test_the_expert_takes_a_shortest_way() -> None:
     (game,) = {game for places in env._places.values() for game in places}
     for goal, steps in {"put teacup on mantelpiece": 1, "put key in safe": 4, "take cane": 3, "open box": 1}.items():
         env.reset(goal, 0)
-        assert left(env._engine._facts, goal) == steps
+        assert left(env._facts, goal) == steps
         for number in range(1, steps + 1):
             action = env.expert()
             assert action is not None
@@ -142,7 +142,7 @@ def check_against_the_library(episodes: int, games: list[dict[str, int]], first_
         goals = [*env.goals("train"), *env.goals("heldout")]
         goal = rng.choice(goals)
         observation = env.reset(goal, seed)
-        file = env._engine._game.compiled()
+        file = env._game.compiled()
         if file not in library:
             library[file] = textworld.start(str(file), textworld.EnvInfos(**REQUEST))
         state, ended, done = library[file].reset(), False, set()
