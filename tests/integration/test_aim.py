@@ -168,7 +168,7 @@ def test_a_broken_repository_gets_a_message(fault: str, request: pytest.FixtureR
             file.write_bytes(b"garbage" * 100)
     done = call(sacglam("track", run))
     assert done.returncode == 1
-    assert f"Aim cannot use the repository {repo}" in done.stderr
+    assert f"Aim cannot use {repo}" in done.stderr
     assert "Traceback" not in done.stderr.partition("error:")[2]
     # Once it is out of the way, all is as before.
     shutil.rmtree(repo) if repo.is_dir() else repo.unlink()
@@ -276,7 +276,7 @@ def test_a_full_disk_never_stops_a_run(small_disk: Path, tiny_run: Path, tmp_pat
     fill_up(small_disk)
     again = call(sacglam("track", known))
     assert again.returncode == 1
-    assert "Aim cannot use the repository" in again.stderr
+    assert "Aim cannot use" in again.stderr
     run = tmp_path / "runs" / "full"
     done = call(tiny_train(run, *LIVE, f"tracking.repo={small_disk}"))
     assert_trained_without_aim(done, run)

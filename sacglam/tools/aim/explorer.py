@@ -48,14 +48,15 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
             f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
             f"to add a run afterwards: sacglam track RUN --repo {folder}"
         )
-    loopback.serve(lambda: repository.explorer(folder), port, lambda address: _announce(address, ready), HEADERS)
 
+    def announce(address: str) -> None:
+        try:
+            ready(address, prepare(address))
+        except OSError as error:
+            raise TrackingError(f"Aim's server at {address} does not answer as expected: {error}") from error
 
-def _announce(address: str, ready: Callable[[str, Mapping[str, str]], None]) -> None:
-    try:
-        ready(address, prepare(address))
-    except OSError as error:
-        raise TrackingError(f"Aim's server at {address} does not answer as expected: {error}") from error
+    with sidecar.explained("aim", folder):
+        loopback.serve(lambda: repository.explorer(folder), port, announce, HEADERS)
 
 
 def prepare(address: str) -> dict[str, str]:

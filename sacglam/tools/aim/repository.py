@@ -1,18 +1,24 @@
-"""The one file that imports Aim."""
+"""The one file that imports Aim: a run in its repository, and its explorer."""
 
+import io
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from PIL.Image import Image
+from PIL import Image
 
-from sacglam.errors import SacglamError, TrackingError
-from sacglam.tools.tracking.records import Point
-from sacglam.tools.tracking.sidecar import install
+from sacglam import files
+from sacglam.errors import TrackingError
+from sacglam.runs.directory import RunDirectory
+from sacglam.tools.tracking.records import Point, algorithm, of_summary
+
+_SUMMARY = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
+_LARGEST_IMAGE = 16 * files.MIB
 
 
 def exists(folder: Path) -> bool:
@@ -27,85 +33,89 @@ def _open(folder: Path, init: bool = False) -> Any:
     """
     from aim.sdk.repo import Repo
 
-    place = str(folder.resolve())
+    place, half = folder.resolve(), init and (folder / ".aim").exists()
     os.environ["PYTHONSAFEPATH"] = "1"
-    with chdir(Path(__file__).parents[3]):  # which holds this package, and is searched anyway
-        return Repo.from_path(place, init=init)
+    try:
+        with chdir(Path(__file__).parents[3]):  # which holds this package, and is searched anyway
+            return Repo.from_path(str(place), init=init)
+    except Exception as error:
+        if half:
+            raise TrackingError(
+                f"Aim cannot use {place / '.aim'}, which is incomplete ({error}): remove it to start over"
+            ) from error
+        raise
 
 
-@contextmanager
-def opened_run(folder: Path, run_hash: str | None) -> Iterator[Any]:
-    """Aim's `Run` with this hash, or a new one if the repository in `folder` does not know it, to write to.
+class AimRun:
+    """A run in Aim. What is added again, by name, context and step, is replaced."""
 
-    The repository is created if there is none. This process must be the run's only writer.
+    def __init__(self, directory: RunDirectory, folder: Path, known: str | None) -> None:
+        """The Aim run with the hash `known`, or a new one if the repository in `folder` does not have it.
 
-    Raises:
-        TrackingError: Aim is not installed, or the repository or the run in it cannot be opened or written to.
-    """
-    with _explained(folder):
+        The repository is created if there is none. This process must be the run's only writer.
+        """
         from aim import Run
 
         logging.getLogger("aim").setLevel(logging.ERROR)  # what matters is raised
         folder.mkdir(parents=True, exist_ok=True)
-        repo = _open(folder, init=not exists(folder))
-        known = run_hash if run_hash and repo.run_exists(run_hash) else None
-        run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
-        yield run
-        run.close()
+        repo, config = _open(folder, init=not exists(folder)), directory.config()
+        known = known if known and repo.run_exists(known) else None
+        self._run = run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
+        self.id = str(run.hash)
+        run.name, run.experiment = directory.root.resolve().name, config.env.name
+        run["algorithm"], run["hparams"] = algorithm(config), config.model_dump(mode="json")
+        if run["algorithm"] not in run.tags:
+            run.add_tag(run["algorithm"])
+
+    def add(self, points: list[Point]) -> None:
+        """Add the points of a line."""
+        import aim
+
+        for point in points:
+            value: Any = point.value
+            match point.value:
+                case Image.Image():
+                    value = aim.Image(point.value)
+                case [str(), *_]:
+                    value = [aim.Text(text) for text in point.value]
+                case [*_]:
+                    value = aim.Distribution(list(point.value))
+            self._run.track(value, name=point.name, step=point.step, context=dict(point.context))
+
+    def end(self, summary: Mapping[str, Any], curves: Path) -> None:
+        """Add what is known at the end, and close the run."""
+        self._run["summary"] = {name: summary[name] for name in _SUMMARY if summary.get(name) is not None}
+        self.add(of_summary(summary))
+        if image := _image(curves):
+            self.add([Point("curves", image, int(summary.get("env_steps", 0)), {})])
+        self._run.close()
 
 
-def track(run: Any, points: list[Point]) -> None:
-    """Add points to Aim's `run`; one with the same name, context and step is replaced."""
-    import aim
-
-    for point in points:
-        value: Any = point.value
-        match point.value:
-            case Image():
-                value = aim.Image(point.value)
-            case [str(), *_]:
-                value = [aim.Text(text) for text in point.value]
-            case [*_]:
-                value = aim.Distribution(list(point.value))
-        run.track(value, name=point.name, step=point.step, context=dict(point.context))
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn any error that Aim raises into a `TrackingError`.
-
-    Aim has no base class for its errors: a lock, a full disk and a damaged file each raise another library's.
-    """
+def _image(file: Path) -> Image.Image | None:
+    """A drawing; None if there is none, or it is damaged."""
     try:
-        yield
-    except SacglamError:
-        raise
-    except ImportError as error:
-        raise TrackingError(f"Aim is not installed here ({error}); {install('aim')}") from error
-    except Exception as error:
-        repo = folder / ".aim"
-        half = f". It is incomplete: remove {repo} to start over" if repo.exists() and not exists(folder) else ""
-        message = (str(error).strip().splitlines() or ["no message"])[0][:200]  # a database's adds its statement
-        raise TrackingError(f"Aim cannot use the repository {repo}: {type(error).__name__}: {message}{half}") from error
+        image = Image.open(io.BytesIO(files.read(file, _LARGEST_IMAGE)), formats=["PNG"])
+        image.load()
+        return image
+    except FileNotFoundError:
+        pass
+    except Exception as error:  # damaged bytes make Pillow raise many types
+        warnings.warn(f"{file} was left out: {error}", stacklevel=3)
+    return None
 
 
 def explorer(folder: Path) -> Callable[..., Any]:
-    """The run explorer on the repository in `folder`, as an ASGI application; also starts Aim's indexing.
+    """The run explorer on the repository in `folder`, as an ASGI application; also starts Aim's indexing."""
+    from aim.cli.utils import build_db_upgrade_command
+    from aim.sdk.index_manager import RepoIndexManager
+    from aim.sdk.run_status_manager import RunStatusManager
+    from aim.web.configs import AIM_ENV_MODE_KEY, AIM_UI_MOUNTED_REPO_PATH
 
-    Raises:
-        TrackingError: Aim is not installed, or the repository cannot be opened.
-    """
-    with _explained(folder):
-        from aim.cli.utils import build_db_upgrade_command
-        from aim.sdk.index_manager import RepoIndexManager
-        from aim.sdk.run_status_manager import RunStatusManager
-        from aim.web.configs import AIM_ENV_MODE_KEY, AIM_UI_MOUNTED_REPO_PATH
+    repo = _open(folder)
+    os.environ |= {AIM_UI_MOUNTED_REPO_PATH: repo.path, AIM_ENV_MODE_KEY: "prod"}
+    subprocess.run(build_db_upgrade_command(), check=True, capture_output=True)
+    from aim.web.run import app  # reads the environment
 
-        repo = _open(folder)
-        os.environ |= {AIM_UI_MOUNTED_REPO_PATH: repo.path, AIM_ENV_MODE_KEY: "prod"}
-        subprocess.run(build_db_upgrade_command(), check=True, capture_output=True)
-        from aim.web.run import app  # reads the environment
-
-        RepoIndexManager.get_index_manager(repo).start()
-        RunStatusManager(repo).start()
-        return app
+    RepoIndexManager.get_index_manager(repo).start()
+    RunStatusManager(repo).start()
+    return app

@@ -6,7 +6,8 @@ exits.
 
 import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing_extensions import override
 
 from sacglam import files, subprocesses
 from sacglam.config import TrackingConfig
-from sacglam.errors import TrackingError, write_explained
+from sacglam.errors import SacglamError, TrackingError, write_explained
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display, Tracker
 
@@ -47,8 +48,24 @@ def install(name: str) -> str:
     return f"pip install 'sacglam[{name}]'"
 
 
+@contextmanager
+def explained(name: str, folder: Path) -> Iterator[None]:
+    """Turn any error of a tracker's library into a `TrackingError`.
+
+    The libraries have no base class for errors: a lock, a full disk and a damaged file each raise another's.
+    """
+    try:
+        yield
+    except SacglamError:
+        raise
+    except Exception as error:
+        message = (str(error).strip().splitlines() or ["no message"])[0][:200]  # a database's adds its statement
+        place = folder / ".aim" if name == "aim" else folder
+        raise TrackingError(f"{TITLES[name]} cannot use {place}: {type(error).__name__}: {message}") from error
+
+
 @dataclass(eq=False)
-class Sidecar(Tracker):
+class Sidecar:
     """The process that copies the run in `directory` into the tracker `name`, whose files are in `repo`.
 
     `finish_s` is how long `close` waits for the process.
@@ -61,7 +78,6 @@ class Sidecar(Tracker):
     finish_s: float = 60.0
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
-    @override
     def start(self) -> None:
         """Start the process."""
         command = subprocesses.python("-m", _PROGRAM, self.name, str(self.directory.root), str(self.repo))
@@ -78,20 +94,24 @@ class Sidecar(Tracker):
         except OSError as error:
             self._give_up(f"its process cannot be started: {error}")
 
-    @override
     def check(self) -> None:
         """Report the process if it has ended early."""
-        if self._process and self._process.poll() is not None:
-            self._collect(self._process)
+        process = self._process
+        if process is None or process.poll() is None:
+            return
+        assert process.stdout
+        said = process.stdout.read().strip()
+        self._process = None
+        if process.returncode < 0:
+            self._give_up(f"its process died of signal {-process.returncode}")
+        elif process.returncode:
+            self._give_up(said or f"its process ended with {process.returncode}")
 
-    @override
-    def close(self) -> dict[str, Any]:
+    def close(self) -> None:
         """Wait for the last lines to be written."""
-        if self._process:
-            self._finish(self._process)
-        return {}
-
-    def _finish(self, process: subprocess.Popen[str]) -> None:
+        process = self._process
+        if process is None:
+            return
         assert process.stdin
         process.stdin.close()
         try:
@@ -100,20 +120,11 @@ class Sidecar(Tracker):
             self.display.stage(f"writing the rest to {TITLES[self.name]}", 1)
         try:
             process.wait(self.finish_s)
-            self._collect(process)
+            self.check()
         except subprocess.TimeoutExpired:
             self._give_up(f"it took more than {self.finish_s:g} s to end")
         finally:
             process.kill()
-
-    def _collect(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout
-        said = process.stdout.read().strip()
-        self._process = None
-        if process.returncode < 0:
-            self._give_up(f"its process died of signal {-process.returncode}")
-        elif process.returncode:
-            self._give_up(said or f"its process ended with {process.returncode}")
 
     def _give_up(self, why: str) -> None:
         self._process = None
