@@ -23,8 +23,7 @@ from benchmarks import common
 from sacglam.agent import load_agent
 from sacglam.collector import build_env
 from sacglam.envs.base import TextEnv
-from sacglam.tools.serving.answers import Advisor, Game
-from sacglam.tools.serving.server import Routes, Server
+from sacglam.tools.serving.server import Server
 
 
 def states(env: TextEnv, count: int, rng: Random) -> list[bytes]:
@@ -79,9 +78,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     agent = load_agent(options.run, "cpu", trusted=True)
-    advisor = Advisor(agent)
     asked = states(build_env(agent.config), 512, Random(0))
-    with Server(0, Routes.of("benchmark", advisor, Game(build_env(agent.config), advisor))) as server:
+    with Server(0, "benchmark", agent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = (str(server.server_address[0]), int(server.server_address[1]))
         measure(address, asked, 1, min(1.0, options.seconds))  # warm-up

@@ -144,18 +144,12 @@ def serve(
     import time
 
     from sacglam.agent import load_agent
-    from sacglam.collector import build_env
     from sacglam.runs.stopping import StopSignal
-    from sacglam.tools.serving.answers import Advisor, Game
-    from sacglam.tools.serving.server import Routes, Server
+    from sacglam.tools.serving.server import Server
 
     agent = load_agent(run, device, trust, best)
-    advisor = Advisor(agent)
     title = f"{run.resolve().name}, {agent.env_steps:,} steps of {agent.config.env.name}"
-    with (
-        StopSignal() as stop,
-        Server(port, Routes.of(title, advisor, Game(build_env(agent.config), advisor))) as server,
-    ):
+    with StopSignal() as stop, Server(port, title, agent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         console.print(f"{server.address} (Ctrl-C stops it)", highlight=False)
         while not stop.requested:

@@ -19,8 +19,8 @@ import pytest
 
 from sacglam.agent import Agent, load_agent
 from sacglam.collector import build_env
-from sacglam.tools.serving.answers import Advisor, Game
-from sacglam.tools.serving.server import Routes, Server
+from sacglam.tools.serving.answers import Advisor
+from sacglam.tools.serving.server import Server
 from tests.browser import browser
 from tests.conftest import sacglam
 from tests.integration.processes import listening_beyond_loopback, running
@@ -37,8 +37,7 @@ def agent(tiny_run: Path) -> Agent:
 
 @pytest.fixture(scope="module")
 def server(agent: Agent) -> Iterator[Server]:
-    advisor = Advisor(agent)
-    with Server(0, Routes.of("tiny", advisor, Game(build_env(agent.config), advisor))) as served:
+    with Server(0, "tiny", agent) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield served
         served.shutdown()

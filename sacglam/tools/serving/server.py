@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ValidationError
 from typing_extensions import override
 
+from sacglam.agent import Agent
+from sacglam.collector import build_env
 from sacglam.errors import SacglamError
 from sacglam.files import MIB
 from sacglam.tools.loopback import allowed, listen
@@ -24,39 +24,30 @@ _REFUSED = "this server answers its own page and programs on this machine only"
 _QUIET_S = 30.0
 
 
-@dataclass(frozen=True)
-class Routes:
-    """What is answered: by path, the form of a request's JSON and a function of it."""
-
-    posts: Mapping[str, tuple[type[BaseModel], Callable[[Any], Answer]]]
-    gets: Mapping[str, Callable[[], Answer]]
-
-    @classmethod
-    def of(cls, title: str, advisor: Advisor, game: Game) -> "Routes":
-        """The routes to an agent and a game; `title` is the page's."""
-
-        def advise(state: State) -> Answer:
-            return advisor.advise(state.goal, Observation(state.observation, tuple(state.actions)), state.past)
-
-        return cls(
-            {"/api/act": (State, advise), "/api/play": (Played, game.play)},
-            {"/api/goals": lambda: {"title": title, **game.goals()}},
-        )
-
-
 class Server(ThreadingHTTPServer):
-    """Serves `routes` and the page on loopback; one thread for each connection."""
+    """Serves an agent and the page on loopback; one thread for each connection."""
 
     daemon_threads = True
 
-    def __init__(self, port: int, routes: Routes) -> None:
-        """Listens at once.
+    def __init__(self, port: int, title: str, agent: Agent) -> None:
+        """Listens at once; `title` is the page's.
 
         Raises:
             SacglamError: the port is taken.
         """
+        advisor = Advisor(agent)
+        game = Game(build_env(agent.config), advisor)
+
+        def advise(state: State) -> Answer:
+            return advisor.advise(state.goal, Observation(state.observation, tuple(state.actions)), state.past)
+
+        self.posts: Mapping[str, tuple[type[BaseModel], Callable[[Any], Answer]]] = {
+            "/api/act": (State, advise),
+            "/api/play": (Played, game.play),
+        }
+        self.gets: Mapping[str, Callable[[], Answer]] = {"/api/goals": lambda: {"title": title, **game.goals()}}
         listening = listen(port)
-        super().__init__(listening.getsockname(), partial(_Handler, routes), bind_and_activate=False)
+        super().__init__(listening.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
         self.address = f"http://{self.server_address[0]}:{self.server_address[1]}"  # type: ignore[str-bytes-safe]
@@ -75,25 +66,23 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     _CODES: ClassVar = {501: 405, 505: 400}  # the standard library's for other methods and versions
 
-    def __init__(self, routes: Routes, *arguments: Any) -> None:
-        self._routes = routes
-        super().__init__(*arguments)
+    server: Server
 
     def do_GET(self) -> None:
         """The page, or JSON."""
         if self.path == "/":
             if self._trusted():
                 self._send(200, _PAGE.read_bytes(), "text/html; charset=utf-8")
-        elif self.path not in self._routes.gets:
-            self.send_error(405 if self.path in self._routes.posts else 404)
+        elif self.path not in self.server.gets:
+            self.send_error(405 if self.path in self.server.posts else 404)
         elif self._trusted():
-            self._answer(self._routes.gets[self.path])
+            self._answer(self.server.gets[self.path])
 
     def do_POST(self) -> None:
         """JSON for JSON."""
-        if self.path not in self._routes.posts:
-            return self.send_error(405 if self.path in {"/", *self._routes.gets} else 404)
-        form, answer = self._routes.posts[self.path]
+        if self.path not in self.server.posts:
+            return self.send_error(405 if self.path in {"/", *self.server.gets} else 404)
+        form, answer = self.server.posts[self.path]
         if self._trusted() and (body := self._body()) is not None:
             self._answer(lambda: answer(form.model_validate_json(body)))
 
