@@ -59,7 +59,6 @@ _PROBES = {
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 _GIB = 2**30
-_LISTENING = "0A"
 
 
 def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
@@ -76,13 +75,10 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
 
     with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
         outcomes = {} if quick else dict(zip(present, pool.map(attempt, present), strict=True))
-    headers, limit, flags = (
-        Path(sysconfig.get_path("include"), "Python.h"),
-        -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX"),
-        cpu.flags(),
-    )
+    limits = [text for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
+    headers, flags = Path(sysconfig.get_path("include"), "Python.h"), cpu.flags()
+    limit = -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX")
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    tables = [file for file in ("/proc/net/tcp", "/proc/net/tcp6") if os.access(file, os.R_OK)]
     return Facts(
         tested=pinned_versions(),
         python=sys.version_info[:3],
@@ -101,11 +97,11 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
         cores=cpu.cores(),
-        memory_gib=_memory_gib(),
+        memory_gib=min([psutil.virtual_memory().total, *map(int, limits)]) / _GIB,
         shm_gib=shutil.disk_usage("/dev/shm").total / _GIB if Path("/dev/shm").is_dir() else None,
         open_files=limit if limit > 0 else None,
         writable=writable(Path.cwd(), Path("runs"), *map(Path, filter(None, sys.path)), hub),
-        ports=frozenset(port for file in tables for port in open_ports(Path(file).read_text())),
+        ports=open_ports(),
         environ=dict(os.environ),
     )
 
@@ -146,31 +142,19 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1].strip()
 
 
-def _memory_gib() -> float:
-    """Memory available to this process, in GiB: the machine's, or less under a cgroup limit."""
-    limits = [psutil.virtual_memory().total]
-    limits += [int(text) for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
-    return min(limits) / _GIB
-
-
 def writable(*folders: Path) -> tuple[str, ...]:
     """The `folders` that every user of this machine can write to."""
     found = [each.resolve() for each in folders if sys.platform != "win32" and os.path.isdir(each)]
     return tuple(dict.fromkeys(str(each) for each in found if each.stat().st_mode & stat.S_IWOTH))
 
 
-def open_ports(table: str) -> set[int]:
-    """Ports that other machines can connect to, from the text of /proc/net/tcp or tcp6."""
-    found = set()
-    for line in table.splitlines()[1:]:
-        _, local, _, state, *_ = line.split()
-        address, port = (bytes.fromhex(part) for part in local.split(":"))
-        words = b"".join(address[i : i + 4][::-1] for i in range(0, len(address), 4))  # each is little-endian
-        ip = ipaddress.ip_address(words)
-        mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-        if state == _LISTENING and not (mapped or ip).is_loopback:
-            found.add(int.from_bytes(port))
-    return found
+def open_ports() -> frozenset[int]:
+    """TCP ports that other machines can connect to; none where only an administrator may list them."""
+    try:
+        listening = [each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    except psutil.AccessDenied:
+        return frozenset()
+    return frozenset(at.port for at in listening if not ipaddress.ip_address(at.ip.removeprefix("::ffff:")).is_loopback)
 
 
 def compiler(environ: Mapping[str, str]) -> str | None:
