@@ -3,10 +3,9 @@
 import gc
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 
 from typing_extensions import override
 
@@ -16,7 +15,6 @@ from sacglam.collector import collector
 from sacglam.config import Config
 from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
-from sacglam.prompt import Prompt
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
 from sacglam.scoring.packed import PackedScorer
@@ -25,7 +23,6 @@ from sacglam.types import Episode, LogPolicy, Query, Window
 
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # time limits, exceeded only if the smallest piece of work takes longer
 _STEADY_S = 4.0
-_TRIED_INTERVALS = 100
 _SHARE_OF_FREE = 0.7
 
 
@@ -56,13 +53,18 @@ class RandomRollout:
 def play(config: Config) -> RandomRollout:
     """Play until as many episodes as copies have ended, then play again to measure memory."""
     clock, scorer = PhaseClock(), RecordingScorer()
+    replay = config.replay.model_copy(update={"min_size": 1})  # batches from the first transition on
+    parts = collector(config.model_copy(update={"replay": replay}), scorer, clock)
     episodes: list[Episode] = []
+    batches: Sequence[Sequence[Window]] = ()
     intervals = 0
-    for ended, batches in _intervals(config, scorer, clock):
+    while not batches or len(episodes) < config.env.copies:
+        collected = parts.rollout.collect(config.algo.update_interval)
+        with clock.phase("replay"):
+            parts.experience.add(collected)
+            batches = parts.experience.batches()
+        episodes += collected.episodes
         intervals += 1
-        episodes += ended
-        if batches and len(episodes) >= config.env.copies:
-            break
     return RandomRollout(
         states=scorer.states,
         batch=batches[0],
@@ -71,33 +73,6 @@ def play(config: Config) -> RandomRollout:
         episode_steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
         replay_bytes=_replay_bytes(config, intervals),
     )
-
-
-def new_share(config: Config) -> float:
-    """Share of the states a run scores and learns from that it has not seen before, under the random policy.
-
-    For `model.cache_mib`, whose limit it ignores. It looks at the first intervals; the share falls later.
-    """
-    scorer, prompt, algo = RecordingScorer(), Prompt(config.prompt), config.algo
-    learnt: list[Query] = []
-    intervals = min(_TRIED_INTERVALS, -(-config.steps // algo.update_interval))
-    for _, batches in islice(_intervals(config, scorer, PhaseClock()), intervals):
-        learnt += [prompt.at(w, t) for batch in batches for w in batch for t in range(len(w))]
-    return len({*scorer.states, *learnt}) / (len(scorer.states) + algo.passes * len(learnt))
-
-
-def _intervals(
-    config: Config, scorer: UniformScorer, clock: PhaseClock
-) -> Iterator[tuple[Sequence[Episode], Sequence[Sequence[Window]]]]:
-    """The episodes that end in each interval of a run, and its batches, which begin with the first transition."""
-    replay = config.replay.model_copy(update={"min_size": 1})
-    parts = collector(config.model_copy(update={"replay": replay}), scorer, clock)
-    while True:
-        collected = parts.rollout.collect(config.algo.update_interval)
-        with clock.phase("replay"):
-            parts.experience.add(collected)
-            batches = parts.experience.batches()
-        yield collected.episodes, batches
 
 
 def _replay_bytes(config: Config, intervals: int) -> int:
@@ -140,16 +115,6 @@ class Sample:
     seconds: Mapping[str, float]
     peak: int | None
 
-    def peak_of(self, size: int) -> int | None:
-        """The peak for another size, scaled in proportion."""
-        return None if self.peak is None else self.peak * size // self.size
-
-    def mixed(self, share: float, other: "Sample") -> "Sample":
-        """Mix the seconds of two samples: `share` of this one, the rest from the other."""
-        part = (1.0 - share) * self.size / other.size
-        mixed = {name: share * s + part * other.seconds.get(name, 0.0) for name, s in self.seconds.items()}
-        return replace(self, seconds=mixed)
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -159,21 +124,13 @@ class Calibration:
     update: Sample
 
 
-def measure(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
-    """`calibrate`; with `model.cache_mib`, for the share of new states in a run, since here the same are repeated."""
-    kept = calibrate(config, model, played, display)
-    if not config.model.cache_mib:
-        return kept
-    model.lm.frozen = None
-    new, share = calibrate(config, model, played, display), new_share(config)
-    return Calibration(new.scoring.mixed(share, kept.scoring), new.update.mixed(share, kept.update))
-
-
 def calibrate(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
     """Score as many states as play at once, and take an update, or as much of both as the time allows.
 
-    `config` is of one process. Changes the weights of `model`.
+    `config` is of one process. Changes the weights of `model`; hidden states are not cached (`model.cache_mib`), since
+    the same states are repeated here.
     """
+    model.lm.frozen = None
     clock = PhaseClock()
     clock.watch(Recorder(config.device))
     scorer = PackedScorer(model.lm, model.tokenizer, model.policy)

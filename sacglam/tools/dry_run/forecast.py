@@ -17,7 +17,7 @@ from sacglam.models.loading import load_shape
 from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_temperature
 from sacglam.runs.display import Display
 from sacglam.runtime.placement import Plan, machine, plan
-from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, measure, play
+from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, calibrate, play
 from sacglam.tools.dry_run.sizes import Process, Sizes, memory, sizes_of
 
 EVALUATION, INITIAL = "evaluation, samples", "initial updates"
@@ -70,7 +70,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     except ModelError as error:
         return Forecast(config, where, [*missing, str(error)], played)
     sizes = sizes_of(model)
-    measured = measure(here, model, played, display) if device else None
+    measured = calibrate(here, model, played, display) if device else None
     processes = memory(config, where, sizes, measured, played.replay_bytes, libraries)
     seconds = predict(config, where, played, measured) if measured else {}
     return Forecast(config, where, missing, played, architecture, sizes, measured, processes, seconds)

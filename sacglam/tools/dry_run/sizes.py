@@ -84,7 +84,8 @@ def memory(
         engines = [Process("engine", where.engines, _engine(config, where, sizes, calibration is not None))]
     else:
         states = -(-config.env.copies // max(1, where.learners))
-        peak = calibration.scoring.peak_of(states) if calibration else None
+        scoring = calibration.scoring if calibration else None
+        peak = None if scoring is None or scoring.peak is None else scoring.peak * states // scoring.size
         learner[f"scoring {states} states (not while learning)"] = peak
     if where.learners:
         return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]

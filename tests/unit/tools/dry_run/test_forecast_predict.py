@@ -6,7 +6,7 @@ import pytest
 
 from sacglam import config as configuration
 from sacglam.runtime.placement import Plan
-from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample, new_share
+from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
 from sacglam.tools.dry_run.forecast import (
     EVALUATION,
     predict,
@@ -55,21 +55,6 @@ def test_ppo() -> None:
     assert found["target"] == pytest.approx(4096 * 0.25)
     assert found["forward"] == pytest.approx(4096 * 16 * 0.5)
     assert found["optimizer"] == pytest.approx(96 * 0.25)
-
-
-def test_states_seen_before_take_less_time() -> None:
-    """A quarter of the states are new: 64 new rows take 8 s, 32 kept ones 1 s."""
-    new, kept = Sample(64, {"forward": 8.0}, 100), Sample(32, {"forward": 1.0}, 50)
-    mixed = new.mixed(0.25, kept)
-    assert mixed.seconds == {"forward": 0.25 * 8.0 + 0.75 * 2.0}
-    assert (mixed.size, mixed.peak) == (64, 100)
-
-
-def test_ppo_meets_a_state_again_in_each_epoch() -> None:
-    """Each state is scored, passed over before the epochs, and learnt from in each of them; some are equal anyway."""
-    settings = ["steps=256", "env.name=playground_simple", "algo={type: ppo, epochs: 4, update_interval: 256}"]
-    config = configuration.override(configuration.Config(), settings)
-    assert 1 / 12 < new_share(config) < 1 / 6
 
 
 def test_engines_share_states_and_ranks_rows() -> None:
