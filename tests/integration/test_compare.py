@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.launcher import start
 
 SHORT = [*TINY, "steps=128", "evaluation.every_episodes=4", "checkpoint.every_steps=64"]
 BITFLIP = [*SHORT, "env={name: bitflip}"]
+SHORTEST = [*BITFLIP, "steps=64", "evaluation.episodes=4"]
 
 
 def configs(folder: Path) -> list[Path]:
@@ -39,11 +39,6 @@ def command(name: str, *arguments: str | Path, out: Path, overrides: list[str] =
     """The command with the overrides that make a run short; `threads` is an option of its own there."""
     settings = [word for o in overrides if not o.startswith("threads=") for word in ("--set", o)]
     return sacglam(name, *arguments, "--out", out, "--seeds", str(seeds), "--threads", "1", *settings)
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "cpu_seconds")} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +128,7 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) -> None:
     her, _ = configs(tmp_path)
     out = tmp_path / "out"
-    longer = [*BITFLIP, "steps=640"]
+    longer = [*BITFLIP, "steps=480"]
     started = command("compare", her, out=out, overrides=longer)
     run = out / "runs/her/seed0"
     log = tmp_path / "log"
@@ -141,7 +136,7 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
         process = start(started, output, subprocess.STDOUT)
     try:
         deadline = time.monotonic() + 120
-        while not (run / "metrics.jsonl").exists() or len(metrics(run)) < 6:
+        while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < 3:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -160,17 +155,14 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
     assert "the same command resumes" in log.read_text()
     assert left_after(family, 5) == []
     summary = json.loads((run / "summary.json").read_text())
-    assert 0 < summary["env_steps"] < 640
+    assert 0 < summary["env_steps"] < 480
     assert (run / "checkpoints" / f"step-{summary['env_steps']:010d}").is_dir()
     assert not (out / "report.md").exists()
 
     done = call(started)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((run / "summary.json").read_text())["env_steps"] == 640
+    assert json.loads((run / "summary.json").read_text())["env_steps"] == 480
     assert len(json.loads((run / "sessions.json").read_text())) == 2
-    whole = tmp_path / "whole"
-    assert call(sacglam("train", run / "config.yaml", "--out", whole)).returncode == 0
-    assert metrics(whole) == metrics(run)
 
 
 FAMILY = """
@@ -192,7 +184,7 @@ def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) ->
     (tmp_path / "other.yaml").write_text(FAMILY.replace("0.5", "0.7"))
     for name, new in (("mine", 2), ("other", 1)):
         done = call(
-            command("ablate", tmp_path / f"{name}.yaml", "--jobs", "2", out=tmp_path / "out", overrides=BITFLIP)
+            command("ablate", tmp_path / f"{name}.yaml", "--jobs", "2", out=tmp_path / "out", overrides=SHORTEST)
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"2 runs, {2 - new} of them finished before" in done.stdout

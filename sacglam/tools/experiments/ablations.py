@@ -50,7 +50,15 @@ def load(name: str) -> Experiment:
     if file.parent == FOLDER and name not in known:
         hint = "".join(f"did you mean {near!r}? " for near in get_close_matches(name, known, n=1))
         raise ConfigError(f"unknown ablation {name!r}; {hint}Known: {', '.join(known)}; or give a YAML file's path")
-    ablation = _read(file)
+    try:
+        ablation = Ablation.model_validate(yaml.safe_load(files.read(file, configuration.LARGEST)))
+    except OSError as error:
+        raise ConfigError(f"cannot read the ablation {file}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not valid YAML: {error}") from error
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(f"{file} is no ablation; see docs/guides/comparing.md. " + "; ".join(faults)) from error
 
     def placed(variant: Variant) -> Variant:
         base = variant.base if "base" in variant.model_fields_set else ablation.base
@@ -64,33 +72,20 @@ def load(name: str) -> Experiment:
     return Experiment(file.stem, title, about, groups, figure=f"{file.stem}.png")
 
 
-def _read(file: Path) -> Ablation:
-    try:
-        return Ablation.model_validate(yaml.safe_load(files.read(file, configuration.LARGEST)))
-    except OSError as error:
-        raise ConfigError(f"cannot read the ablation {file}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not valid YAML: {error}") from error
-    except ValidationError as error:
-        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ConfigError(f"{file} is no ablation; see docs/guides/comparing.md. " + "; ".join(faults)) from error
-
-
 def report_goals(out: Path) -> list[Path]:
     """Write figure, text and values of the paper's Figure 4, the proportions of the goal types, to `out`; the files."""
     from sacglam.tools.experiments.figure import draw_bars
 
-    environment = next(each for each in describe() if each.name == "playground")
-    counts = environment.goals
+    counts = next(each.goals for each in describe() if each.name == "playground")
     total = sum(counts.values())
     shares = {kind: count / total for kind, count in counts.items()}
-    rows = [f"| {kind} | {counts[kind]:,} | {share:.1%} |" for kind, share in shares.items()]
-    text = [f"# {ABOUT_GOALS}", "", f"![goals]({GOALS}.png)", "", "| type | goals | share |", "|---|---|---|", *rows]
-    values = {"environment": environment.name, "goals": counts, "shares": shares}
-    written = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
+    rows = [f"| {kind} | {counts[kind]:,} | {share:.1%} |\n" for kind, share in shares.items()]
+    text = f"# {ABOUT_GOALS}\n\n![goals]({GOALS}.png)\n\n| type | goals | share |\n|---|---|---|\n{''.join(rows)}"
+    values = {"environment": "playground", "goals": counts, "shares": shares}
+    figure, markdown, data = written = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
     with write_explained(out):
         out.mkdir(parents=True, exist_ok=True)
-        draw_bars(shares, f"{total:,} goals of {environment.name}", "share of the goals", written[0])
-        files.write(written[1], "\n".join(text) + "\n")
-        files.write(written[2], json.dumps(values, indent=2) + "\n")
+        draw_bars(shares, f"{total:,} goals of playground", "share of the goals", figure)
+        files.write(markdown, text)
+        files.write(data, json.dumps(values, indent=2) + "\n")
     return written

@@ -118,22 +118,18 @@ def _latencies(members: Sequence[Values], break_even: Sequence[Values], threshol
         waits = member["waits_per_step"]
         return {_latency(at): "-" if steps is None else f"{seconds + waits * steps * at:,.0f} s" for at in _LATENCIES}
 
-    lines = [
-        f"- {each['of']} is faster than {each['to']} " + _from(each["latency"], each["interval"]) for each in break_even
-    ]
-    return "\n\n".join(
-        [
-            f"Time to {threshold:g} if an environment step took so much longer: median seconds, and median steps times "
-            "the latency, shared by `env.workers`.",
-            _table({"": member["label"], **row(member)} for member in members),
-            "\n".join(lines),
-        ]
-    ).strip()
-
-
-def _from(latency: float | None, interval: tuple[float | None, float | None] | None) -> str:
-    first = "at no latency" if latency is None else f"from {_latency(latency)} on" if latency else "at any latency"
-    return first + ("" if interval is None else f" [{', '.join(map(_latency, interval))}]")
+    lines = []
+    for each in break_even:
+        at, interval = each["latency"], each["interval"]
+        start = "at no latency" if at is None else f"from {_latency(at)} on" if at else "at any latency"
+        range_ = f" [{', '.join(map(_latency, interval))}]" if interval else ""
+        lines.append(f"- {each['of']} is faster than {each['to']} {start}{range_}")
+    intro = (
+        f"Time to {threshold:g} if an environment step took so much longer: median seconds, and median steps times the "
+        "latency, shared by `env.workers`."
+    )
+    table = _table({"": member["label"], **row(member)} for member in members)
+    return "\n\n".join([intro, table, "\n".join(lines)]).strip()
 
 
 def _latency(seconds: float | None) -> str:
@@ -167,18 +163,13 @@ def _setting(report: Values) -> str:
 
 _HOW_TO_READ = """## How to read it
 
-- Success is greedy, on fresh episodes. A curve starts with the untrained policy (*before*). Evaluations of one seed
-  play the same episodes; so do the random policy and, after training, *sampled* actions.
-- Brackets are 95 % confidence intervals of the mean over seeds: Student's t, n - 1 degrees of freedom. They cover the
-  variation between seeds, not between the episodes of one evaluation.
-- *Interquartile* is the mean of the middle half of the seeds, with percentiles of bootstrap resamples; this
-  interval is too narrow for few seeds.
-- *Area* is mean success from step 0 to the shortest budget, by trapezoids between evaluations.
-- The cost of {threshold:g} is that of the first evaluation at or above it, so it is no finer than the evaluations. A
-  run that never reached it is treated as infinite in the median, and there is no mean.
-- Seconds are those of training, without evaluations, sample episodes and checkpoints, and CPU seconds are those of
-  all processes meanwhile. Forward passes are the fewest that the settings allow.
-- Added latency is paid once for each step, since copies step one after another; `env.workers` share it.
+- Success is greedy, on fresh episodes, which are the same at every evaluation of a seed. A curve starts with the
+  untrained policy (*before*).
+- Brackets are 95 % confidence intervals over seeds, not over the episodes of one evaluation.
+- *Area* is mean success from step 0 to the shortest budget.
+- The cost of {threshold:g} is that of the first evaluation at or above it. A run that never reached it is treated as
+  infinite in the median, and there is no mean.
+- Seconds are those of training alone. Forward passes are the fewest that the settings allow.
 - -: not reached, or not recorded by all runs.
 
 docs/guides/comparing.md explains the statistics."""

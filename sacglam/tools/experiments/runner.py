@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.tools.experiments.plan import Run
 from sacglam.tools.experiments.results import note_session, progress
 
-_POLL_S = 0.25
-_SHOW_EVERY_S = 1.0
+_POLL_S = 1.0
 _LOG_LINES = 12
 _LINES_PER_RUN = 4
 _PACE_S = 1800.0  # the time left is predicted from the pace of so many seconds
@@ -40,7 +38,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, console: Console) -> boo
     stopping, succeeded = False, True
     with locked_folder(root, busy) as lock, StopSignal() as stop:
         display = RunsDisplay(console, runs)
-        waiting, active = deque(run for run in runs if not run.finished), list[_Job]()
+        waiting, active = [run for run in runs if not run.finished], dict[Run, subprocess.Popen[bytes]]()
         try:
             display.bars.start()
             while waiting or active:
@@ -48,23 +46,56 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, console: Console) -> boo
                     stopping = True
                     waiting.clear()
                     display.note("stopping: the runs finish their interval and write a checkpoint")
-                    for job in active:
-                        job.process.send_signal(subprocesses.INTERRUPT)
-                while waiting and len(active) < jobs:
-                    active.append(_Job(waiting.popleft(), lock, display))
+                    for process in active.values():
+                        process.send_signal(subprocesses.INTERRUPT)
+                for run in waiting[: jobs - len(active)]:
+                    waiting.remove(run)
+                    active[run] = _start(run, lock)
+                    display.started(run)
                 time.sleep(_POLL_S)
-                for job in [job for job in active if job.ended()]:
-                    active.remove(job)
-                    note_session(job.run, jobs)
-                    succeeded &= job.conclude(stopping)
+                for run, process in list(active.items()):
+                    if process.poll() is None:
+                        display.update(run)
+                        continue
+                    del active[run]
+                    note_session(run, jobs)
+                    success = process.returncode == 0 and run.finished
+                    succeeded &= success or stopping
+                    display.ended(run, _outcome(run, success, stopping))
         finally:
             display.bars.stop()
-            for job in active:
-                job.process.kill()
-                job.process.wait()
+            for process in active.values():
+                process.kill()
+                process.wait()
     if stopping:
         raise Stopped
     return succeeded
+
+
+def _start(run: Run, lock: int) -> subprocess.Popen[bytes]:
+    with write_explained(run.log):
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        with files.opened(run.log, "ab") as log:
+            return subprocess.Popen(
+                run.command(),
+                env=subprocesses.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[] if sys.platform == "win32" else [lock],
+                **subprocesses.APART,  # `run_all` passes on Ctrl-C once
+            )
+
+
+def _outcome(run: Run, success: bool, stopping: bool) -> str:
+    """What became of a run, in a few words; of a failed one, the end of its log."""
+    if success:
+        summary = run.directory.summary() or {}
+        return f"success {summary['success_after']['overall']:.3f} after {summary['train_seconds']:.0f} s of training"
+    if stopping:
+        return "stopped; the same command resumes it"
+    end = [line for line in run.log.read_text("utf-8", "replace").splitlines() if line.strip()][-_LOG_LINES:]
+    return "\n  ".join([f"FAILED. The end of {run.log}:", *end])
 
 
 class RunsDisplay:
@@ -123,47 +154,3 @@ class RunsDisplay:
     def _count(self) -> None:
         figures = f"{self._ended} of {len(self._steps)} runs"
         self.bars.update(self._all, completed=sum(self._steps.values()), figures=figures)
-
-
-class _Job:
-    """The process of a run."""
-
-    def __init__(self, run: Run, lock: int, display: RunsDisplay) -> None:
-        self.run, self._display, self._shown_at = run, display, 0.0
-        with write_explained(run.log):
-            run.log.parent.mkdir(parents=True, exist_ok=True)
-            with files.opened(run.log, "ab") as log:
-                self.process = subprocess.Popen(
-                    run.command(),
-                    env=subprocesses.environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[] if sys.platform == "win32" else [lock],
-                    **subprocesses.APART,  # `run_all` passes on Ctrl-C once
-                )
-        display.started(run)
-
-    def ended(self) -> bool:
-        """Whether the process is over; if not, shows how far the run is."""
-        if self.process.poll() is not None:
-            return True
-        if time.monotonic() - self._shown_at >= _SHOW_EVERY_S:
-            self._shown_at = time.monotonic()
-            self._display.update(self.run)
-        return False
-
-    def conclude(self, stopping: bool) -> bool:
-        """Show the outcome; False is a failure."""
-        run = self.run
-        if self.process.returncode == 0 and run.finished:
-            summary = run.directory.summary() or {}
-            success, seconds = summary["success_after"]["overall"], summary["train_seconds"]
-            self._display.ended(run, f"success {success:.3f} after {seconds:.0f} s of training")
-        elif stopping:
-            self._display.ended(run, "stopped; the same command resumes it")
-        else:
-            end = [line for line in run.log.read_text("utf-8", "replace").splitlines() if line.strip()][-_LOG_LINES:]
-            self._display.ended(run, "\n  ".join([f"FAILED. The end of {run.log}:", *end]))
-            return False
-        return True
