@@ -95,12 +95,7 @@ class SacglamEnv(gymnasium.Env[Any, Any]):
         return {"text": self._seen.text, "goal": self._episode["goal"]}, info | self._episode
 
 
-def register_ids() -> None:
-    """Give every registered environment an id: `playground_simple` is `PlaygroundSimple-v0`."""
-    for name in registered():
-        id = f"{name.title().replace('_', '')}-v0"
-        if id not in gymnasium.registry:
-            gymnasium.register(id, "sacglam.worlds.gymnasium:SacglamEnv", kwargs={"name": name})
-
-
-register_ids()
+for _name in registered():  # `playground_simple` is `PlaygroundSimple-v0`
+    _id = f"{_name.title().replace('_', '')}-v0"
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, "sacglam.worlds.gymnasium:SacglamEnv", kwargs={"name": _name})
