@@ -23,8 +23,7 @@ TrustOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
-# Lines per stage when the output is a file.
-_LINES_WITH_FIGURES, _LINES_WITHOUT_FIGURES = 20, 4
+_LINES = 10  # per stage, when the output is a file
 _FIGURES = (
     ("success", "success", ".2f"),
     ("episode_return", "return", ".2f"),
@@ -56,7 +55,7 @@ class RichDisplay(Display):
         )
         self._total = self._next_line = 0
         self._first: tuple[int, float] | None = None
-        self._figures = False
+        self._figures, self._rate = "", 0.0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -70,16 +69,17 @@ class RichDisplay(Display):
         if self._bar.task_ids:
             self._bar.stop_task(self._bar.task_ids[-1])
         self._bar.add_task(name, total=total, figures="")
-        self._total, self._figures = total, False
-        self._next_line = max(1, total // _LINES_WITHOUT_FIGURES)
+        self._total, self._next_line = total, max(1, total // _LINES)
+        self._figures, self._rate = "", 0.0
         self._line(f"{name} ...")
 
     @override
     def advance(self, done: int) -> None:
         self._update(completed=min(done, self._total))
-        if not self._figures and done >= self._next_line:
-            self._next_line += max(1, self._total // _LINES_WITHOUT_FIGURES)
-            self._line(f"{done:>8,} of {self._total:,}")
+        if done >= self._next_line:
+            self._next_line = done + max(1, self._total // _LINES)
+            left = f"  {(self._total - done) / self._rate:.0f} s left" if self._rate else ""
+            self._line(f"{done:>8,} of {self._total:,}  {self._figures}{left}".rstrip())
 
     @override
     def metrics(self, progress: Progress, metrics: Mapping[str, float]) -> None:
@@ -87,14 +87,10 @@ class RichDisplay(Display):
             self._first = (progress.env_steps, progress.seconds)
             return
         steps, elapsed = progress.env_steps - self._first[0], progress.seconds - self._first[1]
-        rate = steps / elapsed if elapsed else 0.0
+        self._rate = steps / elapsed if elapsed else 0.0
         parts = [f"{label} {metrics[name]:{form}}" for name, label, form in _FIGURES if name in metrics]
-        figures, self._figures = "  ".join([*parts, f"{rate:.0f} steps/s"]), True
-        self._update(figures=figures)
-        if progress.env_steps >= self._next_line:
-            self._next_line = progress.env_steps + self._total // _LINES_WITH_FIGURES
-            left = (self._total - progress.env_steps) / rate if rate else float("nan")
-            self._line(f"{progress.env_steps:>8,} steps  {figures}  {left:.0f} s left")
+        self._figures = "  ".join([*parts, f"{self._rate:.0f} steps/s"])
+        self._update(figures=self._figures)
 
     def _update(self, **fields: Any) -> None:
         if self._bar.task_ids:

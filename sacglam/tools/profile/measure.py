@@ -151,15 +151,10 @@ class _Meter:
     def _interval(self, turns: Iterator[None], kind: str) -> None:
         self._stop.check()
         next(turns)
-        start, end = self._last, self._mark()
-        self._last, self._intervals = end, self._intervals + 1
-        seconds = end.time - start.time
-        event = slice_event(f"{kind} {self._intervals}", "interval", start.time, seconds)
-        self.recorder.events.append({**event, "args": {"updates": end.updates - start.updates}})
-        if self._counter:
-            tokens = sum(each.tokens for each in self._counter.passes[start.passes : end.passes])
-            curve = {"ph": "C", "name": "tokens per second", "ts": event["ts"]}
-            self.recorder.events.append({**curve, "args": {"tokens per second": tokens / seconds}})
+        start, self._last = self._last.time, self._mark()
+        self._intervals += 1
+        name, seconds = f"{kind} {self._intervals}", self._last.time - start
+        self.recorder.events.append(slice_event(name, "interval", start, seconds))
 
     def _mark(self) -> _Mark:
         passes, parts = len(self._counter.passes) if self._counter else 0, self._parts
