@@ -135,8 +135,13 @@ def _run_and_report(
     """Run what is unfinished and write the report; exit with 1 if any run failed or is unfinished."""
     settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
     runs = plan.runs(experiment, plan.seeds(seeds), settings, out)
+    written = [out / experiment.figure, out / f"{experiment.name}.md", out / f"{experiment.name}.json"]
+    there = [file for file in written if file.exists()]
+    if there and not {"command", "groups"} <= (files.read_json(written[-1], files.OBJECT) or {}).keys():
+        raise RunDirectoryError(
+            f"the report would overwrite {there[0]}, which is not a report; choose another --out, or remove that file"
+        )
     succeeded = True
-    _check_reports(experiment, out)
     if not report_only:
         results.check_same(runs)
         try:
@@ -144,7 +149,11 @@ def _run_and_report(
         except Stopped:
             print_plain(console, "stopped; the same command resumes, and --report-only reports the finished runs")
             raise typer.Exit(1) from None
-    if not _write_report(experiment, runs, out, threshold) or not succeeded:
+    if not any(run.finished for run in runs):
+        print_plain(console, f"no run under {out} is finished, so there is nothing to report")
+        raise typer.Exit(1)
+    _write_report(experiment, runs, written, threshold)
+    if not succeeded:
         raise typer.Exit(1)
 
 
@@ -162,35 +171,15 @@ def _settings(experiment: Experiment, overrides: list[str], threads: int, report
     return [*settings, f"evaluation.every_steps={grid}"]
 
 
-def _reports(experiment: Experiment, out: Path) -> tuple[Path, Path, Path]:
-    return out / experiment.figure, out / f"{experiment.name}.md", out / f"{experiment.name}.json"
-
-
-def _check_reports(experiment: Experiment, out: Path) -> None:
-    """Refuse to overwrite files that are not an earlier report, judging by the keys of its values."""
-    reports = _reports(experiment, out)
-    there = [file for file in reports if file.exists()]
-    if there and not {"command", "groups"} <= (files.read_json(reports[-1], files.OBJECT) or {}).keys():
-        raise RunDirectoryError(
-            f"the report would overwrite {there[0]}, which is not a report; choose another --out, or remove that file"
-        )
-
-
-def _write_report(experiment: Experiment, runs: Sequence[Run], out: Path, threshold: float) -> bool:
-    """Write figure, text and values; False if no run is finished yet."""
+def _write_report(experiment: Experiment, runs: Sequence[Run], written: Sequence[Path], threshold: float) -> None:
     from sacglam.tools.experiments.figure import draw_report
     from sacglam.tools.experiments.markdown import markdown
     from sacglam.tools.experiments.report import report
 
-    values = report(experiment, runs, threshold, shlex.join(["sacglam", *sys.argv[1:]]))
-    count = values["runs"]
-    if not count["finished"]:
-        print_plain(console, f"no run under {out} is finished, so there is nothing to report")
-        return False
-    figure, text, data = _reports(experiment, out)
-    with write_explained(out):
+    values, (figure, text, data) = report(experiment, runs, threshold, shlex.join(["sacglam", *sys.argv[1:]])), written
+    with write_explained(figure.parent):
         draw_report(values, figure)
         files.write(text, markdown(values, figure.name))
         files.write(data, json.dumps(values, indent=2, default=asdict) + "\n")
+    count = values["runs"]
     print_plain(console, f"report of {count['finished']} of {count['planned']} runs: {text}, {figure}, {data}")
-    return True
