@@ -215,8 +215,8 @@ def pretrain(
 
     cpu.prepare(threads)
     environment = make(source.env.name, **source.env.options) if source else None
-    recipe = (recipes.CUSTOM if environment else recipes.BUILTIN)[architecture]
-    settings = replace(recipe.settings, seed=seed, steps=steps or recipe.settings.steps)
+    kind, usual = (recipes.CUSTOM if environment else recipes.BUILTIN)[architecture]
+    settings = replace(usual, seed=seed, steps=steps or usual.steps)
     with write_explained(folder):
         folder.mkdir(parents=True)
     with RichDisplay(console) as display:
@@ -228,5 +228,5 @@ def pretrain(
             questions = corpus.questions(held_out, Random(seed))
         else:
             draw, questions = corpus.builtin_documents(Random(seed), architecture), None
-        made = train.pretrain(folder, replace(recipe, settings=settings), draw, display, questions)
+        made = train.pretrain(folder, kind, settings, draw, display, questions)
     print_plain(console, f"the model is in {folder}; {made}")

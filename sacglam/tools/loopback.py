@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,36 +50,31 @@ def allowed(path: str, headers: Mapping[str, str]) -> bool:
     return not (foreign and path.startswith("/api"))
 
 
-@dataclass(frozen=True)
-class LoopbackOnly:
+def guarded(application: Application, headers: Mapping[str, str]) -> Application:
     """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
 
     A page open in the user's browser could use it, by a request from another origin or by a name that resolves to
-    127.0.0.1. Both are refused.
+    127.0.0.1. Both are refused. `headers` are added to every response.
     """
+    added = [(name.encode(), value.encode()) for name, value in headers.items()]
 
-    application: Application
-    """Receives every request that is not refused."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Added to every response."""
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve one request, or one WebSocket."""
-        if scope["type"] == "lifespan":
-            return await self.application(scope, receive, send)
-        if not allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
-            if scope["type"] == "websocket":
-                return await send({"type": "websocket.close"})
-            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            return await send({"type": "http.response.body", "body": _REFUSAL})
-
+    async def serve_one(scope: Message, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                added = ((name.encode(), value.encode()) for name, value in self.headers.items())
                 message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
-        return await self.application(scope, receive, send_with_headers)
+        if scope["type"] == "lifespan":
+            await application(scope, receive, send)
+        elif allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
+            await application(scope, receive, send_with_headers)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": _REFUSAL})
+
+    return serve_one
 
 
 def serve(
@@ -97,7 +91,7 @@ def serve(
         import uvicorn
 
         options: Any = {"log_level": "error", "ws_per_message_deflate": False, "timeout_graceful_shutdown": 1}
-        server = uvicorn.Server(uvicorn.Config(LoopbackOnly(make(), headers or {}), **options))
+        server = uvicorn.Server(uvicorn.Config(guarded(make(), headers or {}), **options))
         # In a thread, since uvicorn would take over the signals.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         with StopSignal() as stop:

@@ -187,16 +187,11 @@ def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=IGNORED)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A kind of model, and its settings before the corpus is known."""
-
-    kind: type[TinyModel]
-    settings: PretrainSettings
-
-
-BUILTIN = {"llama": Recipe(Llama, PretrainSettings()), "t5": Recipe(T5, PretrainSettings(steps=10_000, batch_size=64))}
-"""The recipes of the models that come with sacglam."""
+BUILTIN: dict[str, tuple[type[TinyModel], PretrainSettings]] = {
+    "llama": (Llama, PretrainSettings()),
+    "t5": (T5, PretrainSettings(steps=10_000, batch_size=64)),
+}
+"""The models that come with sacglam, and their settings before the corpus is known."""
 _SMALL = PretrainSettings(steps=4000, batch_size=16, vocabulary=4096, lr=1e-3)
-CUSTOM = {"llama": Recipe(WholeLlama, _SMALL), "t5": Recipe(T5, _SMALL)}
-"""The recipes of a model for one environment, whose corpus has fewer words; `steps` is the maximum."""
+CUSTOM: dict[str, tuple[type[TinyModel], PretrainSettings]] = {"llama": (WholeLlama, _SMALL), "t5": (T5, _SMALL)}
+"""Models for one environment, whose corpus has fewer words; `steps` is the maximum."""

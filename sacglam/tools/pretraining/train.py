@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sacglam.runs.display import Display
 from sacglam.tools.pretraining.corpus import Document, Documents
-from sacglam.tools.pretraining.recipes import END, IGNORED, PretrainSettings, Recipe, TinyModel, encode
+from sacglam.tools.pretraining.recipes import END, IGNORED, PretrainSettings, TinyModel, encode
 
 PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
 """What may become one token: a label such as `You see:` with its line break, `Go to`, a word, a number, a sign.
@@ -43,18 +43,23 @@ class Pretrained:
 
 
 def pretrain(
-    folder: Path, recipe: Recipe, draw: Documents, display: Display, questions: Sequence[Document] | None = None
+    folder: Path,
+    kind: type[TinyModel],
+    settings: PretrainSettings,
+    draw: Documents,
+    display: Display,
+    questions: Sequence[Document] | None = None,
 ) -> Pretrained:
     """Train a model and write it to `folder` as transformers files.
 
-    With `questions`, which have one right answer each, training ends once the model answers them, or after the recipe's
-    steps. The same recipe and documents on the same machine give the same files.
+    With `questions`, which have one right answer each, training ends once the model answers them, or after the set
+    steps. The same settings and documents on the same machine give the same files.
     """
     sample = ["".join(draw()) for _ in range(4000)]
-    tokenizer = train_tokenizer(sample, recipe.settings)
-    settings = fitted(recipe.settings, tokenizer, sample)
+    tokenizer = train_tokenizer(sample, settings)
+    settings = fitted(settings, tokenizer, sample)
     torch.manual_seed(settings.seed)
-    learner = recipe.kind(tokenizer, settings)
+    learner = kind(tokenizer, settings)
     display.stage("pre-training", settings.steps)
     losses = _train(learner, draw, display, questions)
     matching = None if questions is None else matched(learner, questions)

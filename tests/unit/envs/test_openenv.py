@@ -23,7 +23,7 @@ from sacglam.envs import CheckedEnv, check_env, foreign_code, make
 from sacglam.envs.registry import application
 from sacglam.envs.workers import call_all
 from sacglam.errors import ConfigError, EnvironmentContractError
-from sacglam.tools.loopback import LoopbackOnly, listen
+from sacglam.tools.loopback import guarded, listen
 from sacglam.types import Decision, Episode
 from sacglam.worlds.gymnasium import Describer
 from sacglam.worlds.openenv import env as remote
@@ -49,7 +49,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def playground() -> Iterator[str]:
-    with serving(LoopbackOnly(application("playground_simple", {}))) as url:
+    with serving(guarded(application("playground_simple", {}), {})) as url:
         yield url
 
 

@@ -41,7 +41,7 @@ from sacglam.tools.pretraining.corpus import (
     write,
 )
 from sacglam.tools.pretraining.recipes import BUILTIN as RECIPES
-from sacglam.tools.pretraining.recipes import CUSTOM, IGNORED, PretrainSettings, Recipe, WholeLlama
+from sacglam.tools.pretraining.recipes import CUSTOM, IGNORED, PretrainSettings, WholeLlama
 from sacglam.tools.pretraining.train import fitted, matched, pretrain, rate, train_tokenizer
 from sacglam.types import Observation, Query, Step
 
@@ -109,7 +109,7 @@ def test_the_shipped_tokenizer_is_the_one_of_its_recipe(folder: Path, architectu
 
 @pytest.mark.parametrize(("folder", "architecture"), [(BUILTIN, "llama"), (BUILTIN_T5, "t5")])
 def test_the_shipped_model_has_its_recipes_settings_and_is_small(folder: Path, architecture: str) -> None:
-    assert json.loads((folder / "pretraining.json").read_text()) == asdict(RECIPES[architecture].settings)
+    assert json.loads((folder / "pretraining.json").read_text()) == asdict(RECIPES[architecture][1])
     assert sum(file.stat().st_size for file in folder.iterdir()) < 4_000_000
     config = AutoConfig.from_pretrained(folder)
     assert config.model_type == architecture
@@ -119,21 +119,21 @@ def test_the_shipped_model_has_its_recipes_settings_and_is_small(folder: Path, a
 @pytest.mark.parametrize("architecture", RECIPES)
 @pytest.mark.slow
 def test_the_same_recipe_gives_the_same_files(architecture: str, tmp_path: Path) -> None:
-    recipe = RECIPES[architecture]
-    short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
+    kind, settings = RECIPES[architecture]
+    short = replace(settings, steps=3, batch_size=4)
     for name in ("one", "two"):
-        pretrain(tmp_path / name, short, builtin_documents(Random(0)), Display())
+        pretrain(tmp_path / name, kind, short, builtin_documents(Random(0)), Display())
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
 @pytest.mark.parametrize("architecture", CUSTOM)
 def test_the_same_random_play_gives_the_same_files(architecture: str, tmp_path: Path) -> None:
-    recipe = CUSTOM[architecture]
-    short = replace(recipe, settings=replace(recipe.settings, steps=3, batch_size=4))
+    kind, settings = CUSTOM[architecture]
+    short = replace(settings, steps=3, batch_size=4)
     for name in ("one", "two"):
         asked = questions(random_play(Corridor(), Random(0))[1], Random(0))
-        pretrain(tmp_path / name, short, corridor_documents(), Display(), asked)
+        pretrain(tmp_path / name, kind, short, corridor_documents(), Display(), asked)
     for file in ("model.safetensors", "tokenizer.json", "config.json", "pretraining.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
@@ -268,8 +268,8 @@ def test_a_model_is_trained_until_it_matches_words(
     known_after: float, most: int, steps: int, stages: list[int], notes: list[str], matching: float, tmp_path: Path
 ) -> None:
     said, asked = Said(), [("a", " b"), ("c", " d")]
-    small = replace(CUSTOM["llama"].settings, steps=most, layers=1, hidden=32)
-    made = pretrain(tmp_path, Recipe(knows_after(known_after), small), corridor_documents(), said, asked)
+    small = replace(CUSTOM["llama"][1], steps=most, layers=1, hidden=32)
+    made = pretrain(tmp_path, knows_after(known_after), small, corridor_documents(), said, asked)
     assert (made.steps, made.matching) == (steps, matching)
     assert (said.totals, said.notes) == (stages, notes)
     record = json.loads((tmp_path / "pretraining.json").read_text())
@@ -278,12 +278,12 @@ def test_a_model_is_trained_until_it_matches_words(
 
 @pytest.mark.parametrize("architecture", CUSTOM)
 def test_matching_is_measured_token_by_token(architecture: str) -> None:
-    recipe = CUSTOM[architecture]
+    kind, usual = CUSTOM[architecture]
     draw = corridor_documents()
     sample = [draw() for _ in range(200)]
-    tokenizer = train_tokenizer(["".join(document) for document in sample], recipe.settings)
-    settings = fitted(recipe.settings, tokenizer, ["".join(document) for document in sample])
-    learner = recipe.kind(tokenizer, settings)
+    tokenizer = train_tokenizer(["".join(document) for document in sample], usual)
+    settings = fitted(usual, tokenizer, ["".join(document) for document in sample])
+    learner = kind(tokenizer, settings)
     asked = questions(random_play(Corridor(), Random(0))[1], Random(0))
     assert matched(learner, asked) < 0.5
     logits_BTV, target_BT = learner.predict(asked[:5])
@@ -293,7 +293,7 @@ def test_matching_is_measured_token_by_token(architecture: str) -> None:
 
 
 def test_words_of_an_environment_are_tokens_and_its_states_fit_the_context() -> None:
-    draw, settings = corridor_documents(), CUSTOM["llama"].settings
+    draw, settings = corridor_documents(), CUSTOM["llama"][1]
     sample = ["".join(draw()) for _ in range(500)]
     tokenizer = train_tokenizer(sample, settings)
     assert len(tokenizer.tokenize("Goal: Open green\nYou see: red door, grey wall")) == 9

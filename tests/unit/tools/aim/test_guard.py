@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sacglam.tools.aim.explorer import HEADERS
-from sacglam.tools.loopback import LoopbackOnly, allowed
+from sacglam.tools.loopback import allowed, guarded
 
 HOST = {"host": "127.0.0.1:43800"}
 
@@ -68,7 +68,7 @@ def test_answers_carry_a_content_policy_and_refusals_never_reach_the_application
             raise AssertionError("nothing is read")
 
         scope = {"type": kind, "path": path, "headers": [(b"host", host)]}
-        asyncio.run(LoopbackOnly(application, HEADERS)(scope, receive, send))
+        asyncio.run(guarded(application, HEADERS)(scope, receive, send))
         return sent
 
     good, bad = call("/runs", b"127.0.0.1:1"), call("/api/runs", b"evil.example")
