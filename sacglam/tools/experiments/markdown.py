@@ -5,7 +5,6 @@ from statistics import fmean
 from typing import Any
 
 from sacglam.clock import duration
-from sacglam.runs.summary import OUTSIDE_TRAINING
 from sacglam.tools.experiments.plan import MEASURED
 from sacglam.tools.experiments.results import OVERALL
 from sacglam.tools.experiments.statistics import Crossing, Estimate
@@ -59,8 +58,6 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
         yield _table(_ratio(each) for each in group["ratios"])
     if "latency" in group["axes"]:
         yield _latencies(members, group["break_even"], threshold)
-    if "seconds" in group["axes"]:
-        yield _phases(members)
 
 
 def _metric(members: Sequence[Values], metric: str) -> str:
@@ -87,6 +84,7 @@ def _overview(members: Sequence[Values], budget: int) -> str:
             "sampled": _interval(member["sampled_after"].get(OVERALL)),
             f"area to {budget:,} steps": _interval(member["area"]),
             "area, interquartile": _interval(member["area_interquartile"]),
+            "training": duration(member["train_seconds"].mean),
             "steps/s": f"{member['steps_per_second'].mean:.1f}",
         }
         for member in members
@@ -134,17 +132,6 @@ def _latencies(members: Sequence[Values], break_even: Sequence[Values], threshol
 
 def _latency(seconds: float | None) -> str:
     return "never" if seconds is None else f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _phases(members: Sequence[Values]) -> str:
-    def row(name: str, title: str) -> dict[str, str]:
-        return {"": title} | {m["label"]: f"{m['seconds_by_phase'].get(name, 0.0):.1f}" for m in members}
-
-    names = dict.fromkeys(name for member in members for name in member["seconds_by_phase"])
-    total = {"": "**training**"} | {m["label"]: f"**{m['train_seconds'].mean:.1f}**" for m in members}
-    during = [row(name, name) for name in names if name not in OUTSIDE_TRAINING]
-    outside = [row(name, f"{name} (apart)") for name in names if name in OUTSIDE_TRAINING]
-    return "Seconds by phase, mean over seeds.\n\n" + _table([*during, total, *outside])
 
 
 def _setting(report: Values) -> str:

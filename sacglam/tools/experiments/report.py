@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import inf
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from sacglam.tools.experiments import statistics
@@ -118,10 +118,6 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
         "waits_per_step": _waits_per_step(results[0]),
         "train_seconds": statistics.estimate([summary["train_seconds"] for summary in summaries]),
         "steps_per_second": statistics.estimate([each["env_steps"] / each["train_seconds"] for each in summaries]),
-        "seconds_by_phase": {
-            name: fmean(summary["seconds"].get(name, 0.0) for summary in summaries)
-            for name in _distinct(name for summary in summaries for name in summary["seconds"])
-        },
     }
 
 

@@ -10,7 +10,6 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 from sacglam import files, subprocesses
-from sacglam.clock import duration
 from sacglam.errors import write_explained
 from sacglam.runs.directory import locked_folder
 from sacglam.runs.stopping import Stopped, StopSignal
@@ -19,7 +18,6 @@ from sacglam.tools.experiments.results import note_session, progress
 
 _POLL_S = 1.0
 _LOG_LINES = 12
-_LINES_PER_RUN = 4
 _PACE_S = 1800.0  # the time left is predicted from the pace of so many seconds
 
 
@@ -99,7 +97,7 @@ def _outcome(run: Run, success: bool, stopping: bool) -> str:
 
 
 class RunsDisplay:
-    """Shows runs in a terminal, a bar for each and one for all, or as lines in a file."""
+    """Shows runs: a line when each begins and ends, and in a terminal a bar for each and one for all."""
 
     def __init__(self, console: Console, runs: Sequence[Run]) -> None:
         self._console = console
@@ -123,21 +121,15 @@ class RunsDisplay:
 
     def started(self, run: Run) -> None:
         """Add a bar for the run."""
-        self._tasks[run] = self.bars.add_task(run.title, total=run.config.steps, figures="starting")
-        if not self._console.is_terminal:
-            self.note(f"{run.title}: training")
+        self._tasks[run] = self.bars.add_task(run.title, total=run.config.steps, figures="")
+        self.note(f"{run.title}: training, output in {run.log}")
 
     def update(self, run: Run) -> None:
         """Show how far the run is."""
-        steps, (env_steps, success) = run.config.steps, progress(run)
-        before, self._steps[run] = self._steps[run], env_steps
+        self._steps[run], success = progress(run)
         figures = "" if success is None else f"  success {success:.2f}"
-        self.bars.update(self._tasks[run], completed=env_steps, figures=figures)
+        self.bars.update(self._tasks[run], completed=self._steps[run], figures=figures)
         self._count()
-        if not self._console.is_terminal and _LINES_PER_RUN * env_steps // steps > _LINES_PER_RUN * before // steps:
-            left = next(task.time_remaining for task in self.bars.tasks if task.id == self._tasks[run])
-            end = "" if left is None else f"  {duration(left)} left"
-            self.note(f"{run.title}: {env_steps:,} of {steps:,} steps{figures}{end}")
 
     def ended(self, run: Run, outcome: str) -> None:
         """A line in place of the run's bar."""

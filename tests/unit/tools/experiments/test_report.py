@@ -167,18 +167,7 @@ def test_the_text_shows_the_numbers_and_their_gaps(values: dict[str, Any]) -> No
     assert "median 200, mean 167 [23, 310]; 3 of 3 reached" in text
     assert "1 of 2 reached" in text
     assert "| fast / slow | 0.50, 1 of 2 seeds | 0.25, 1 of 2 seeds |" in text
-    assert "| **training** | **400.0** | **800.0** |" in text
-    assert "| evaluation (apart) | 7.0 | 7.0 |" in text
     assert "`sacglam compare fast.yaml slow.yaml`" in text
-
-
-def test_the_phases_add_up_to_the_training(values: dict[str, Any]) -> None:
-    table = markdown(values, "x.png").partition("Seconds by phase")[2].partition("##")[0]
-    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line]
-    seconds = {name: float(first) for name, first, _ in rows[2:]}
-    during = list(seconds)[: list(seconds).index("training")]
-    assert sum(seconds[name] for name in during) == pytest.approx(seconds["training"]) == 400.0
-    assert [name for name in seconds if name.endswith("(apart)")] == ["samples (apart)", "evaluation (apart)"]
 
 
 def test_the_figure_shows_every_member_in_its_colour(values: dict[str, Any], tmp_path: Path) -> None:
