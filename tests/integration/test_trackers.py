@@ -96,8 +96,7 @@ def test_a_tracker_that_is_killed_says_so_and_an_import_makes_up_for_it(run: Run
 
     started = sidecar.sidecar_for(run, TrackingConfig(to=["tensorboard"]), Notes())
     started.start()
-    [process] = [each._process for each in started.each]
-    assert process
+    [process] = started._processes.values()
     deadline = time.monotonic() + 300
     while not scalars(folder := run.root.parent / "tensorboard" / "tiny"):
         assert process.poll() is None, process.stdout.read()

@@ -6,7 +6,8 @@ exits.
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from sacglam.runs.display import Display, Tracker
 
 TITLES = {"aim": "Aim", "wandb": "Weights & Biases", "trackio": "Trackio", "tensorboard": "TensorBoard"}
 _PROGRAM = "sacglam.tools.tracking.sync"
-_QUIET_S = 1.0
+_QUIET_S, _FINISH_S, _POLL_S = 1.0, 60.0, 0.05
 
 
 Callback = Callable[[Mapping[str, float]], bool | None]
@@ -65,87 +66,35 @@ def explained(name: str, folder: Path) -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class Sidecar:
-    """The process that copies the run in `directory` into the tracker `name`, whose files are in `repo`.
+class Sidecars(Tracker):
+    """A process for each of a run's trackers, which copies the run into it, and a function of the user's.
 
-    `finish_s` is how long `close` waits for the process.
+    `repo` is the folder of the trackers' files.
     """
 
-    name: str
     directory: RunDirectory
+    names: Sequence[str]
     repo: Path
     display: Display
-    finish_s: float = 60.0
-    _process: subprocess.Popen[str] | None = field(default=None, init=False)
-
-    def start(self) -> None:
-        """Start the process."""
-        command = subprocesses.python("-m", _PROGRAM, self.name, str(self.directory.root), str(self.repo))
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=subprocesses.environment(OMP_NUM_THREADS="1"),
-                **subprocesses.APART,  # so that Ctrl-C reaches the training alone
-            )
-        except OSError as error:
-            self._give_up(f"its process cannot be started: {error}")
-
-    def check(self) -> None:
-        """Report the process if it has ended early."""
-        process = self._process
-        if process is None or process.poll() is None:
-            return
-        assert process.stdout
-        said = process.stdout.read().strip()
-        self._process = None
-        if process.returncode < 0:
-            self._give_up(f"its process died of signal {-process.returncode}")
-        elif process.returncode:
-            self._give_up(said or f"its process ended with {process.returncode}")
-
-    def close(self) -> None:
-        """Wait for the last lines to be written."""
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin
-        process.stdin.close()
-        try:
-            process.wait(_QUIET_S)
-        except subprocess.TimeoutExpired:
-            self.display.stage(f"writing the rest to {TITLES[self.name]}", 1)
-        try:
-            process.wait(self.finish_s)
-            self.check()
-        except subprocess.TimeoutExpired:
-            self._give_up(f"it took more than {self.finish_s:g} s to end")
-        finally:
-            process.kill()
-
-    def _give_up(self, why: str) -> None:
-        self._process = None
-        self.display.note(
-            f"{TITLES[self.name]} does not show this run: {why}. Training is not affected; to add the run later: "
-            f"sacglam track {self.directory.root} --to {self.name}"
-        )
-
-
-@dataclass(frozen=True)
-class Sidecars(Tracker):
-    """The processes of a run's trackers, and a function of the user's."""
-
-    directory: RunDirectory
-    each: list[Sidecar]
     callback: Callback | None = None
+    _processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict, init=False)
 
     @override
     def start(self) -> None:
-        for sidecar in self.each:
-            sidecar.start()
+        for name in self.names:
+            command = subprocesses.python("-m", _PROGRAM, name, str(self.directory.root), str(self.repo))
+            try:
+                self._processes[name] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    env=subprocesses.environment(OMP_NUM_THREADS="1"),
+                    **subprocesses.APART,  # so that Ctrl-C reaches the training alone
+                )
+            except OSError as error:
+                self._give_up(name, f"its process cannot be started: {error}")
 
     @override
     def logged(self, line: Mapping[str, float]) -> bool:
@@ -154,16 +103,49 @@ class Sidecars(Tracker):
 
     @override
     def check(self) -> None:
-        for sidecar in self.each:
-            sidecar.check()
+        """Report the processes that have ended early."""
+        for name, process in list(self._processes.items()):
+            if process.poll() is None:
+                continue
+            assert process.stdout
+            del self._processes[name]
+            if process.returncode < 0:
+                self._give_up(name, f"its process died of signal {-process.returncode}")
+            elif process.returncode:
+                said = process.stdout.read().strip()
+                self._give_up(name, said or f"its process ended with {process.returncode}")
 
     @override
     def close(self) -> dict[str, Any]:
-        """Wait for all of them; the run's hash in Aim, as `aim_hash`."""
-        for sidecar in self.each:
-            sidecar.close()
+        """Wait for the last lines to be written; the run's hash in Aim, as `aim_hash`."""
+        try:
+            for process in self._processes.values():
+                assert process.stdin
+                process.stdin.close()
+            self._wait(_QUIET_S)
+            if self._processes:
+                self.display.stage(f"writing the rest to {', '.join(TITLES[name] for name in self._processes)}", 1)
+            self._wait(_FINISH_S)
+            for name in self._processes:
+                self._give_up(name, f"it took more than {_FINISH_S:g} s to end")
+        finally:
+            for process in self._processes.values():
+                process.kill()
+            self._processes.clear()
         run_hash = read_hash(self.directory)
         return {"aim_hash": run_hash} if run_hash else {}
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._processes and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self.check()
+
+    def _give_up(self, name: str, why: str) -> None:
+        self.display.note(
+            f"{TITLES[name]} does not show this run: {why}. Training is not affected; to add the run later: "
+            f"sacglam track {self.directory.root} --to {name}"
+        )
 
 
 def sidecar_for(
@@ -180,8 +162,7 @@ def sidecar_for(
             f"tracking.to has {missing[0]}, but {TITLES[missing[0]]} is not installed; {install(missing[0])}, or leave "
             "it out"
         )
-    repo = repo_of(directory, config)
-    return Sidecars(directory, [Sidecar(name, directory, repo, display) for name in named], callback)
+    return Sidecars(directory, named, repo_of(directory, config), display, callback)
 
 
 def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:

@@ -29,7 +29,7 @@ class Notes(Display):
 
 def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
     display = Notes()
-    failing = sidecar.Sidecar("aim", RunDirectory(tmp_path / "no-run"), tmp_path, display)
+    failing = sidecar.Sidecars(RunDirectory(tmp_path / "no-run"), ["aim"], tmp_path, display)
     failing.start()
     failing.close()
     failing.check()
@@ -42,7 +42,7 @@ def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_started_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     display = Notes()
-    failing = sidecar.Sidecar("aim", RunDirectory(tmp_path), tmp_path, display)
+    failing = sidecar.Sidecars(RunDirectory(tmp_path), ["aim"], tmp_path, display)
     failing.start()
     failing.check()
     failing.close()
@@ -56,7 +56,8 @@ def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     hanging.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(hanging))
     display = Notes()
-    hung = sidecar.Sidecar("aim", RunDirectory(tmp_path), tmp_path, display, finish_s=0.05)
+    monkeypatch.setattr(sidecar, "_FINISH_S", 0.05)
+    hung = sidecar.Sidecars(RunDirectory(tmp_path), ["aim"], tmp_path, display)
     hung.start()
     hung.close()
     assert len(display.said) == 1
@@ -85,7 +86,7 @@ def test_each_tracker_has_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sidecar, "installed", lambda name: True)
     run = RunDirectory(tmp_path / "no-run")
     started = sidecar.sidecar_for(run, TrackingConfig(to=["trackio", "tensorboard"]), display := Notes())
-    assert [each.name for each in started.each] == ["trackio", "tensorboard"]
+    assert started.names == ["trackio", "tensorboard"]
     started.start()
     assert started.close() == {}
     assert [said.partition(" does not show")[0] for said in display.said] == ["Trackio", "TensorBoard"]
