@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sacglam.runs.directory import RunDirectory
-from sacglam.tools.aim.repository import AimRun
+from sacglam.tools.tracking.aim import AimRun
 from sacglam.tools.tracking.records import AXES, Point, algorithm, of_summary
 
 _PROJECT = "sacglam"

@@ -12,8 +12,8 @@ from sacglam.config import TrackingConfig
 from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
-from sacglam.tools.aim.explorer import serve
 from sacglam.tools.tracking import sidecar
+from sacglam.tools.tracking.explorer import serve
 
 
 class Notes(Display):

@@ -8,8 +8,7 @@ from typing import Any
 
 from sacglam.errors import TrackingError
 from sacglam.tools import loopback
-from sacglam.tools.aim import repository
-from sacglam.tools.tracking import sidecar
+from sacglam.tools.tracking import aim, sidecar
 
 HEADERS = {
     "content-security-policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
@@ -43,20 +42,21 @@ def serve(folder: Path, port: int, ready: Callable[[str, Mapping[str, str]], Non
     """
     if not sidecar.installed("aim"):
         raise TrackingError(f"the run explorer needs Aim, which is not installed; {sidecar.install('aim')}")
-    if not repository.exists(folder):
+    if not aim.exists(folder):
         raise TrackingError(
             f"expected an Aim repository at {folder / '.aim'}, found none. Training creates one if Aim is installed; "
             f"to add a run afterwards: sacglam track RUN --repo {folder}"
         )
 
-    def announce(address: str) -> None:
-        try:
-            ready(address, prepare(address))
-        except OSError as error:
-            raise TrackingError(f"Aim's server at {address} does not answer as expected: {error}") from error
+    def make() -> Any:
+        with sidecar.explained("aim", folder):
+            return aim.explorer(folder)
 
-    with sidecar.explained("aim", folder):
-        loopback.serve(lambda: repository.explorer(folder), port, announce, HEADERS)
+    def announce(address: str) -> None:
+        with sidecar.explained("aim", folder):
+            ready(address, prepare(address))
+
+    loopback.serve(make, port, announce, HEADERS)
 
 
 def prepare(address: str) -> dict[str, str]:

@@ -1,1 +1,0 @@
-"""Aim, the run explorer: its repository, and its pages, served on loopback."""
