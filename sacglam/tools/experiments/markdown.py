@@ -6,17 +6,11 @@ from typing import Any
 
 from sacglam.clock import duration
 from sacglam.tools.experiments.plan import MEASURED
+from sacglam.tools.experiments.report import EVALUATIONS
 from sacglam.tools.experiments.results import OVERALL
 from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = Mapping[str, Any]
-_POLICIES = {
-    "random": "random policy",
-    "before": "before",
-    "after": "after",
-    "sampled_after": "after, sampled",
-    "heldout_after": "after, held-out goals",
-}
 _UNTRAINED = ("random", "before")  # often the same for all members
 _LATENCIES = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
@@ -92,14 +86,14 @@ def _overview(members: Sequence[Values], budget: int) -> str:
 
 
 def _types(members: Sequence[Values]) -> str:
-    types = dict.fromkeys(name for member in members for key in _POLICIES for name in member[key])
+    types = dict.fromkeys(name for member in members for key in EVALUATIONS for name in member[key])
     rows = []
-    for key, policy in _POLICIES.items():
+    for key in EVALUATIONS:
         cells = {m["label"]: {name: _spread(m[key].get(name)) for name in types} for m in members if m[key]}
         different = {tuple(each.values()) for each in cells.values()}
         if key in _UNTRAINED and len(different) == 1:
             cells = {"all": next(iter(cells.values()))}
-        rows += [{"": f"{label}, {policy}", **each} for label, each in cells.items()]
+        rows += [{"": f"{label}, {_title(key)}", **each} for label, each in cells.items()]
     return _table(rows)
 
 

@@ -12,7 +12,7 @@ from sacglam.tools.experiments.results import OVERALL, Curve, Result, difference
 from sacglam.tools.experiments.statistics import Estimate
 
 Values = dict[str, Any]
-_EVALUATIONS = {
+EVALUATIONS = {
     "random": "success_random",
     "before": "success_before",
     "after": "success_after",
@@ -105,7 +105,7 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
         "updates": _distinct(summary["updates"] for summary in summaries),
         **{
             name: _by_type([rates for summary in summaries if (rates := summary.get(key))])
-            for name, key in _EVALUATIONS.items()
+            for name, key in EVALUATIONS.items()
         },
         "after_interquartile": statistics.interquartile([summary["success_after"][OVERALL] for summary in summaries]),
         "spl_after": statistics.estimate([summary["spl_after"] for summary in summaries]),
