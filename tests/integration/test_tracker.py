@@ -1,4 +1,4 @@
-"""A tracker observes a run: it is started, told of every line, closed, and heard once more for the summary."""
+"""A tracker observes a run: it is started, sees every line, is closed, and may add to the summary."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sacglam.tools.experiments.results import note_session, progress
 
 _POLL_S = 1.0
 _LOG_LINES = 12
-_PACE_S = 1800.0  # the time left is predicted from the pace of so many seconds
+_PACE_S = 1800.0  # seconds whose pace predicts the time left
 
 
 def run_all(runs: Sequence[Run], jobs: int, root: Path, console: Console) -> bool:

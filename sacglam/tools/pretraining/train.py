@@ -81,7 +81,7 @@ def fitted(
 
 
 def _train(learner: TinyModel, draw: Documents, display: Display, questions: Sequence[Document] | None) -> list[float]:
-    """The losses of all steps: as many as set, or as answering the `questions` takes."""
+    """The losses of all steps: those of the settings, or fewer once the `questions` are answered."""
     end, parameters = learner.settings.steps, list(learner.model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learner.settings.lr, betas=(0.9, 0.98), weight_decay=0.01)
     schedule: lr_scheduler.LRScheduler

@@ -146,7 +146,7 @@ def weightless(shape: PreTrainedConfig) -> PreTrainedModel:
 
 
 def state_flop(base: PreTrainedModel, prompt: int, actions: int, scored: float) -> float:
-    """FLOP of one forward pass of a `weightless` model at a state of so many positions, `scored` of them scored.
+    """FLOP of one forward pass of a `weightless` model at a state of these positions, of which `scored` are scored.
 
     As in `PackedLM`, a decoder-only model's last MLP runs only from the prompt's last position on.
     """

@@ -52,7 +52,7 @@ def sources_of(paths: Sequence[Path], overrides: Sequence[str], trusted: bool = 
 
 
 def measure(source: Source, intervals: int, seconds: float | None, display: Display) -> tuple[Profile, list[Event]]:
-    """Run the loop of `source` and report where the time of some intervals went: so many, or `seconds` of them.
+    """Run the loop of `source` for `intervals` or, if they are given, `seconds`, and report where the time went.
 
     Returns the profile and the trace of all intervals, the warm-up included. Writes nothing.
 

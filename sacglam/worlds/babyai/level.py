@@ -61,7 +61,7 @@ class Level(RoomGridLevel):  # type: ignore[misc]
         return text, events, truncated
 
     def advice(self) -> int | None:
-        """What the library's bot does here, if asked at every step, since it remembers; None if it is at a loss."""
+        """What the library's bot does here, None if it has no plan. It remembers, so ask it at every step."""
         self._bot = self._bot or BabyAIBot(self)
         try:
             action = self._bot.replan(self._taken)

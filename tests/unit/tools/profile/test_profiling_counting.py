@@ -58,7 +58,7 @@ MLP, MLP_ADAPTER = 3 * 64 * 160, RANK * 3 * (64 + 160)
 
 
 def states(prompt: int, *actions: int, first: int = 1) -> TokenisedQuery:
-    """A prompt that begins with the token `first`, and actions of so many tokens."""
+    """A prompt that begins with the token `first`, and actions of these lengths in tokens."""
     ids = tuple(np.arange(1, n + 1) + 10 * i for i, n in enumerate(actions))
     return TokenisedQuery(np.append(first, np.arange(2, prompt + 1)), ids)
 
