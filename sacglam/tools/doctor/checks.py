@@ -122,24 +122,6 @@ def triton(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, "ok", found)
 
 
-def resources(facts: Facts) -> Iterator[Finding]:
-    """Cores, memory, shared memory and open files, which engines and Ray need."""
-    for name, value, least, unit, fix in (
-        ("cores", facts.cores, 2, "", "provide more: engines and learners take one each"),
-        # A driver, an engine and a rank with small models took 5 GiB.
-        ("memory", facts.memory_gib, 8, " GiB", "use a machine with more: engines, learners and driver share it"),
-        ("/dev/shm", facts.shm_gib, 1, " GiB", "give the container more, e.g. docker run --shm-size=8g: Ray uses it"),
-        ("open files", facts.open_files, 4096, "", "ulimit -n 65536: Ray opens many"),
-    ):
-        if value is None:
-            continue
-        came = f"{round(value, 2):,}{unit}"
-        if value < least:
-            yield Finding(name, "warning", f"{came}, engines and learners need {least:,}{unit}", fix)
-        else:
-            yield Finding(name, "ok", came)
-
-
 def companions(facts: Facts) -> Iterator[Finding]:
     """torchvision and the like, built differently from torch, which breaks `import transformers`."""
     if facts.cuda is None or facts.system != "Linux":
@@ -258,4 +240,4 @@ def security(facts: Facts) -> Iterator[Finding]:
 
 
 # In the order to fix them: causes before consequences.
-CHECKS = (python, platform, gpus, companions, core, gpu_use, triton, conflicts, engines, optional, resources, security)
+CHECKS = (python, platform, gpus, companions, core, gpu_use, triton, conflicts, engines, optional, security)

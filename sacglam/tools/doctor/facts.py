@@ -95,12 +95,6 @@ class Facts:
     """This Python's C headers; None if they are not installed."""
     cpu: str = "unknown"
     avx2: bool = True
-    cores: int = 1
-    """Cores available to this process."""
-    memory_gib: float | None = None
-    shm_gib: float | None = None
-    """Size of /dev/shm."""
-    open_files: int | None = None
     writable: tuple[str, ...] = ()
     """Folders that every user can write to and from which code, configurations or weights are read."""
     ports: frozenset[int] = frozenset()

@@ -58,7 +58,6 @@ _PROBES = {
     "gguf": "import gguf",
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
-_GIB = 2**30
 
 
 def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
@@ -75,9 +74,7 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
 
     with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
         outcomes = {} if quick else dict(zip(present, pool.map(attempt, present), strict=True))
-    limits = [text for text in cpu.cgroup_values("memory.max") if text.isdecimal()]
     headers, flags = Path(sysconfig.get_path("include"), "Python.h"), cpu.flags()
-    limit = -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX")
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     return Facts(
         tested=pinned_versions(),
@@ -96,10 +93,6 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
         headers=str(headers) if headers.is_file() else None,
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
-        cores=cpu.cores(),
-        memory_gib=min([psutil.virtual_memory().total, *map(int, limits)]) / _GIB,
-        shm_gib=shutil.disk_usage("/dev/shm").total / _GIB if Path("/dev/shm").is_dir() else None,
-        open_files=limit if limit > 0 else None,
         writable=writable(Path.cwd(), Path("runs"), *map(Path, filter(None, sys.path)), hub),
         ports=open_ports(),
         environ=dict(os.environ),

