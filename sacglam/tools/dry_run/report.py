@@ -10,7 +10,7 @@ from sacglam.collector import build_env
 from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of
-from sacglam.tools.dry_run.sizes import rows_in_one_pass, rows_that_fit
+from sacglam.tools.dry_run.sizes import rows_in_one_pass
 from sacglam.tools.profile.phases import phase_table
 
 
@@ -19,8 +19,6 @@ def show(console: Console, found: Forecast) -> None:
     console.print(_loaded(found))
     if found.processes:
         console.print(_memory(found))
-        if found.calibration and found.config.device != "cpu":
-            console.print(_micro_batch(found), soft_wrap=True, highlight=False)
     if found.calibration:
         total = sum(found.seconds.values())
         columns = [("time", found.seconds, duration), ("share", found.seconds, lambda s: f"{s / total:.1%}")]
@@ -79,13 +77,6 @@ def _memory(found: Forecast) -> Table:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f}"
-
-
-def _micro_batch(found: Forecast) -> str:
-    """The largest micro-batch that fits; small ones leave the GPU idle between kernel launches."""
-    rows, total = rows_in_one_pass(found.config, max(1, found.where.learners)), total_bytes(found.config.device)
-    fits = next(filter(None, (rows_that_fit(process, rows, total) for process in found.processes)), 0)
-    return f"About {fits:,} rows fit on the GPU in one pass; {rows} are used (algo.micro_batch_size)."
 
 
 def _method(found: Forecast, measured: Calibration) -> str:

@@ -112,7 +112,7 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
         "gradients": sizes.trained_bytes // gradients,
         "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // optimizer,
         **({"hidden states of frozen layers": config.model.cache_mib << 20} if config.model.cache_mib else {}),
-        _activations(rows): activations,
+        f"activations of one micro-batch ({rows} rows)": activations,
     }
 
 
@@ -122,21 +122,6 @@ def _engine(config: Config, where: Plan, sizes: Sizes, has_device: bool) -> dict
         return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
     cache = round(share * total_bytes("cuda")) - weights if has_device else None
     return {"base weights": weights, f"KV cache: the rest of {share:.0%} of its GPU": cache}
-
-
-def _activations(rows: int) -> str:
-    return f"activations of one micro-batch ({rows} rows)"
-
-
-def rows_that_fit(learner: Process, rows: int, device_bytes: int) -> int | None:
-    """Rows of a micro-batch that leave a fifth of the device free; None if activations are not known.
-
-    In proportion to what `learner` holds with `rows` of them.
-    """
-    activations = learner.parts.get(_activations(rows))
-    if not activations:
-        return None
-    return max(0, device_bytes * 4 // 5 - learner.known + activations) * rows // activations
 
 
 def rows_in_one_pass(config: Config, ranks: int) -> int:

@@ -9,7 +9,7 @@ from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.runtime.placement import Machine, plan
 from sacglam.tools.dry_run.calibrate import Calibration, Sample
-from sacglam.tools.dry_run.sizes import Process, Size, Sizes, memory, rows_in_one_pass, rows_that_fit, sizes_of
+from sacglam.tools.dry_run.sizes import Process, Size, Sizes, memory, rows_in_one_pass, sizes_of
 
 SIZES = Sizes(Size(1000, 2000), Size(10, 40), Size(5, 20), Size(15, 60))
 MEASURED = Calibration(Sample(16, {}, 800), Sample(64, {}, 6460))
@@ -89,16 +89,6 @@ def test_rows_in_one_pass() -> None:
     assert rows_in_one_pass(of(), 3) == 86
     assert rows_in_one_pass(of("algo.micro_batch_size=32"), 3) == 32
     assert rows_in_one_pass(of("algo={type: ppo, update_interval: 64}"), 1) == 64  # of batches of 256
-
-
-def test_the_largest_micro_batch_leaves_a_fifth_of_the_memory() -> None:
-    """12,000 of 15,000 bytes, less those of the other parts, at 100 a row."""
-    config = of("algo.micro_batch_size=32")
-    (alone,) = processes(config, Calibration(MEASURED.scoring, Sample(64, {}, 3260)))
-    others = alone.known - 3200
-    assert rows_that_fit(alone, 32, 15_000) == (12_000 - others) // 100
-    assert rows_that_fit(alone, 32, 1_000) == 0
-    assert rows_that_fit(processes(config, None)[0], 32, 15_000) is None
 
 
 def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
