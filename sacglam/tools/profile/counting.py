@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.benchmark import Timer
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.config import Config, ModelConfig
@@ -111,10 +111,10 @@ def _more_kernels(model: ModelConfig) -> dict[Any, Callable[..., int]]:
     """Formulas for kernels that torch's counter does not know; they get shapes instead of tensors."""
     aten = torch.ops.aten
     found: dict[Any, Callable[..., int]] = {
-        aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-            aten._scaled_dot_product_flash_attention_backward
-        ],
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),  # type: ignore[no-untyped-call]
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *_, **__: (
+            sdpa_backward_flop_count(g, q, k, v)  # type: ignore[no-untyped-call]
+        ),
     }
     if model.quantize == "nf4":
         found[torch.ops.bitsandbytes.gemm_4bit] = lambda x, packed, shape, *_, **__: 2 * math.prod(x) * shape[0]
