@@ -193,10 +193,6 @@ def optional(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, "note", f"not installed ({use}); optional")
         elif error is not None:
             yield Finding(name, "warning", f"{version} cannot be imported: {error}")
-        elif name == "bitsandbytes" and facts.wrong_widths:
-            widths = ", ".join(map(str, facts.wrong_widths))
-            wrong = f"{version} dequantises rows of {widths} wrongly on this CPU"
-            yield Finding(name, "warning", f"{wrong}; layers of such widths stay in full precision")
         else:
             yield Finding(name, "ok", version)
 

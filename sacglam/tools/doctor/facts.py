@@ -86,8 +86,6 @@ class Facts:
     """Import error by package, None if it works; packages that were not tried are missing."""
     torch: TorchBuild | None = None
     """None if torch was not tried or cannot be imported."""
-    wrong_widths: tuple[int, ...] = ()
-    """Row lengths that bitsandbytes dequantises wrongly on this CPU."""
     driver: Driver = Driver()
     compiler: str | None = None
     """The C compiler that Triton would call."""

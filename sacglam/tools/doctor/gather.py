@@ -40,12 +40,6 @@ with warnings.catch_warnings(record=True) as caught:
 warning = next((str(w.message) for w in caught if "CUDA" in str(w.message)), None)
 print(json.dumps([torch.version.cuda, gpus, warning]))
 """
-_BITSANDBYTES = """
-import json, torch
-from sacglam.models.nf4 import wrong_shapes
-wrong = wrong_shapes([(64, width) for width in (32, 48, 96, 576, 768)], torch.float32, torch.device("cpu"))
-print(json.dumps(sorted(width for _, width in wrong)))
-"""
 _PROBES = {
     "torch": _TORCH,
     "transformers": "from transformers import AutoModelForCausalLM, PreTrainedModel",
@@ -54,7 +48,7 @@ _PROBES = {
     "deepspeed": "import deepspeed",
     "ray": "import ray",
     "aim": "import aim",
-    "bitsandbytes": _BITSANDBYTES,
+    "bitsandbytes": "import bitsandbytes",
     "gguf": "import gguf",
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
@@ -87,7 +81,6 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
         pip_check=tuple((_output(*subprocesses.python("-m", "pip", "check")) or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
-        wrong_widths=tuple(json.loads(outcomes.get("bitsandbytes", Outcome()).output or "[]")),
         driver=_nvidia_driver(),
         compiler=compiler(os.environ),
         headers=str(headers) if headers.is_file() else None,

@@ -14,7 +14,6 @@ from transformers import AutoTokenizer, PreTrainedModel
 from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.loading import BUILTIN, load_model
-from sacglam.models.nf4 import plain_weights, scales, wrong_shapes
 from sacglam.models.packed_lm import ACTOR
 from tests.unit.models.reference import (
     BOTH,
@@ -28,7 +27,7 @@ from tests.unit.models.reference import (
 )
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
-from bitsandbytes.functional import dequantize_4bit, quantize_4bit  # noqa: E402
+from bitsandbytes.functional import dequantize_4bit  # noqa: E402
 from bitsandbytes.nn import Linear4bit  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -45,7 +44,6 @@ WIDE = {
     "llama": {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16},
     "flan": {"d_model": 64, "d_kv": 16, "d_ff": 128},
 }
-WIDTHS = (32, 48, 96, 576, 768)
 Load = Callable[..., PreTrainedModel]
 
 
@@ -112,81 +110,19 @@ def assert_nearest(got: torch.Tensor, weight: torch.Tensor) -> None:
     assert ((got.reshape(-1, BLOCK) - blocks) / scale).abs().sub(distance).max() <= 0.03
 
 
-def quantised(width: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Random weights in 64 rows, the same in 4 bits, and how to read these."""
-    weight = torch.randn(64, width, generator=torch.Generator().manual_seed(1)).to(dtype)
-    packed, state = quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
-    return weight, packed, state
-
-
-def restarting(packed: torch.Tensor, state: Any) -> torch.Tensor:
-    """bitsandbytes 0.50.2 with AVX-512: row i begins at block i (width // 64), wherever its weights are."""
-    rows, width = state.shape
-    scale = scales(state)
-    of_row = torch.arange(rows)[:, None] * (width // BLOCK) + torch.arange(width) // BLOCK
-    right = scale.repeat_interleave(BLOCK)[: rows * width].view(rows, width)
-    return (plain_weights(packed, state) / right * scale[of_row]).to(state.dtype)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_plain_reference_is_the_nearest_of_sixteen_values(width: int) -> None:
-    weight, packed, state = quantised(width)
-    assert_nearest(plain_weights(packed, state), weight)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_shapes_that_are_dequantised_wrongly_are_found(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = [(64, width) for width in WIDTHS]
-    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", plain_weights)
-    assert wrong_shapes(shapes, dtype, CPU) == set()
-    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", restarting)
-    assert wrong_shapes(shapes, dtype, CPU) == {(64, 32), (64, 48), (64, 96)}
-    assert wrong_shapes([(1, 96), (2, 96)], dtype, CPU) == {(2, 96)}  # one row has but one beginning
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_layer_that_passes_multiplies_by_its_weights_and_another_does_not(width: int, dtype: torch.dtype) -> None:
-    weight, packed, state = quantised(width, dtype)
-    layer = Linear4bit(width, 64, bias=False, compute_dtype=dtype, quant_type="nf4", compress_statistics=True)
-    layer.weight.data = weight
-    layer.to("cpu")
-    layer.support_avx512bf16_for_cpu = False
-    right = wrong_shapes([(64, width)], dtype, CPU) == set()
-    found = {"multiplied by": layer(torch.eye(width, dtype=dtype)).T, "dequantised": dequantize_4bit(packed, state)}
-    expected = plain_weights(packed, state) if right else restarting(packed, state)
-    for name, got in found.items():
-        torch.testing.assert_close(got, expected, rtol=2 * torch.finfo(dtype).eps, atol=0, msg=name)
-
-
-@pytest.mark.parametrize(("name", "layers", "widths"), [("llama", 14, "32, 48"), ("flan", 42, "32")])
-def test_layers_that_are_dequantised_wrongly_stay_as_they_are(
-    name: str, layers: int, widths: str, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", restarting)
-    with pytest.warns(UserWarning, match=rf"nf4: {layers} of {layers} layers stay .* rows of {widths} weights wrongly"):
-        model = load(name, narrow=True)
-    assert four_bits(model) == {}
-    original = dict(tiny_model(name).named_parameters())
-    assert all(torch.equal(parameter, original[path]) for path, parameter in model.named_parameters())
-
-
-@pytest.mark.parametrize(("name", "kept"), [("builtin", {"down_proj"}), ("builtin-t5", set())])
-def test_the_built_in_models_keep_what_is_right_in_4_bits(
-    name: str, kept: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ModelConfig(name=name, quantize="nf4")
-    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", restarting)
-    with pytest.warns(UserWarning, match="rows of 96 weights wrongly on this CPU"):
-        model = load_model(settings, CPU).model
+@pytest.mark.parametrize(
+    ("name", "kept"), [("llama", set()), ("flan", set()), ("builtin", {"down_proj"}), ("builtin-t5", set())]
+)
+def test_layers_whose_rows_are_no_whole_blocks_stay_as_they_are(name: str, kept: set[str], load: Load) -> None:
+    own = name.startswith("builtin")
+    with pytest.warns(UserWarning, match=r"nf4: \d+ of \d+ layers stay .* not whole blocks of 64 weights"):
+        model = load_model(ModelConfig(name=name, quantize="nf4"), CPU).model if own else load(name, narrow=True)
+    original: nn.Module = load_model(ModelConfig(name=name), CPU).model if own else tiny_model(name)
     assert {path.rpartition(".")[2] for path in four_bits(model)} == kept
     assert not any(parameter.requires_grad for parameter in model.parameters())
-    original = dict(load_model(ModelConfig(name=name), CPU).model.named_parameters())
+    before = dict(original.named_parameters())
     for path, parameter in model.named_parameters():
-        assert parameter.dtype == torch.uint8 or torch.equal(parameter, original[path])
-    monkeypatch.setattr("bitsandbytes.functional.dequantize_4bit", plain_weights)
-    layers = four_bits(load_model(settings, CPU).model)
-    assert len(layers) == {"builtin": 14, "builtin-t5": 32}[name]
+        assert parameter.dtype == torch.uint8 or torch.equal(parameter, before[path])
 
 
 @pytest.mark.parametrize(("name", "checkpointing"), [("llama", True), ("flan", False)])

@@ -17,7 +17,6 @@ import torch
 
 from sacglam.tools.doctor.facts import Gpu, pinned_versions
 from sacglam.tools.doctor.gather import (
-    _BITSANDBYTES,
     _TORCH,
     Outcome,
     compiler,
@@ -102,14 +101,6 @@ def test_the_c_compiler_is_the_one_that_triton_would_call(tmp_path: Path) -> Non
     (tmp_path / "gcc").touch(0o755)
     assert compiler(path) == str(tmp_path / "gcc")
     assert compiler({"PATH": str(tmp_path / "empty")}) is None
-
-
-def test_the_probe_of_bitsandbytes_runs() -> None:
-    pytest.importorskip("bitsandbytes")
-    from sacglam.models.nf4 import wrong_shapes
-
-    wrong = wrong_shapes([(64, width) for width in (32, 48, 96, 576, 768)], torch.float32, torch.device("cpu"))
-    assert json.loads(probe(_BITSANDBYTES).output) == sorted(width for _, width in wrong)
 
 
 def test_pinned_versions_are_those_of_the_project() -> None:

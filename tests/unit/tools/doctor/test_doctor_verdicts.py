@@ -82,16 +82,6 @@ def test_another_python_blocks_everything(version: tuple[int, int, int]) -> None
     assert "expected >=3.11,<3.13" in (verdicts(facts)["one"].reason or "")
 
 
-def test_widths_that_bitsandbytes_gets_wrong_are_a_warning() -> None:
-    facts = replace(LAPTOP, installed={**BASE, "bitsandbytes": "0.50.2"})
-    assert named(facts, "bitsandbytes") == Finding("bitsandbytes", "ok", "0.50.2")
-    found = named(replace(facts, wrong_widths=(48, 96)), "bitsandbytes")
-    assert found.level == "warning"
-    assert found.came == (
-        "0.50.2 dequantises rows of 48, 96 wrongly on this CPU; layers of such widths stay in full precision"
-    )
-
-
 def test_a_cuda_torchvision_next_to_a_cpu_torch_is_the_first_thing_to_fix() -> None:
     facts = replace(
         CPU_ENGINES,
