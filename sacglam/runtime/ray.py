@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
 
+import psutil
 from typing_extensions import override
 
 from sacglam import cpu, subprocesses
@@ -60,7 +61,7 @@ class _Actor:
             self._target = factory(*args)
         except Exception as error:
             self._failure = error
-        self._children = list(guardian.descendants(os.getpid()))  # vLLM with several GPUs
+        self._children = [child.pid for child in psutil.Process().children(recursive=True)]  # vLLM with several GPUs
 
     def call(self, method: str, reply: bool, *args: Any) -> tuple[Any, float]:
         """The result if there is to be a `reply`, and the CPU seconds of the call."""
@@ -79,7 +80,8 @@ class _Actor:
     def init_method(self, own: bool) -> str:
         """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
         if own:
-            return f"file://{tempfile.mkdtemp(prefix=guardian.folder_prefix('ranks'))}/ranks"
+            # With our process id, by which the guardian finds the folder if we are killed.
+            return f"file://{tempfile.mkdtemp(prefix=f'sacglam-ranks-{os.getpid()}-')}/ranks"
         from ray.util import get_node_ip_address
 
         address: str = get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
@@ -156,9 +158,10 @@ class RayWorker(Worker):
         with contextlib.suppress(Exception):
             node, pid = self._where.result(0)
             if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
-                for each in [*guardian.descendants(pid), pid]:
-                    with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-                        os.kill(each, signal.SIGKILL)
+                process = psutil.Process(pid)
+                for each in [*process.children(recursive=True), process]:
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself
+                        each.kill()
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor, no_restart=True)
 

@@ -22,8 +22,7 @@ def child(code):
 
 before = child("pass")
 guard = guardian.start()
-guarded = child("import tempfile; from sacglam.runtime import guardian;"
-                "tempfile.mkdtemp(prefix=guardian.folder_prefix('ranks'))")
+guarded = child("import os, tempfile; tempfile.mkdtemp(prefix=f'sacglam-ranks-{os.getpid()}-')")
 time.sleep(2)  # a guardian that has just started may take this long to look
 guardian.started(guard)
 time.sleep(1)
