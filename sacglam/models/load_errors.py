@@ -1,4 +1,4 @@
-"""Why a model cannot be loaded: which files are missing, where they were expected, and what to do."""
+"""What stops a model from being loaded: errors of libraries with what to do about them, and files that may do harm."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,10 +12,9 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 from sacglam import files
 from sacglam.errors import ModelError, SacglamError, memory_explained
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_TOKENIZER = "tokenizer.json"
 _READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 _LARGEST_TEXT, _LONGEST_ID = 256 * files.MIB, 8
-_WEIGHTS, _INDEX, _PICKLE = "model.safetensors", SAFE_WEIGHTS_INDEX_NAME, "pytorch_model.bin"
 
 
 @contextmanager
@@ -27,8 +26,8 @@ def explained(name: str) -> Iterator[None]:
     except SacglamError:
         raise
     except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise ModelError(f"model {name!r} cannot be loaded: {_fault(name)}. The loader says: {reason}") from error
+        reason = (str(error) or type(error).__name__).rstrip(". ")
+        raise ModelError(f"model {name!r} cannot be loaded: {reason}. {_advice(name)}") from error
 
 
 def read_whole(read: Callable[..., Any], **options: Any) -> Any:
@@ -53,8 +52,8 @@ def check_folder(folder: Path) -> None:
     for file in folder.iterdir():
         if file.suffix in _READ and file.exists():
             files.check(file, None if file.suffix == ".safetensors" else _LARGEST_TEXT)
-    if (folder / _TOKENIZERS[0]).is_file():
-        json.loads(files.read(folder / _TOKENIZERS[0], _LARGEST_TEXT), parse_int=_token_id)
+    if (folder / _TOKENIZER).is_file():
+        json.loads(files.read(folder / _TOKENIZER, _LARGEST_TEXT), parse_int=_token_id)
 
 
 def check_parts(source: str) -> None:
@@ -64,7 +63,10 @@ def check_parts(source: str) -> None:
         ValueError: it does, or it is not an index.
     """
     index = cached_file(
-        source, _INDEX, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
+        source,
+        SAFE_WEIGHTS_INDEX_NAME,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
     )
     try:
         parts = [str(part) for part in json.loads(Path(index).read_bytes())["weight_map"].values()] if index else []
@@ -79,60 +81,23 @@ def check_parts(source: str) -> None:
 
 def _token_id(digits: str) -> int:
     if len(digits) > _LONGEST_ID:
-        raise ValueError(f"expected token ids of at most {_LONGEST_ID} digits in {_TOKENIZERS[0]}, got {digits[:20]}")
+        raise ValueError(f"expected token ids of at most {_LONGEST_ID} digits in {_TOKENIZER}, got {digits[:20]}")
     return int(digits)
 
 
-def _fault(name: str) -> str:
-    place = folder = Path(name)
-    remedy = "Add them, as save_pretrained or `hf download` writes them"
-    if not folder.is_dir():
-        if name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1:  # on the hub: one at most
-            kind = "file" if name.endswith(".gguf") else "folder"
-            return (
-                f"there is no {kind} {name}; expected one with config.json, *.safetensors and tokenizer files, or a "
-                "GGUF file"
-            )
-        offline = constants.HF_HUB_OFFLINE
-        place = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-        folder = _snapshot(place)
-        remedy = (
-            f"{'HF_HUB_OFFLINE is set, so nothing was downloaded' if offline else 'The hub did not provide them'}. Run "
-            f"`hf download {name}` with a network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names "
-            "another cache), or set model.name to a local folder that holds them, 'builtin' or 'builtin-t5'; also "
-            "check the spelling"
-        )
-    if missing := missing_files(folder):
-        return f"{place} lacks {'; '.join(missing)}. {remedy}"
-    return f"{place} is complete, but a file is damaged or of a kind that transformers does not know"
+def looks_local(name: str) -> bool:
+    """Whether a model's name must be a file or folder: the hub's have at most one `/`, within them."""
+    return Path(name).is_dir() or name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1
 
 
-def _snapshot(cache: Path) -> Path:
-    """The folder of the newest downloaded version, which may not exist."""
-    try:
-        return cache / "snapshots" / (cache / "refs" / "main").read_text().strip()
-    except (OSError, ValueError):  # ValueError: a NUL in the name
-        return cache / "snapshots" / "main"
-
-
-def missing_files(folder: Path) -> list[str]:
-    """What a model's folder lacks, in words; empty if it is complete."""
-
-    def lacks(*names: str) -> bool:
-        return not any((folder / name).is_file() for name in names)
-
-    missing = ["config.json"] if lacks("config.json") else []
-    if lacks(*_TOKENIZERS):
-        missing.append(f"tokenizer files ({' or '.join(_TOKENIZERS)})")
-    if not lacks(_WEIGHTS):
-        return missing
-    if not lacks(_INDEX):
-        try:
-            parts = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError):  # cut short, or not an index
-            return [*missing, f"a readable {_INDEX}"]
-        return missing + [f"weights ({part})" for part in parts if lacks(part)]
-    if not lacks(_PICKLE, f"{_PICKLE}.index.json"):
-        pickle = f"{_PICKLE} is a pickle, which can run code when it is read, and never is"
-        return [*missing, f"weights as {_WEIGHTS} ({pickle})"]
-    return [*missing, f"weights ({_WEIGHTS}, or {_INDEX} and its parts)"]
+def _advice(name: str) -> str:
+    files = "config.json, *.safetensors (pickles are never read) and tokenizer files, as save_pretrained writes them"
+    if looks_local(name):
+        return f"Expected a folder with {files}, whole and of a kind that transformers knows, or a GGUF file"
+    offline = constants.HF_HUB_OFFLINE
+    return (
+        f"{'HF_HUB_OFFLINE is set, so nothing was downloaded. ' if offline else ''}Run `hf download {name}` with a "
+        f"network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache than "
+        f"{constants.HF_HUB_CACHE}), or set model.name to 'builtin', 'builtin-t5' or a local folder with {files}; also "
+        "check the spelling"
+    )

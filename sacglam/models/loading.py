@@ -16,7 +16,7 @@ from sacglam.config import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architectures import Architecture, architecture_of
 from sacglam.models.gguf import converted, gguf_file
-from sacglam.models.load_errors import check_folder, check_parts, explained, read_whole
+from sacglam.models.load_errors import check_folder, check_parts, explained, looks_local, read_whole
 from sacglam.models.lora import add_adapters
 from sacglam.models.nf4 import read_in_4_bits
 from sacglam.models.packed_lm import ACTOR
@@ -96,7 +96,7 @@ def load_text(settings: ModelConfig) -> ModelText:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         # Without tokenizer files, transformers makes a tokenizer that knows no words.
         if not tokenizer("Goal", add_special_tokens=False)["input_ids"]:
-            raise ValueError("its tokenizer finds no tokens in a plain word")
+            raise ValueError("its tokenizer finds no tokens in a plain word, as without its files")
         return ModelText(source, config, tokenizer, _max_tokens(config))
 
 
@@ -119,7 +119,7 @@ def _source_of(name: str) -> str:
     """The folder or Hugging Face name that a model is read from."""
     if file := gguf_file(name):
         return str(converted(file))
-    if Path(name).is_dir():
+    if looks_local(name):
         check_folder(Path(name))
     return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
 

@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_converted(damage: str, home: Path, tmp_path: Path
 
 
 def test_which_file_is_meant(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"there is no file .*none\.gguf"):
+    with pytest.raises(ModelError, match=r"No such file .*none\.gguf"):
         load_text(ModelConfig(name="none.gguf"))
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).touch()

@@ -69,7 +69,7 @@ def test_a_missing_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_missing_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = dry_run(tmp_path, monkeypatch, "model.name=/no/such/model", "device=cpu", "engines.count=1")
     assert code == 1
-    assert "missing here: model '/no/such/model' cannot be loaded: there is no folder" in said
+    assert "missing here: model '/no/such/model' cannot be loaded: [Errno 2] No such file" in said
     assert "182 goals" in said
     assert "1 scoring engine(s)" in said
 
