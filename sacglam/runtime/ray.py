@@ -93,12 +93,14 @@ class _Actor:
 class RayWorker(Worker):
     """Calls methods of an object in another process."""
 
-    def __init__(self, ray: Any, actor: Any, own: bool, count: Callable[[float], None]) -> None:
-        """`actor` is a Ray handle of `_Actor`; `own`: we started Ray; `count` is given each call's CPU seconds."""
+    cpu_seconds = 0.0
+    """Of the calls whose results have come."""
+
+    def __init__(self, ray: Any, actor: Any, own: bool) -> None:
+        """`actor` is a Ray handle of `_Actor`; `own`: we started Ray."""
         self._ray = ray
         self._actor = actor
         self._own = own
-        self._count = count
         self._killed = False
         self._where = self._ping = self._future(actor.where.remote())
 
@@ -119,7 +121,7 @@ class RayWorker(Worker):
     def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
         def counted(returned: tuple[Any, float]) -> Any:
             result, cpu_seconds = returned
-            self._count(cpu_seconds)
+            self.cpu_seconds += cpu_seconds
             return result
 
         return self._future(self._actor.call.remote(method, reply, *args), counted)
@@ -129,20 +131,16 @@ class RayWorker(Worker):
         future: Future[Any] = Future()
 
         def finish(finished: "Future[Any]") -> None:
-            error = finished.exception()
+            error, errors = finished.exception(), self._ray.exceptions
             if error is None:
                 future.set_result(read(finished.result()))
-            else:
-                future.set_exception(self._explained(error))
+            elif isinstance(error, errors.RayTaskError):
+                future.set_exception(error.cause if isinstance(error.cause, SacglamError) else error)
+            else:  # a dead process or node, out of memory, ...
+                future.set_exception(WorkerLost(_death(error)) if isinstance(error, errors.RayError) else error)
 
         ref.future().add_done_callback(finish)
         return future
-
-    def _explained(self, error: BaseException) -> BaseException:
-        if isinstance(error, self._ray.exceptions.RayTaskError):
-            return error.cause if isinstance(error.cause, SacglamError) else error
-        # A dead process or node, out of memory, ...
-        return WorkerLost(_death(error)) if isinstance(error, self._ray.exceptions.RayError) else error
 
     @override
     def check(self) -> None:
@@ -168,9 +166,6 @@ class RayWorker(Worker):
 
 class RayRuntime:
     """Reserves resources for workers, starts them and ends them all."""
-
-    cpu_seconds = 0.0
-    """Of all workers, in the calls whose results have been taken."""
 
     def __init__(self, address: str | None, specs: Sequence[WorkerSpec], timeout_s: float = 120.0) -> None:
         """Join the Ray cluster at `address`, or start Ray on this machine, and reserve what `specs` need.
@@ -263,12 +258,14 @@ class RayRuntime:
             )
             .remote()
         )
-        worker = RayWorker(self._ray, actor, self._own, self._count)
+        worker = RayWorker(self._ray, actor, self._own)
         self._workers.append(worker)
         return worker
 
-    def _count(self, cpu_seconds: float) -> None:
-        self.cpu_seconds += cpu_seconds
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all workers, in the calls whose results have come."""
+        return sum(worker.cpu_seconds for worker in self._workers)
 
     def close(self) -> None:
         """End every worker, and Ray itself if we started it."""
