@@ -52,7 +52,7 @@ def train(config: Config, out: str | Path | None = None, callback: Callback | No
 
 
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
-    """The agent of a run's newest whole checkpoint: `.probabilities`, `.q_values`, `.act`.
+    """The agent of a run's newest intact checkpoint: `.probabilities`, `.q_values`, `.act`.
 
     Pass `trusted=True` for a run of yours whose environment is your own code, such as `house:House`.
 

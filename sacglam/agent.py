@@ -31,7 +31,7 @@ class Agent:
     """Policy and Q function of a run at its newest checkpoint, at one state at a time.
 
     `past` are the episode's earlier steps, as (observation, action): an agent with `prompt.history` reads the last. An
-    action list that is empty or repeats itself, and texts that do not fit the model, raise a `SacglamError`.
+    action list that is empty or has duplicates, and texts that do not fit the model, raise a `SacglamError`.
     """
 
     config: Config
@@ -111,9 +111,9 @@ class Agent:
 
 @memory_explained()
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = False, best: bool = False) -> Agent:
-    """The agent of a run's newest whole checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
+    """The agent of a run's newest intact checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
-    Or the `best` one of the evaluations in its training.
+    With `best`, the best agent of the evaluations during training instead.
 
     A `trusted` run may name code of its own (docs/guides/security.md).
 

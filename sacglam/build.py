@@ -34,7 +34,7 @@ from sacglam.scoring.base import Engine, Scorer
 from sacglam.scoring.packed import PackedScorer
 
 ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
-"""What makes an engine of a configuration, in the engine's own process."""
+"""Makes an engine from a configuration, in the engine's own process."""
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
 PARITY_EVERY = 10
 """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
@@ -190,7 +190,7 @@ def build_model(config: Config) -> AgentModel:
 
 
 def critic_settings(config: Config) -> dict[str, Any]:
-    """What an exported agent says of itself: its critic's heads, its prompt, and how scores become the policy."""
+    """The settings in an exported agent: its critic's heads, its prompt, and how scores become the policy."""
     settings = config.model_dump(mode="json", include={"critic", "policy", "prompt"})
     critic = settings.pop("critic")
     if not config.algo.has_q:

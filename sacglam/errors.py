@@ -10,11 +10,11 @@ class SacglamError(Exception):
 
 
 class ConfigError(SacglamError):
-    """The configuration is wrong: an unknown key, a value out of range, two settings that contradict."""
+    """The configuration is wrong: an unknown key, a value out of range, two settings that contradict each other."""
 
 
 class UntrustedError(ConfigError):
-    """A run's folder names code that does not come with sacglam, and its user did not say that they trust it."""
+    """A run's folder names code that does not come with sacglam, and the user has not vouched for it (`--trust`)."""
 
 
 class EnvironmentContractError(SacglamError):
@@ -22,7 +22,7 @@ class EnvironmentContractError(SacglamError):
 
 
 class DemonstrationError(SacglamError):
-    """A file of demonstrations cannot be read, or holds what is no episode of the environment."""
+    """A file of demonstrations cannot be read, or holds something other than episodes of the environment."""
 
 
 class ModelError(SacglamError):
@@ -42,7 +42,7 @@ class OutOfMemory(SacglamError):
 
 
 class RunDirectoryError(SacglamError):
-    """A folder holds something already, or no run where one is needed, or cannot be read or written."""
+    """A folder is not empty, holds no run where one is needed, or cannot be read or written."""
 
 
 class EngineError(SacglamError):
@@ -50,7 +50,7 @@ class EngineError(SacglamError):
 
 
 class EngineBroken(EngineError):
-    """An engine failed in a way that a replacement may not."""
+    """An engine failed in a way that a new one may not."""
 
 
 class LearnerError(SacglamError):

@@ -1,4 +1,4 @@
-"""Fresh episodes of a policy, apart from training: how well it does, and samples to look at."""
+"""Plays fresh episodes outside training: to evaluate a policy, and as samples to look at."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence

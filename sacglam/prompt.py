@@ -11,7 +11,7 @@ from sacglam.types import Episode, Observation, Past, Query, Window
 
 @dataclass(frozen=True)
 class Prompt:
-    """Renders states by the settings of one agent."""
+    """Renders states with the settings of one agent."""
 
     settings: PromptConfig
 
@@ -37,7 +37,7 @@ class Prompt:
         return f"{before}{episode.observation(t + 1).text}\nGoal:"
 
     def judged(self, transition: str, goals: Sequence[str]) -> Query:
-        """The query for whether a transition achieved each of the goals, which stand in the place of actions."""
+        """The query for whether a transition achieved each of the goals, which take the place of actions."""
         return Query(transition, tuple(self.settings.before_action + goal for goal in goals))
 
     def in_chat(self, query: Query, tokenizer: Any) -> Query:

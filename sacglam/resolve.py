@@ -1,4 +1,4 @@
-"""What a configuration leaves open is settled here, once, before anything starts; afterwards it does not change."""
+"""Settles what a configuration leaves open, once, before anything starts."""
 
 import sys
 from importlib.util import find_spec
@@ -39,7 +39,7 @@ def resolve(config: Config) -> Config:
 
 
 def derived(config: Config, resolved: Config) -> dict[str, Any]:
-    """What `resolve` settled that changes what is learnt: values by setting."""
+    """The values that `resolve` settled and that affect learning, by setting."""
     pairs = {
         "env.copies": (config.env.copies, resolved.env.copies),
         "algo.reward_scale": (config.algo.reward_scale, resolved.algo.reward_scale),
@@ -51,7 +51,7 @@ def derived(config: Config, resolved: Config) -> dict[str, Any]:
 def with_copies(config: Config) -> Config:
     """`config` with a number for `env.copies` 0: a power of two, with which each copy can play at least six episodes.
 
-    With 32 copies of an environment whose episodes have 200 steps, none but the lucky end in the first 6,400 steps.
+    With 32 copies of an environment whose episodes have 200 steps, hardly any end in the first 6,400 steps.
     """
     if config.env.copies:
         return config

@@ -41,12 +41,12 @@ class Step:
     terminated: bool
     truncated: bool
     own_reward: float | None = None
-    """The environment's own reward, if it has one; with `env.reward: environment` it takes the place of `reward`."""
+    """The environment's own reward, if it has one; with `env.reward: environment` it replaces `reward`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """How steps are rewarded: as the environment does it (`own`), or with 1 for the goal.
+    """How steps are rewarded: by the environment (`own`), or with 1 for the goal.
 
     `success` is the reward of the step that achieves a goal, whichever it is, or None if that is unknown; then nothing
     can be relabelled.
@@ -109,7 +109,7 @@ class Episode:
         return sum(step.reward for step in self.steps)
 
     def loses_at(self, t: int) -> bool:
-        """Whether `steps[t]` ends it for good: an episode that achieved its goal would have gone on towards another."""
+        """Whether `steps[t]` ends it whatever the goal: one that achieved its goal could have gone on to another."""
         return self.steps[t].terminated and not self.success
 
 

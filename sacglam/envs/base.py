@@ -33,20 +33,20 @@ class TextEnv(Protocol):
     def step(self, action: int) -> Step:
         """Take the action with this index.
 
-        The reward is 1 at the step that achieves the episode's goal, and ends it; else 0. With `env.reward:
-        environment` it is any finite number: `own_reward` where that is given.
+        The reward is 1 at the step that achieves the episode's goal, which ends the episode, and otherwise 0. With
+        `env.reward: environment` it may be any finite number: `own_reward`, if that is given.
         """
 
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal; None without a planner."""
 
     def expert(self) -> int | None:
-        """The index of an action that is good in the present state, for demonstrations; None if none is known."""
+        """The index of a good action in the current state, for demonstrations; None if none is known."""
         return None
 
 
 class BaseEnv(TextEnv):
-    """Base of the included environments: keeps the goal, the length and the achievements of the episode under way."""
+    """Base of the included environments: keeps the goal, the length and the achievements of the current episode."""
 
     def __init__(self, name: str, max_steps: int | None) -> None:
         """Episodes are truncated after `max_steps` steps; messages call the environment `name`.
@@ -65,7 +65,7 @@ class BaseEnv(TextEnv):
             raise ConfigError(f"{self.name}: expected {option} {wanted}, got {value}")
 
     def _found(self, goal: str, goals: Mapping[str, T]) -> T:
-        """What stands under `goal`, which is one of `goals` or refused."""
+        """The value of `goal` in `goals`; an unknown goal is refused."""
         if goal not in goals:
             raise self._no_goal(goal, goals)
         return goals[goal]

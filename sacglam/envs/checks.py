@@ -139,7 +139,7 @@ class CheckedEnv(TextEnv):
 
     @property
     def present(self) -> tuple[str, int, Sequence[int]]:
-        """Goal, seed and actions of the present episode so far, by which another copy gets here."""
+        """Goal, seed and actions of the current episode so far, which take another copy to the same state."""
         return self._goal, self._seed, self._taken
 
     def tasks(self) -> Sequence[str]:

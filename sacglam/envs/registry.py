@@ -41,9 +41,9 @@ def registered() -> list[str]:
 
 
 def make(name: str, **options: Any) -> CheckedEnv:
-    """Make the environment registered as `name`, by the factory at `package.module:attribute`, or one of elsewhere.
+    """Make the environment registered as `name`, by the factory at `package.module:attribute`, or one from elsewhere.
 
-    `gymnasium:ID` is one of gymnasium's, `openenv:URL` that on an OpenEnv server. Its every answer is checked.
+    `gymnasium:ID` is one of gymnasium's, `openenv:URL` one on an OpenEnv server. Everything it returns is checked.
 
     Raises:
         ConfigError: no such environment, or an option that its factory does not accept.

@@ -91,9 +91,9 @@ class Learner:
         return Learned(metrics, None if probe is None else self.publish(probe))
 
     def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> Learned:
-        """A step for each batch: towards its actions if they are to be cloned, else the algorithm's.
+        """Take a step for each batch: towards its actions if they are to be cloned, otherwise the algorithm's own.
 
-        That is its first update, which trains the critic alone, unless it learns offline.
+        Unless the algorithm learns offline, its step is that of a first update, which trains the critic alone.
 
         Raises:
             DivergenceError: see `learn`.

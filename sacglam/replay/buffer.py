@@ -1,4 +1,4 @@
-"""The replay buffer: a ring of steps to learn from, its sampling strategies, and its form on disk."""
+"""The replay buffer: a ring of steps to learn from, and its form on disk."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _TYPES: dict[str, Any] = {**_ENTRIES, **_EPISODES, **_STEPS, "achieved": np.int3
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(strict=True))
 class _Texts:
-    """The JSON values on disk: the place that is written next, and what the columns hold indices into."""
+    """The JSON values on disk: the next place to write, and the values that the columns index."""
 
     next: Annotated[int, pydantic.Field(ge=0)]
     goals: list[str]

@@ -1,7 +1,7 @@
 """Demonstrations: a file of episodes as JSON lines, written and read one at a time.
 
-Where an environment repeats, an episode is a function of goal, seed and actions, and a line has these alone. Otherwise
-it holds all that the environment returned. Either way it is played again, and checked on the way.
+If the environment repeats itself, an episode is a function of goal, seed and actions, and a line has only these.
+Otherwise it holds everything that the environment returned. Either way the episode is replayed and checked.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class _Seen(BaseModel):
 
 
 class _Taken(_Seen):
-    """A state, the action taken there, and what that came to."""
+    """A state, the action taken there, and its result."""
 
     action: str
     reward: float
@@ -45,7 +45,7 @@ class _Taken(_Seen):
 
 
 class _Line(BaseModel):
-    """An episode: its `actions`, and a checksum of what they came to if that is to be compared; or its `steps`."""
+    """An episode: its `actions`, perhaps with a checksum of their results to compare; or its `steps`."""
 
     model_config = _FORM
 
@@ -58,7 +58,7 @@ class _Line(BaseModel):
 
 
 class _Recorded:
-    """The environment that returns what was recorded, whatever the action."""
+    """An environment that returns what was recorded, whatever the action."""
 
     def __init__(self, steps: Sequence[_Taken], last: _Seen) -> None:
         seen = [Observation(each.text, each.candidates) for each in (*steps, last)]
@@ -184,16 +184,16 @@ def _line(episode: Episode, repeats: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """The episodes of a file: in a ring, from which they are drawn like any others, and step by step to be imitated."""
+    """The episodes of a file: in a ring, from which they are drawn like any others, and step by step for imitation."""
 
     ring: ReplayBuffer
     steps: Sequence[tuple[Episode, int]]
     checksum: str
-    """The file's SHA-256, by which a run that resumes knows it again."""
+    """The file's SHA-256, by which a resumed run recognises it."""
 
     @classmethod
     def load(cls, file: Path, env: TextEnv, repeats: bool, ring: ReplayBuffer) -> "Demonstrations":
-        """All of `file`, as far as there is room in `ring`, which is empty.
+        """Load `file` into `ring`, which is empty, as far as it has room.
 
         Raises:
             DemonstrationError: see `read`.

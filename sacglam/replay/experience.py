@@ -62,7 +62,7 @@ class OnPolicy(Experience):
 
 @dataclass(eq=False)
 class HindsightReplay(Experience):
-    """Keeps episodes, and draws windows of them for their own goals and those that they achieved on the way."""
+    """Keeps episodes, and draws windows of them towards their own goals and others that they achieved."""
 
     buffer: ReplayBuffer
     rng: np.random.Generator

@@ -68,7 +68,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Pa
         _drop_unfinished(root)
     except OSError as error:
         _drop_unfinished(root)
-        kept = f"the newest whole checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
+        kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"
         raise CheckpointError(
             f"cannot write checkpoint {folder}: {cause}; {kept}. "
@@ -91,7 +91,7 @@ def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callabl
             return folder, _restored(folder, restore)
         except CheckpointError as error:
             warn(f"{error}; {'falling back to the one before' if left else 'there is no earlier one'}")
-    raise CheckpointError(f"expected a whole checkpoint in {root}, found none; start a new run with another --out")
+    raise CheckpointError(f"expected an intact checkpoint in {root}, found none; start a new run with another --out")
 
 
 def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:

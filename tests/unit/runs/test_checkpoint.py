@@ -44,7 +44,7 @@ def _mark(found: Checkpoint) -> int:
 
 
 def _newest(root: Path) -> tuple[int, list[str]]:
-    """The mark of the newest whole checkpoint, and the warnings on the way to it."""
+    """The mark of the newest intact checkpoint, and the warnings on the way to it."""
     warnings: list[str] = []
     return restore_newest(root, _mark, warnings.append)[1], warnings
 
@@ -246,7 +246,7 @@ def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
     for step in (1, 2):
         _flip(save(tmp_path, step, _small(step), keep=2) / "values.json")
     warnings: list[str] = []
-    with pytest.raises(CheckpointError, match=f"whole checkpoint in {tmp_path}"):
+    with pytest.raises(CheckpointError, match=f"intact checkpoint in {tmp_path}"):
         restore_newest(tmp_path, _mark, warnings.append)
     assert [("0000000002" in w, "0000000001" in w) for w in warnings] == [(True, False), (False, True)]
     assert warnings[1].endswith("there is no earlier one")
