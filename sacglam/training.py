@@ -95,8 +95,7 @@ class Run:
         self._evaluations = Evaluations(config, parts, display, self._stop.check)
         self._saved_at: tuple[int, int] | None = None  # steps and updates
         self._solved = False  # an evaluation has reached `evaluation.stop_at`
-        self._ready = False  # whether steps and checkpoints can be taken
-        self._random_success = 0.0
+        self._begun: dict[str, Any] = {}  # the summary's first part; with it the run may take steps and checkpoints
         self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
 
     def run(self, new: bool = False) -> dict[str, Any]:
@@ -105,15 +104,15 @@ class Run:
             if new:
                 self._directory.claim(self._config)
             try:
-                start = self._start()
+                self._begin()
                 self._train()
                 after = self._evaluations.after() if self._over else {}
             except Stopped:
                 return self._stopped()
-            return self._summarise(start, after)
+            return self._summarise(after)
 
-    def _start(self) -> dict[str, Any]:
-        """Resume from the newest intact checkpoint, if any, and drop later log lines; the summary's first part."""
+    def _begin(self) -> None:
+        """Resume from the newest intact checkpoint, if any, and drop later log lines."""
         checkpoints = self._directory.checkpoints
         resumes = bool(checkpoint.steps(checkpoints))
         self._loop.start_up(self._display, self._stop.check)
@@ -128,20 +127,16 @@ class Run:
         self._solved = any(map(self._solves, self._directory.evaluations()))
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
-        self._ready = True
         self._tracker.start()
         self._loop.publish()
-        return self._evaluate_start()
+        self._begun = self._evaluate_start()
 
     def _stopped(self) -> dict[str, Any]:
-        """End early with a checkpoint. A run that had finished before, or is not yet restored, is left as it is."""
-        summary = self._directory.summary() or {}
-        if summary.get("finished"):
-            return summary
-        if not self._ready:
-            return {"env_steps": 0, **summary, "finished": False}
+        """End early with a checkpoint. A run that had finished before, or has not begun yet, is left as it is."""
+        if not self._begun or self._begun["finished"]:
+            return {"env_steps": 0, "finished": False, **(self._directory.summary() or {})}
         self._checkpoint()
-        return self._summarise(summary, {})
+        return self._summarise({})
 
     def _train(self) -> None:
         """Run the loop until the budget is spent or a stop is requested; log, evaluate and save when due."""
@@ -209,7 +204,7 @@ class Run:
             episodes=progress.episodes,
             updates=self._parts.learners.begun - self._config.replay.demonstration_updates,
             missing=self._parts.collector.experience.missing(),
-            random_success=self._random_success,
+            random_success=self._begun["success_random"]["overall"],
             after=after,
         )
         if evidence.stuck and self._config.algo.has_q:
@@ -254,23 +249,21 @@ class Run:
             start = summary_of_start(self._config, self._evaluations.random(), self._evaluations.before())
             start["config_sha256"] = self._directory.config_hash()
             self._directory.write_summary(start)
-        self._random_success = start["success_random"]["overall"]
         return start
 
-    def _summarise(self, start: Mapping[str, Any], after: Mapping[str, Evaluation]) -> dict[str, Any]:
+    def _summarise(self, after: Mapping[str, Evaluation]) -> dict[str, Any]:
         """Write and return the summary; for a finished run, write the agent as well."""
         config, parts = self._config, self._parts
         end = summary_of_end(config, self._loop.progress, parts.clock.seconds, parts.processes(config), after)
-        summary = {**start, **end, "warnings": list(self._diagnose(after).values()) if after else []}
+        summary = {**self._begun, **end, "warnings": list(self._diagnose(after).values()) if after else []}
         if best := self._directory.best_evaluation():
             names = ("env_steps", "updates", EVALUATED, EVALUATED_RETURN)
             summary["best"] = {name: best[name] for name in names if name in best}
-        if start:  # otherwise a resumed run evaluates its start first
-            self._directory.write_summary(summary)
+        self._directory.write_summary(summary)
         if after:
             self._export(self._directory.adapter, summary)
         draw_curves(self._directory)
-        if start and (addition := self._tracker.close()):
+        if addition := self._tracker.close():
             summary |= addition
             self._directory.write_summary(summary)
         return summary

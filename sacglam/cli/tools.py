@@ -57,7 +57,7 @@ def envs(
                 f"{trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} other goals achieved, "
                 f"up to {trial.most_actions} actions",
             )
-            for line in trial.findings():
+            for line in (*trial.notes, *trial.findings):
                 print_plain(console, line)
         return
     listed = [asdict(description) for description in describe()]

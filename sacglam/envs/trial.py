@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 from random import Random
@@ -36,55 +36,16 @@ class Trial:
     steps: int
     successes: int
     goals: int
+    """Training goals."""
     most_actions: int
     others_achieved: int
     """Distinct goals achieved in episodes with a different goal."""
-    notes: tuple[str, ...]
-    hindsight: str
-    """Set if hindsight has nothing to relabel, or is the only thing to learn from."""
     longest: int
     """Length of the longest episode, in steps."""
-    cut: int
-    """Episodes cut off by the step limit of the trial."""
-    achieving: int
-    """Episodes that achieved any goal, their own or another."""
-    first_achievement: float | None
-    """Median steps to the first achievement, over these episodes."""
-    never_achieved: int
-    """Number of training goals that no episode achieved."""
-    never_achieved_some: tuple[str, ...]
-    repeated: int
-    """(observation, action) pairs seen more than once."""
-    alike: int
-    """Those of them that led to different observations or achievements."""
-    alike_example: str
-    returns: tuple[float, ...] = ()
-    """The return of each episode, if rewards are the environment's own."""
-
-    def findings(self) -> list[str]:
-        """What the trial says about learning in this environment, as lines of text."""
-        length = f"Steps of the longest episode: {self.longest:,}."
-        if self.cut:
-            length = f"Episodes still going after step {self.longest:,}, the limit of this check: {self.cut}."
-        lines = [*self.notes, length]
-        if self.returns:
-            low, mean, high = min(self.returns), fmean(self.returns), max(self.returns)
-            lines.append(f"Return of a random episode: {mean:,.4g} on average, from {low:,.4g} to {high:,.4g}.")
-        if self.first_achievement is not None:
-            lines.append(
-                f"Episodes that achieved a goal: {self.achieving}, the first one at step {self.first_achievement:g} "
-                "(median)."
-            )
-        if self.never_achieved:
-            some = ", ".join(map(shown, self.never_achieved_some))
-            lines.append(f"Never achieved: {self.never_achieved:,} of {self.goals:,} training goals, such as {some}.")
-        if self.alike:
-            lines.append(
-                f"Of {self.repeated:,} actions taken more than once in a state that reads the same, {self.alike:,} had "
-                f"different consequences: {self.alike_example}. Either the environment is random, or its observations "
-                "hide something; in that case prompt.history may help."
-            )
-        return [*lines, *filter(None, [self.hindsight])]
+    notes: tuple[str, ...]
+    """The environment's own."""
+    findings: tuple[str, ...]
+    """What the trial says about learning in this environment, as lines of text."""
 
 
 def check_env(
@@ -119,40 +80,50 @@ def check_env(
             raise EnvironmentContractError(
                 f"the environment changed {what} from {before[what]} to {now}, {_HARM[what]}"
             )
-    return _summary(played, goals, first, steps)
-
-
-def _summary(played: Sequence[Episode], goals: Sequence[str], env: CheckedEnv, most_steps: int) -> Trial:
-    """Summarise episodes of at most `most_steps` steps in `env`."""
-    achievements = [(e.goal, goal, t) for e in played for t, step in enumerate(e.steps, 1) for goal in step.achieved]
-    others = {goal for own, goal, _ in achievements if goal != own}
-    successes = sum(e.success for e in played)
-    first = [min(times) for e in played if (times := [t for t, step in enumerate(e.steps, 1) if step.achieved])]
-    achieved = {goal for _, goal, _ in achievements}
-    never = [goal for goal in goals if goal not in achieved]
-    repeated = _repeated(played)
-    alike = [example for example in repeated.values() if example]
-    where = f"in {len(played)} random episodes of at most {most_steps} steps"
+    others_achieved = {goal for e in played for step in e.steps for goal in step.achieved if goal != e.goal}
     return Trial(
         episodes=len(played),
         steps=sum(len(e.steps) for e in played),
-        successes=successes,
+        successes=sum(e.success for e in played),
         goals=len(goals),
         most_actions=max(len(e.observation(t).actions) for e in played for t in range(len(e.steps))),
-        others_achieved=len(others),
-        notes=tuple(env.notes()),
-        hindsight="" if env.own_rewards else _hindsight(successes, len(others), where),
+        others_achieved=len(others_achieved),
         longest=max(len(e.steps) for e in played),
-        cut=sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played),
-        achieving=len(first),
-        first_achievement=median(first) if first else None,
-        never_achieved=len(never),
-        never_achieved_some=tuple(never[:_NAMED]),
-        repeated=len(repeated),
-        alike=len(alike),
-        alike_example=alike[0] if alike else "",
-        returns=tuple(e.return_ for e in played) if env.own_rewards else (),
+        notes=tuple(first.notes()),
+        findings=tuple(_findings(played, goals, len(others_achieved), first.own_rewards, steps)),
     )
+
+
+def _findings(
+    played: Sequence[Episode], goals: Sequence[str], others: int, own_rewards: bool, most_steps: int
+) -> Iterator[str]:
+    longest = max(len(e.steps) for e in played)
+    if cut := sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played):
+        yield f"Episodes still going after step {longest:,}, the limit of this check: {cut}."
+    else:
+        yield f"Steps of the longest episode: {longest:,}."
+    if own_rewards:
+        returns = [e.return_ for e in played]
+        spread = f"from {min(returns):,.4g} to {max(returns):,.4g}"
+        yield f"Return of a random episode: {fmean(returns):,.4g} on average, {spread}."
+    first = [min(times) for e in played if (times := [t for t, step in enumerate(e.steps, 1) if step.achieved])]
+    if first:
+        yield f"Episodes that achieved a goal: {len(first)}, the first one at step {median(first):g} (median)."
+    achieved = {goal for e in played for step in e.steps for goal in step.achieved}
+    if never := [goal for goal in goals if goal not in achieved]:
+        some = ", ".join(map(shown, never[:_NAMED]))
+        yield f"Never achieved: {len(never):,} of {len(goals):,} training goals, such as {some}."
+    repeated = _repeated(played)
+    if different := [difference for difference in repeated.values() if difference]:
+        yield (
+            f"Of {len(repeated):,} actions taken more than once in a state that reads the same, {len(different):,} had "
+            f"different consequences: {different[0]}. Either the environment is random, or its observations hide "
+            "something; in that case prompt.history may help."
+        )
+    if not own_rewards:
+        yield from _hindsight(
+            any(e.success for e in played), others, f"in {len(played)} random episodes of at most {most_steps} steps"
+        )
 
 
 def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_steps: int) -> Episode:
@@ -225,20 +196,20 @@ def _goals(copies: Sequence[CheckedEnv]) -> Sequence[str]:
     return first.goals("train")
 
 
-def _hindsight(successes: int, others: int, where: str) -> str:
-    if not successes and not others:
-        return (
-            f"no goal at all was achieved {where}: there is no reward, and hindsight has nothing to relabel. Add goals "
-            "that random play reaches, list them in Step.achieved when it does, or allow more steps"
+def _hindsight(succeeded: bool, others: int, where: str) -> Iterator[str]:
+    """Whether hindsight has nothing to relabel, or is the only thing to learn from."""
+    if not succeeded and not others:
+        yield (
+            f"No goal at all was achieved {where}: there is no reward, and hindsight has nothing to relabel. Add goals "
+            "that random play reaches, list them in Step.achieved when it does, or allow more steps."
         )
-    if not successes:
-        return (
-            f"no episode achieved its own goal {where}, while {others:,} other goals were achieved: without hindsight "
-            "(replay.hindsight; PPO has none) there may be nothing to learn from"
+    elif not succeeded:
+        yield (
+            f"No episode achieved its own goal {where}, while {others:,} other goals were achieved: without hindsight "
+            "(replay.hindsight; PPO has none) there may be nothing to learn from."
         )
-    if not others:
-        return f"hindsight has nothing to relabel: no step achieved any goal but its episode's own {where}"
-    return ""
+    elif not others:
+        yield f"Hindsight has nothing to relabel: no step achieved any goal but its episode's own {where}."
 
 
 def _agreed(answers: list[Any], when: str) -> Any:

@@ -299,9 +299,11 @@ def test_a_reward_for_every_step_is_no_sign_of_success() -> None:
     never = check_env(
         lambda: make_world("gymnasium:CartPole-v1", text="obs", success="never").rewarding(own_rewards=True)
     )
-    assert (never.successes, never.hindsight) == (0, "")
-    assert max(never.returns) == never.longest  # 1 a step
-    assert "Return of a random episode: " in " ".join(never.findings())
+    assert never.successes == 0
+    said = " ".join(never.findings)
+    assert "Return of a random episode: " in said
+    assert f" to {never.longest}." in said  # 1 a step
+    assert "indsight" not in said
 
 
 def test_a_goal_that_is_not_there_is_refused() -> None:
