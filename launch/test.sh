@@ -13,7 +13,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
 export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means the opposite)
-"$venv/bin/python" -m pip install --quiet --editable '.[dev,docs,aim,nf4,gguf,babyai,gymnasium]'
+"$venv/bin/python" -m pip install --quiet --editable '.[dev,docs,aim,nf4,gguf,babyai,gymnasium,openenv]'
 "$venv/bin/python" -m pip install --quiet --editable '.[textworld]' ||
   echo "TextWorld cannot be installed, perhaps for lack of gcc and make: its tests are skipped"
 

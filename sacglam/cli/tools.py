@@ -26,6 +26,7 @@ def envs(
     ] = None,
     set_: EnvOption = None,
     own_rewards: Annotated[bool, typer.Option("--own-rewards", help="Check with env.reward=environment.")] = False,
+    no_repeats: Annotated[bool, typer.Option("--no-repeats", help="Check with env.repeats=false.")] = False,
     episodes: Annotated[int, typer.Option(help="Number of random episodes to check.", min=1)] = 100,
     steps: Annotated[int, typer.Option(help="Maximum steps per checked episode.", min=1)] = 50,
     as_json: JsonOption = False,
@@ -46,7 +47,7 @@ def envs(
         settings = _settings(check, set_)
         with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
             trial = check_env(
-                lambda: make(settings.name, **settings.options).rewarding(own_rewards), episodes, steps=steps
+                lambda: make(settings.name, **settings.options).rewarding(own_rewards), episodes, not no_repeats, steps
             )
         if as_json:
             print(json.dumps(asdict(trial)))

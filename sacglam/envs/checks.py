@@ -59,7 +59,8 @@ class CheckedEnv(TextEnv):
     def begin_call(self, method: str, *given: Any) -> None:
         """Have an environment on a server start the call that follows, so that calls of several copies overlap."""
         if not self._lacks("begin_call"):
-            self._env.begin_call(method, *given)
+            with Call(self._at, method, given):
+                self._env.begin_call(method, *given)
 
     @override
     def goals(self, split: Split) -> Sequence[str]:

@@ -124,7 +124,7 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: it cannot be made, or OpenEnv is not installed.
     """
-    return _world(_OPENENV, "application")(name, options)
+    return _world("openenv.server", "application")(name, options)
 
 
 def _world(name: str, attribute: str) -> Any:
@@ -133,7 +133,8 @@ def _world(name: str, attribute: str) -> Any:
     try:
         return getattr(importlib.import_module(f"sacglam.worlds.{kind}"), attribute)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[{kind}]'") from error
+        extra = kind.replace(".", "-")
+        raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[{extra}]'") from error
 
 
 @dataclass(frozen=True)

@@ -218,8 +218,8 @@ def _agreed(answers: list[Any], when: str) -> Any:
         said = _differing(repr(answers[0]), repr(answers[-1]))
         raise EnvironmentContractError(
             f"the environment does not repeat itself: {when}, one copy answers {said[0]}, another {said[1]}. "
-            "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false, and "
-            "train without exact resume"
+            "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false "
+            "(sacglam envs --check NAME --no-repeats), and train without exact resume"
         )
     return answers[0]
 

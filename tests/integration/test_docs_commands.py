@@ -71,6 +71,7 @@ NOT_RUN = {
     "sacglam push ": "needs an account; tests/integration/test_push.py has a stand-in of the Hub",
     "sacglam serve ": "runs until it is stopped; tests/integration/test_serving.py starts it",
     "sacglam serve-env ": "runs until it is stopped; tests/integration/test_openenv_runs.py starts it",
+    "uvicorn maze:app": "needs an environment from OpenEnv's repository",
     "sacglam envs --check openenv:": "needs a server; tests/integration/test_openenv_runs.py has one",
     "sacglam train --set env.name=openenv:": "needs a server; tests/integration/test_openenv_runs.py has one",
     "sacglam evaluate runs/remote": "needs a server; tests/integration/test_openenv_runs.py has one",

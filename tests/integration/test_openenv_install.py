@@ -1,4 +1,4 @@
-"""The extra `openenv` in an environment of its own, since it cannot be installed next to vLLM."""
+"""The extra `openenv-server` in an environment of its own, since it cannot be installed next to vLLM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_what_needs_openenv_passes_where_it_is_installed(tmp_path: Path) -> None
     own = Path(said.stdout.decode().strip())
     (own / "ours.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # searched after its own packages
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    installed = subprocess.run([python, "-m", "pip", "install", "--quiet", *extras["openenv"]], check=False)
+    installed = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", *extras["openenv"], *extras["openenv-server"]], check=False
+    )
     if installed.returncode:
         pytest.skip("openenv cannot be installed here: pip has said why")
     command = [python, "-m", "pytest", "-n", "0", "-q", *TESTS]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openenv", reason="needs the extra openenv")
+pytest.importorskip("openenv", reason="needs the extra openenv-server")
 
 from tests.conftest import call, sacglam, tiny_train
 from tests.integration.processes import listening_beyond_loopback, running

@@ -27,7 +27,7 @@ _PLACES = {
 _PLACE = re.compile(r"(obs|info|environment)(\.[a-zA-Z]\w*)*")  # names that begin with an underscore are private
 _RULES = ("reward", "terminated", "never")  # of success
 _GOAL_ENV, _TASK = "compute_reward", "Solve the task"
-_MAX_NUMBERS = 32
+_MAX_NUMBERS = 64  # such as a board of chess
 
 
 class Describer:
@@ -70,6 +70,11 @@ class Describer:
         if "goal" in self._places:
             return _as_text(self._at("goal", obs, info))
         return str(self._options.get("goal", _TASK))
+
+    @property
+    def one_task(self) -> bool:
+        """Whether every reset sets the same task, that of the option or none in particular."""
+        return "goal" not in self._places and type(self).goal is Describer.goal
 
     def goals(self) -> Sequence[str]:
         """Goals to train on besides the environment's own."""
@@ -170,7 +175,10 @@ def _numbers(value: Any, kinds: str = "iubf") -> list[float]:
 
 def _as_text(value: Any) -> str:
     if not isinstance(value, str) and not _numbers(value):
-        raise ConfigError(f"expected a text or at most {_MAX_NUMBERS} numbers, got {_kind(value)}")
+        raise ConfigError(
+            f"expected a text or at most {_MAX_NUMBERS} numbers, got {_kind(value)}; write a describer: see "
+            "docs/guides/gymnasium.md"
+        )
     return value if isinstance(value, str) else " ".join(f"{number:.4g}" for number in _numbers(value))
 
 

@@ -168,14 +168,13 @@ class GymnasiumWorld(BaseEnv):
         lines = [
             "; ".join(f"{', '.join(facets)} from {place}" for place, facets in by_origin.items())
             + ". Unless env.reward is environment, the reward is 1 for the goal",
-            f"goals in {self._resets} resets: {len(self._tasks):,}, such as {next(iter(self._tasks))!r}",
         ]
+        if not self._describer.one_task:
+            lines.append(f"goals in {self._resets} resets: {len(self._tasks):,}, such as {next(iter(self._tasks))!r}")
         if "achieved" not in origin:
             lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
         if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
             lines.append("no step limit is known: set the option max_steps, unless every episode ends")
-        if self.name.startswith("openenv:"):
-            lines.append("if episodes do not repeat themselves, the server ignores seeds: set env.repeats to false")
         return [f"{self.name}: {line}" for line in lines]
 
 
@@ -224,7 +223,7 @@ def _tasks(name: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     """The tasks that resets with the seeds 0, 1, ... give: the first seed of each, and its observation."""
     env, describer = _open(name, settings)
     tasks: dict[str, tuple[int, Any]] = {}
-    for seed in range(resets):
+    for seed in range(1 if describer.one_task else resets):
         obs, info = _reset(env, seed)
         tasks.setdefault(describer.goal(obs, info), (seed, deepcopy(obs)))
     return tasks

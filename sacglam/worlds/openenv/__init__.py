@@ -1,6 +1,5 @@
-"""Environments on OpenEnv servers, and ours on such a server. Needs the extra `openenv`."""
+"""Environments on OpenEnv servers; `server` puts ours on one."""
 
-from sacglam.worlds.openenv.env import RemoteEnv, Served, about
-from sacglam.worlds.openenv.wire import application
+from sacglam.worlds.openenv.client import RemoteEnv, Served, about
 
-__all__ = ["RemoteEnv", "Served", "about", "application"]
+__all__ = ["RemoteEnv", "Served", "about"]

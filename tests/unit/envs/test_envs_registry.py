@@ -12,6 +12,7 @@ import pytest
 from sacglam.envs import describe, make, register, registry
 from sacglam.envs.bitflip import BitFlip
 from sacglam.envs.playground import Playground
+from sacglam.envs.registry import application
 from sacglam.errors import ConfigError
 
 DOCS = Path(__file__).parents[3] / "docs" / "start" / "environments.md"
@@ -54,11 +55,10 @@ def test_the_documented_program_runs(house: None, capsys: pytest.CaptureFixture[
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("sacglam.worlds.openenv")]:
-        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "sacglam.worlds.openenv.server", raising=False)
     monkeypatch.setitem(sys.modules, "openenv", None)
-    with pytest.raises(ConfigError, match=r"'openenv:http://a' needs openenv.*: pip install -e '\.\[openenv\]'"):
-        make("openenv:http://a")
+    with pytest.raises(ConfigError, match=r"needs openenv.*: pip install -e '\.\[openenv-server\]'"):
+        application("playground", {})
 
 
 def test_a_name_is_registered_once(house: None) -> None:

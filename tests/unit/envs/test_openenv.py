@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from random import Random
 from typing import Any
 
 import pytest
 from typing_extensions import override
 
-pytest.importorskip("openenv", reason="needs the extra openenv")
+pytest.importorskip("openenv", reason="needs the extra openenv-server")
 import uvicorn
 from openenv.core import GenericEnvClient
-from openenv.core.env_server import Action, Environment, Observation, State, create_app
+from openenv.core.env_server import Action, Environment, State, create_app
+from openenv.core.env_server import Observation as Answer
 
-from sacglam.envs import CheckedEnv, check_env, foreign_code, make
+from sacglam.envs import CheckedEnv, check_env, make
 from sacglam.envs.registry import application
-from sacglam.envs.workers import call_all
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.tools.loopback import guarded, listen
-from sacglam.types import Decision, Episode
+from sacglam.types import Observation, Step
 from sacglam.worlds.gymnasium import Describer
-from sacglam.worlds.openenv import env as remote
-from sacglam.worlds.openenv import wire
+from sacglam.worlds.openenv import client as remote
+from sacglam.worlds.openenv import server as ours
 
 
 @contextmanager
-def serving(app: Any, port: int = 0) -> Iterator[str]:
+def serving(app: Any) -> Iterator[str]:
     """The address of a server of an application, in a thread."""
-    with listen(port) as listening:
+    with listen(0) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -53,34 +52,24 @@ def playground() -> Iterator[str]:
         yield url
 
 
-def play(copies: Sequence[CheckedEnv], starts: Sequence[tuple[str, int]]) -> list[Episode]:
-    """Random episodes in lockstep, determined by their seeds."""
-    seen = call_all("reset", list(zip(copies, starts, strict=True)))
-    rngs = [Random(seed) for _, seed in starts]
-    played = [Episode(goal, start, (), (), seed) for (goal, seed), start in zip(starts, seen, strict=True)]
-    while running := [i for i, e in enumerate(played) if not e.steps or not _over(e)]:
-        picks = [rngs[i].randrange(len(played[i].observation(len(played[i].steps)).actions)) for i in running]
-        steps = call_all("step", [(copies[i], (pick,)) for i, pick in zip(running, picks, strict=True)])
-        for i, pick, step in zip(running, picks, steps, strict=True):
-            e = played[i]
-            played[i] = Episode(e.goal, e.start, (*e.decisions, Decision(pick, 0.0, 0)), (*e.steps, step), e.seed)
-    return played
-
-
-def _over(episode: Episode) -> bool:
-    return episode.steps[-1].terminated or episode.steps[-1].truncated
+def play(env: CheckedEnv, goal: str, seed: int) -> tuple[Observation, list[Step]]:
+    """A random episode, determined by its seed."""
+    rng = Random(seed)
+    start, steps = env.reset(goal, seed), list[Step]()
+    while not steps or not (steps[-1].terminated or steps[-1].truncated):
+        steps.append(env.step(rng.randrange(len((steps[-1].observation if steps else start).actions))))
+    return start, steps
 
 
 # Ours on a server and back.
 
 
-def test_two_hundred_episodes_have_the_hashes_of_those_in_this_process(playground: str) -> None:
-    here, there = ([make(name) for _ in range(8)] for name in ("playground_simple", f"openenv:{playground}"))
-    goals = [*here[0].goals("train"), *here[0].goals("heldout")]
-    for batch in range(25):
-        starts = [(goals[(batch * 8 + i) * 7 % len(goals)], batch * 8 + i) for i in range(8)]
-        hashes = [[episode.transcript() for episode in play(copies, starts)] for copies in (here, there)]
-        assert hashes[0] == hashes[1]
+def test_a_hundred_episodes_are_those_in_this_process(playground: str) -> None:
+    here, there = make("playground_simple"), make(f"openenv:{playground}")
+    goals = [*here.goals("train"), *here.goals("heldout")]
+    for seed in range(100):
+        goal = goals[seed * 7 % len(goals)]
+        assert play(there, goal, seed) == play(here, goal, seed)
 
 
 def test_what_else_an_environment_knows_comes_with_it(playground: str) -> None:
@@ -114,10 +103,9 @@ def test_the_environments_own_rewards_and_tasks_and_notes_come_with_it() -> None
         for own in (False, True):
             here, there = make("gymnasium:CliffWalking-v1", **options), make(f"openenv:{url}")
             starts = [(goal, seed) for seed, goal in enumerate(here.goals("train")[:6])]
-            copies = [[env.rewarding(own)] for env in (here, there)]
-            first, second = ([play(each, [start])[0] for start in starts] for each in copies)
+            first, second = ([play(env.rewarding(own), *start) for start in starts] for env in (here, there))
             assert first == second
-            assert any(step.reward == -100 for episode in first for step in episode.steps) == own
+            assert any(step.reward == -100 for _, steps in first for step in steps) == own
         assert [*there.tasks()] == [*here.tasks()] != [*here.goals("train")]
         assert [*there.notes()] == [*here.notes()]
 
@@ -156,8 +144,9 @@ def test_the_protocol_as_others_see_it(playground: str) -> None:
         assert client.step({"action": first["actions"][0]}).observation["text"] == env.step(0).observation.text
         assert client.state()["step_count"] == 1
         assert client.reset(seed=7).observation == client.reset(seed=7).observation
-        with pytest.raises(RuntimeError, match="expected a split of train, heldout, got 'test'"):
-            client.reset(split="test")
+        for split in ("test", []):
+            with pytest.raises(RuntimeError, match="expected a split of train, heldout, got"):
+                client.reset(split=split)
         with pytest.raises(RuntimeError, match="Invalid message"):
             client.step({"move": "Fly"})
     with GenericEnvClient(playground).sync() as client, pytest.raises(RuntimeError, match="expected a reset"):
@@ -168,7 +157,7 @@ def test_the_goals_are_tasks(playground: str) -> None:
     env = make("playground_simple")
     goals = env.goals("heldout")
     assert [split["name"] for split in remote._get(playground, "/playground_simple/splits")] == ["train", "heldout"]
-    served = wire.ServedEnvironment("playground_simple", {})
+    served = ours.ServedEnvironment("playground_simple", {})
     assert served.num_tasks("heldout") == len(goals)
     assert served.get_task("heldout", 2) == {"index": 2, "goal": goals[2], "type": env.goal_type(goals[2])}
     assert [task["goal"] for task in served.get_task_range("heldout", 1, 3)] == [*goals[1:3]]
@@ -187,7 +176,7 @@ class Move(Action):
     move: str
 
 
-class Board(Observation):
+class Board(Answer):
     board: str
     legal_moves: list[str]
 
@@ -228,7 +217,7 @@ class Number(Action):
     action_id: int
 
 
-class Numbered(Observation):
+class Numbered(Answer):
     text: str
     legal_actions: list[int]
 
@@ -273,9 +262,7 @@ def climb() -> Iterator[str]:
 def test_legal_moves_are_guessed_and_the_check_passes(climb: str) -> None:
     trial = check_env(lambda: make(climb, **TEXT), episodes=20)
     assert trial.successes > 0
-    notes = "\n".join(trial.notes)
-    assert "actions from obs.legal_moves (guessed)" in notes
-    assert "set env.repeats to false" in notes
+    assert "actions from obs.legal_moves (guessed)" in trial.notes[0]
 
 
 def test_numbers_are_named_and_parameters_reach_the_reset() -> None:
@@ -315,133 +302,7 @@ def test_actions_with_several_fields_need_a_describer() -> None:
         assert "height" in described.step(0).observation.text
 
 
-def test_requests_of_several_copies_are_under_way_at_once() -> None:
-    together = threading.Barrier(4)
-
-    class Waiting(Climb):
-        @override
-        def step(self, action: Move, timeout_s: float | None = None, **_: Any) -> Board:
-            together.wait(30)
-            return super().step(action)
-
-    with serving(climbing(Waiting)) as url:
-        copies = [make(f"openenv:{url}", **TEXT) for _ in range(4)]
-        call_all("reset", [(env, ("Solve the task", seed)) for seed, env in enumerate(copies)])
-        steps = call_all("step", [(env, (0,)) for env in copies])
-    assert len({step.observation.text for step in steps}) > 1
-
-
-# What goes wrong.
-
-
-def test_nobody_at_the_address() -> None:
-    with listen(0) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match=rf"openenv:http://127.0.0.1:{port}: expected .* got: .*refused.*running"):
-        make(f"openenv:http://127.0.0.1:{port}")
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ws://127.0.0.1:8000", "", "file:///etc/passwd"])
-def test_no_address(url: str) -> None:
-    with pytest.raises(ConfigError, match="expected openenv:http://HOST:PORT"):
-        make(f"openenv:{url}")
-
-
-@pytest.mark.parametrize(
-    ("code", "body", "said"),
-    [(404, "", "has none"), (500, "", "500"), (200, "<html>", "got: Expecting value"), (200, "[1]", "has none")],
-)
-def test_another_server_at_the_address(code: int, body: str, said: str) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404 if body == "[1]" and self.path == "/sacglam" else code)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        @override
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(ConfigError, match=f"expected .* OpenEnv server.*{said}"):
-            make(f"openenv:http://127.0.0.1:{server.server_address[1]}")
-        server.shutdown()
-
-
-def test_a_server_that_dies_in_an_episode() -> None:
-    with serving(climbing(Climb)) as url:
-        env = make(f"openenv:{url}", **TEXT)
-        env.reset("Solve the task", 0)
-        env.step(0)
-    with pytest.raises(EnvironmentContractError, match=r"expected an answer to step, got: .*--resume RUN"):
-        env.step(0)
-
-
-def test_a_server_that_was_restarted_in_an_episode_has_lost_it() -> None:
-    with serving(climbing(Climb)) as url:
-        env = make(f"openenv:{url}", **TEXT)
-        env.reset("Solve the task", 0)
-    with serving(climbing(Climb), int(url.rpartition(":")[2])):
-        with pytest.raises(EnvironmentContractError, match="the connection was lost, and the episode with it"):
-            env.step(0)
-        env.reset("Solve the task", 0)
-        env.step(0)
-
-
-def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
-
-    class Stuck(Climb):
-        @override
-        def step(self, action: Move, timeout_s: float | None = None, **_: Any) -> Board:
-            go.wait(30)
-            return super().step(action)
-
-    monkeypatch.setattr(wire, "ANSWER_S", 0.3)
-    with serving(climbing(Stuck)) as url:
-        env = make(f"openenv:{url}", **TEXT)
-        env.reset("Solve the task", 0)
-        with pytest.raises(EnvironmentContractError, match=r"expected an answer to step, got: none within 0\.3 s"):
-            env.step(0)
-        go.set()
-
-
 def test_a_server_that_is_full() -> None:
-    full = pytest.raises(EnvironmentContractError, match=r"CAPACITY_REACHED.*larger max_concurrent_envs")
+    full = pytest.raises(EnvironmentContractError, match=r"CAPACITY_REACHED.*max_concurrent_envs=N")
     with serving(climbing(Climb, max_concurrent_envs=1)) as url, full:
         [make(f"openenv:{url}", **TEXT) for _ in range(2)]
-
-
-def test_an_error_of_the_server_is_passed_on(climb: str) -> None:
-    env = make(climb, **TEXT, actions=["jump"])
-    env.reset("Solve the task", 0)
-    with pytest.raises(EnvironmentContractError, match="expected an answer to step, got: Server error"):
-        env.step(0)
-
-
-def test_a_session_ends_with_its_copy() -> None:
-    closed = threading.Event()
-
-    class Closing(Climb):
-        @override
-        def close(self) -> None:
-            closed.set()
-
-    with serving(climbing(Closing)) as url:
-        env = make(f"openenv:{url}", **TEXT)
-        env.reset("Solve the task", 0)
-        closed.clear()  # of the copy that collected the goals
-        del env
-        assert closed.wait(30)
-
-
-def test_a_call_that_was_begun_and_never_asked_for_is_forgotten(climb: str) -> None:
-    env = make(climb, **TEXT)
-    first = env.reset("Solve the task", 1)
-    env.begin_call("step", 0)
-    assert env.reset("Solve the task", 1) == first
-
-
-def test_an_address_is_foreign() -> None:
-    assert foreign_code("openenv:http://a", {"describer": "b:C"}) == ["openenv:http://a", "b:C"]
