@@ -23,7 +23,7 @@ from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, PreTrainedMo
 from benchmarks.separate import SeparateLM
 from benchmarks.separate_seq2seq import SeparateSeq2SeqLM
 from sacglam import cpu
-from sacglam.config import LoraSettings, ModelConfig
+from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.models.architectures import DecoderOnly, architecture_of
 from sacglam.models.loading import lora_config
 from sacglam.models.packed_lm import PackedLM

@@ -22,7 +22,8 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks import common
-from sacglam.config import Config, LoraSettings, ModelConfig
+from sacglam.config import Config
+from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.envs import make
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText

@@ -17,7 +17,8 @@ from benchmarks import common, random_model
 from sacglam import cpu
 from sacglam.build import ENGINE, build_learner, build_model, host_engine
 from sacglam.clock import PhaseClock
-from sacglam.config import Config, EnginesConfig, LoraSettings, ModelConfig
+from sacglam.config import Config
+from sacglam.config.sections import EnginesConfig, LoraSettings, ModelConfig
 from sacglam.learner.learner import Learner
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.learners import LearnerGroup

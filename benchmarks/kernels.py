@@ -34,7 +34,7 @@ from benchmarks import common, update
 from sacglam.algos.ppo import Ppo, PpoConfig, Sample
 from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig
+from sacglam.config.sections import CriticConfig
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import common
 from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig
+from sacglam.config.sections import CriticConfig
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.memory import peak_bytes

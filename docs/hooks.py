@@ -18,7 +18,8 @@ from mkdocs.structure.pages import Page
 from pydantic_core import PydanticUndefined
 
 from sacglam.cli import app
-from sacglam.config import Config, Named, Section
+from sacglam.config import Config
+from sacglam.config.section import Named, Section
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from sacglam.clock import PhaseClock
-from sacglam.config import Config, ReplayConfig
+from sacglam.config import Config
+from sacglam.config.sections import ReplayConfig
 from sacglam.envs import CheckedEnv, TextEnv, make
 from sacglam.envs.workers import in_workers
 from sacglam.errors import ConfigError, EnvironmentContractError

@@ -1,6 +1,7 @@
 """Safe access to files that somebody else may have planted: named pipes, endless files, links, any content.
 
-Only regular files within a size limit are read, JSON only in a declared form, and nothing is written through a link.
+Only regular files within a size limit are read, JSON only in a declared form, and nothing is written through a link:
+all else is an `OSError`, and what was to be written is unchanged.
 """
 
 import errno
@@ -24,11 +25,7 @@ _KINDS = {"d": "folder", "p": "named pipe", "s": "socket", "c": "device", "b": "
 
 
 def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int | None = None) -> IO[bytes]:
-    """Open a regular file of at most `most` bytes without waiting for anything. Links are followed only for reading.
-
-    Raises:
-        OSError: it cannot be opened, is something else, or is larger.
-    """
+    """Open a regular file of at most `most` bytes without waiting for anything. Links are followed only for reading."""
 
     def opener(path: str, flags: int) -> int:
         if mode != "rb":
@@ -68,11 +65,7 @@ def lock(file: IO[bytes]) -> None:
 
 
 def read(file: Path, most: int) -> bytes:
-    """The contents of a regular file of at most `most` bytes.
-
-    Raises:
-        OSError: it cannot be read, is something else, or is larger.
-    """
+    """The contents of a regular file of at most `most` bytes."""
     with opened(file, most=most) as source:
         # Its size, since Python reserves memory for as many bytes as it is to read.
         return source.read(min(most, os.fstat(source.fileno()).st_size))
@@ -104,11 +97,7 @@ def check(file: Path, most: int | None = None) -> None:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[IO[bytes]]:
-    """A new file to write. At the end of the block it is synced and takes the place of `file`, or of a link there.
-
-    Raises:
-        OSError: it cannot be written; `file` is unchanged.
-    """
+    """A new file to write. At the end of the block it is synced and takes the place of `file`, or of a link there."""
     writing = file.with_name(f"{file.name}.writing")
     writing.unlink(missing_ok=True)  # of a process that was killed, or planted
     try:
@@ -123,21 +112,13 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
 
 
 def write(file: Path, content: str | bytes) -> None:
-    """Write `file` whole or not at all; a link there is replaced.
-
-    Raises:
-        OSError: it cannot be written; it is unchanged.
-    """
+    """Write `file` whole or not at all; a link there is replaced."""
     with replacing(file) as target:
         target.write(content.encode() if isinstance(content, str) else content)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, unless it exists.
-
-    Raises:
-        OSError: it cannot be made, or is a link.
-    """
+    """Make a folder and its parents, unless it exists."""
     _check_no_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
 

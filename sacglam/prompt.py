@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacglam.config import PromptConfig
+from sacglam.config.sections import PromptConfig
 from sacglam.errors import ModelError
 from sacglam.types import Episode, Observation, Past, Query, Window
 

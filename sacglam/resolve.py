@@ -10,7 +10,8 @@ import torch
 from sacglam import cpu
 from sacglam.build import build_model, scorer_of
 from sacglam.collector import build_env, first_states
-from sacglam.config import Config, EnginesConfig, LearnersConfig, RuntimeConfig
+from sacglam.config import Config
+from sacglam.config.sections import EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape

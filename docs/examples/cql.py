@@ -15,8 +15,8 @@ from torch import Tensor
 from sacglam.algos import math as equations
 from sacglam.algos.sac import Sac, SacBatch, SacConfig
 from sacglam.clock import PhaseClock
-from sacglam.config import CriticConfig
 from sacglam.config.section import NonNegativeFloat
+from sacglam.config.sections import CriticConfig
 
 
 class CqlConfig(SacConfig):

@@ -49,11 +49,7 @@ class BaseEnv(TextEnv):
     """Base of the included environments: keeps the goal, the length and the achievements of the current episode."""
 
     def __init__(self, name: str, max_steps: int | None) -> None:
-        """Episodes are truncated after `max_steps` steps; messages call the environment `name`.
-
-        Raises:
-            ConfigError: `max_steps` is below 1.
-        """
+        """Episodes are truncated after `max_steps` steps, at least 1; messages call the environment `name`."""
         self.name, self._max_steps = name, max_steps
         self._begin("")
         if max_steps is not None:

@@ -68,11 +68,7 @@ class BitFlip(BaseEnv):
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
-        """Start from a uniformly drawn string other than `goal`.
-
-        Raises:
-            ConfigError: `goal` is not a bit string of this length.
-        """
+        """Start from a uniformly drawn string other than `goal`."""
         number = self._found(goal, self._numbers)
         self._begin(goal)
         # A string seeds through SHA-512, so the start is the same in every process; hash() would not be.

@@ -15,7 +15,7 @@ from torch import Tensor
 from sacglam.algos.base import Algorithm
 from sacglam.algos.imitation import Imitation
 from sacglam.clock import PhaseClock
-from sacglam.config import AlgoConfig
+from sacglam.config.algorithm import AlgoConfig
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Moments
 from sacglam.models.agent_model import AgentModel, check_forms

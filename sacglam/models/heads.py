@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from sacglam.config import CriticConfig, PolicyConfig
+from sacglam.config.sections import CriticConfig, PolicyConfig
 from sacglam.errors import ModelError
 from sacglam.models.packed_lm import LMOutput
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architectures import Architecture, architecture_of
 from sacglam.models.gguf import converted, gguf_file

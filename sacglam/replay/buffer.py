@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
-from sacglam.config import ReplayConfig
+from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import hindsight_goals, last_step

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from sacglam.config import ReplayConfig
+from sacglam.config.sections import ReplayConfig
 from sacglam.replay.buffer import Columns, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sacglam.config import AlgoConfig
+from sacglam.config.algorithm import AlgoConfig
 from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
 if TYPE_CHECKING:

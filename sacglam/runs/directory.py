@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sacglam import config as configuration
 from sacglam import files
 from sacglam.config import Config
+from sacglam.config.section import TRUST
 from sacglam.envs import foreign_code
 from sacglam.errors import ConfigError, RunDirectoryError, UntrustedError, write_explained
 from sacglam.runs.logs import LineLog
@@ -80,7 +81,7 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{root} already holds a run. Resume it with --resume {root}, or choose another --out"
             )
-        left_by_a_kill = {_LOCK, run.config_file.name, f"{run.config_file.name}.writing"}
+        left_by_a_kill = {_LOCK, f"{run.config_file.name}.writing"}
         hint = ". To resume the run that was here, restore its config.yaml" if run.checkpoints.exists() else ""
         check_empty(root, left_by_a_kill, hint)
         return run
@@ -99,8 +100,8 @@ class RunDirectory:
 
     @property
     def claimed(self) -> bool:
-        """Whether it holds a run. A process killed while claiming the folder may leave an empty config file."""
-        return self.config_file.is_file() and self.config_file.stat().st_size > 0
+        """Whether it holds a run."""
+        return self.config_file.is_file()
 
     def claim(self, config: Config) -> None:
         """Write the run's resolved configuration. This process must hold the lock.
@@ -109,11 +110,6 @@ class RunDirectory:
             RunDirectoryError: the folder already holds a run or anything else, or cannot be written.
         """
         self.vacant(self.root)
-        with write_explained(self.config_file):
-            try:
-                files.opened(self.config_file, "xb").close()  # exclusive where a file system has no locks
-            except FileExistsError:
-                self.vacant(self.root)
         self.write_config(config)
 
     def write_config(self, config: Config) -> None:
@@ -150,7 +146,7 @@ class RunDirectory:
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
         if not self._trusted and (code := untrusted_code(config)):
-            raise UntrustedError(f"{self.config_file}: it names {' and '.join(map(repr, code))}, {configuration.TRUST}")
+            raise UntrustedError(f"{self.config_file}: it names {' and '.join(map(repr, code))}, {TRUST}")
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
                 f"{self.config_file} was changed after the run began: from here on this is a different experiment",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sacglam.config import TrackingConfig
+from sacglam.config.sections import TrackingConfig
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.progress import Progress
 

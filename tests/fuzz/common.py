@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from matplotlib.figure import Figure
 
 from sacglam import build
-from sacglam.config import Config, ModelConfig, override
+from sacglam.config import Config, override
+from sacglam.config.sections import ModelConfig
 from sacglam.errors import SacglamError
 from tests import fuzz
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM

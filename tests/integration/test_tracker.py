@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from sacglam.config import TrackingConfig, parse
+from sacglam.config import parse
+from sacglam.config.sections import TrackingConfig
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display, Tracker
 from sacglam.training import resume, train

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sacglam import subprocesses
-from sacglam.config import TrackingConfig
+from sacglam.config.sections import TrackingConfig
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.tools.tracking import sidecar

@@ -20,7 +20,8 @@ from benchmarks import common
 from benchmarks import engine as benchmark
 from sacglam import config as configuration
 from sacglam.build import build_model
-from sacglam.config import Config, PolicyConfig
+from sacglam.config import Config
+from sacglam.config.sections import PolicyConfig
 from sacglam.errors import EngineError
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead

@@ -16,7 +16,9 @@ from pydantic import ValidationError
 
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
-from sacglam.config import QUICKSTART, Config, Named, PromptConfig, Section, load, located, names, parse, parse_complete
+from sacglam.config import QUICKSTART, Config, load, located, names, parse, parse_complete
+from sacglam.config.section import Named, Section
+from sacglam.config.sections import PromptConfig
 from sacglam.errors import ConfigError
 from sacglam.replay.sampling import Future, Graph, NoHindsight, Prior, Ratio, Uniform
 from tests.fuzz.common import within

@@ -13,7 +13,8 @@ from textwrap import dedent, indent
 
 import pytest
 
-from sacglam.config import Config, Named, Section
+from sacglam.config import Config
+from sacglam.config.section import Named, Section
 
 ROOT = Path(__file__).parents[2]
 DOCS = [

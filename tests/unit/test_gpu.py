@@ -15,7 +15,7 @@ from sacglam import config
 from sacglam.algos import sac
 from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.models import architectures

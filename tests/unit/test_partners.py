@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from sacglam.clock import PhaseClock
-from sacglam.config import PartnerConfig, load, parse
+from sacglam.config import load, parse
+from sacglam.config.kinds import PartnerConfig
 from sacglam.errors import ConfigError, UntrustedError
 from sacglam.partners import (
     EnvironmentConfig,

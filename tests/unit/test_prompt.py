@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.clock import PhaseClock
-from sacglam.config import PromptConfig, load
+from sacglam.config import load
+from sacglam.config.sections import PromptConfig
 from sacglam.envs import make
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource

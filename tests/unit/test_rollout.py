@@ -18,7 +18,8 @@ from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
 from sacglam.clock import PhaseClock
 from sacglam.collector import collector
-from sacglam.config import Config, PromptConfig, override
+from sacglam.config import Config, override
+from sacglam.config.sections import PromptConfig
 from sacglam.envs import Split, TextEnv
 from sacglam.envs.playground import Playground
 from sacglam.errors import CheckpointError, DivergenceError, EnvironmentContractError

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, ValidationError
 
 from sacglam import config as configuration
 from sacglam import files
-from sacglam.config import Section
+from sacglam.config.section import Section
 from sacglam.envs import describe
 from sacglam.errors import ConfigError, write_explained
 from sacglam.tools.experiments.plan import Experiment, Group, Variant

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, ConfigDict
 
 from sacglam import config as configuration
 from sacglam import subprocesses
-from sacglam.config import Config, Section
+from sacglam.config import Config
+from sacglam.config.section import Section
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import RunDirectory
 

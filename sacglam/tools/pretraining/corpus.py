@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from sacglam.config import PromptConfig
+from sacglam.config.sections import PromptConfig
 from sacglam.envs import TextEnv, make
 from sacglam.envs.playground.scene import draw
 from sacglam.envs.playground.text import describe

@@ -16,7 +16,8 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from sacglam.config import Config, ModelConfig
+from sacglam.config import Config
+from sacglam.config.sections import ModelConfig
 from sacglam.models.architectures import architecture_of
 from sacglam.models.layers import last_mlp_of, only_at
 from sacglam.models.loading import load_shape

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import override
 
 from sacglam import files, subprocesses
-from sacglam.config import TrackingConfig
+from sacglam.config.sections import TrackingConfig
 from sacglam.errors import SacglamError, TrackingError, write_explained
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display, Tracker

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
-from sacglam.config import CriticConfig
+from sacglam.config.sections import CriticConfig
 from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
 from sacglam.models.agent_model import Backbone
 from sacglam.models.architectures import architecture_of

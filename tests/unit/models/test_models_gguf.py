@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.gguf import converted
 from sacglam.models.loading import BUILTIN, load_model, load_text

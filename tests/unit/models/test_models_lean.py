@@ -16,7 +16,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sacglam.config import LoraSettings, ModelConfig, parse
+from sacglam.config import parse
+from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import _checkpoint_layers, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM

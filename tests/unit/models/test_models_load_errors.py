@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.load_errors import explained
 from sacglam.models.loading import BUILTIN, load_model, load_shape

@@ -43,7 +43,7 @@ from transformers import (
     T5GemmaConfig,
 )
 
-from sacglam.config import LoraSettings, ModelConfig
+from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architectures import DecoderOnly, EncoderDecoder
 from sacglam.models.loading import (

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.loading import BUILTIN, load_model
 from sacglam.models.packed_lm import ACTOR

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, T5Tokenizer
 
-from sacglam.config import LoraSettings, ModelConfig, PromptConfig
+from sacglam.config.sections import LoraSettings, ModelConfig, PromptConfig
 from sacglam.errors import ModelError
 from sacglam.models import tokens
 from sacglam.models.loading import BUILTIN, load_model, lora_config

@@ -11,7 +11,8 @@ import pytest
 
 from sacglam.algos.sac import SacConfig
 from sacglam.collector import build_env, build_experience
-from sacglam.config import ReplayConfig, parse
+from sacglam.config import parse
+from sacglam.config.sections import ReplayConfig
 from sacglam.errors import ConfigError
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy

@@ -55,9 +55,8 @@ def test_a_last_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_bytes() == written(LINES)
 
 
-def test_a_folder_that_was_being_claimed_when_its_process_was_killed_holds_no_run(tmp_path: Path) -> None:
+def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
     config = load()
-    (tmp_path / "config.yaml").touch()
     with pytest.raises(RunDirectoryError, match="found none"):
         RunDirectory.open(tmp_path)
     RunDirectory.vacant(tmp_path).claim(config)
@@ -269,7 +268,7 @@ def test_a_new_run_wants_an_empty_place(left: str, tmp_path: Path) -> None:
 
 def test_a_new_run_may_have_an_empty_folder_or_what_a_killed_claim_left(tmp_path: Path) -> None:
     RunDirectory.vacant(tmp_path)
-    for name in (".lock", "config.yaml", "config.yaml.writing"):
+    for name in (".lock", "config.yaml.writing"):
         (tmp_path / name).touch()
     with RunDirectory.vacant(tmp_path).locked():
         RunDirectory(tmp_path).claim(load())

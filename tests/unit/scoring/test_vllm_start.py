@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sacglam import resolve
-from sacglam.config import Config, EnginesConfig, ModelConfig, load
+from sacglam.config import Config, load
+from sacglam.config.sections import EnginesConfig, ModelConfig
 from sacglam.errors import EngineError, ModelError
 from sacglam.models.loading import adapted_layers, load_text, lora_config
 from sacglam.resolve import check_engines, why_no_vllm

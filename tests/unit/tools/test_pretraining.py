@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from sacglam.build import build_model
 from sacglam.cli import app
-from sacglam.config import PromptConfig, load
+from sacglam.config import load
+from sacglam.config.sections import PromptConfig
 from sacglam.envs import make
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.playground.vocabulary import Thing

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfi
 
 from sacglam import config as configuration
 from sacglam.clock import PhaseClock
-from sacglam.config import ModelConfig
+from sacglam.config.sections import ModelConfig
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import TokenisedQuery

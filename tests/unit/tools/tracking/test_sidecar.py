@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from sacglam.config import TrackingConfig
+from sacglam.config.sections import TrackingConfig
 from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
