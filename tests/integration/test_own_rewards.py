@@ -104,7 +104,7 @@ def test_returns_are_reported_and_a_killed_run_resumes_exactly(tmp_path: Path) -
 @pytest.mark.slow
 def test_workers_give_ppo_the_same_rewards(tmp_path: Path) -> None:
     for name, workers in {"alone": 0, "workers": 2}.items():
-        done = call(tiny_ppo(tmp_path / name, *CLIFF, "env.copies=4", f"env.workers={workers}"))
+        done = call(tiny_ppo(tmp_path / name, *CLIFF, "steps=320", "env.copies=4", f"env.workers={workers}"))
         assert done.returncode == 0, done.stderr
     assert metrics(tmp_path / "alone") == metrics(tmp_path / "workers")
     assert any(line.get("episode_return", 0) < 0 for line in metrics(tmp_path / "alone"))

@@ -22,11 +22,14 @@ from tests.with_stand_in import stood_in
 pytestmark = pytest.mark.slow
 
 
+HALF = "steps=320"  # ten intervals
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished tiny run of PPO."""
     out = tmp_path_factory.mktemp("runs") / "ppo"
-    done = call(tiny_ppo(out))
+    done = call(tiny_ppo(out, HALF))
     assert done.returncode == 0, done.stderr
     return out
 
@@ -34,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_counts_its_updates_and_reports_its_losses(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert summary["finished"]
-    assert summary["updates"] == 20 * 2 * 2  # intervals, epochs, minibatches of 16 in 32 steps
+    assert summary["updates"] == 10 * 2 * 2  # intervals, epochs, minibatches of 16 in 32 steps
     lines = metrics(run)
     assert all({"policy_loss", "value_loss", "entropy", "kl", "clipped_share", "return"} <= set(line) for line in lines)
     # An interval's first minibatch has ratio 1, the last has not: the mean is above 0.
@@ -46,10 +49,10 @@ def test_a_run_counts_its_updates_and_reports_its_losses(run: Path) -> None:
 
 def test_a_killed_run_resumes_to_the_same_end(run: Path, tmp_path: Path) -> None:
     again = tmp_path / "killed"
-    assert interrupt(tiny_ppo(again), again, 7, signal.SIGKILL) == -signal.SIGKILL
-    assert interrupt(command("train", resume=str(again)), again, 13, signal.SIGTERM) == 0
+    assert interrupt(tiny_ppo(again, HALF), again, 6, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(command("train", resume=str(again)), again, 8, signal.SIGTERM) == 0
     assert call(command("train", resume=str(again))).returncode == 0
-    assert_same_end(again, run)
+    assert_same_end(again, run, lines=10)
 
 
 def test_its_agent_has_a_value_for_the_state_and_none_for_actions(run: Path, tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_an_engine_and_two_ranks_on_two_nodes_learn_as_one_process_does(run: Pat
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=2)
-        settings = ["engines.count=1", "learners.count=2"]
+        settings = [HALF, "engines.count=1", "learners.count=2"]
         command = [*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu", "--address", cluster.address]
         done = call(stood_in(command))
         assert done.returncode == 0, done.stderr
