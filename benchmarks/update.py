@@ -188,9 +188,7 @@ def filling_mib(lm: PackedLM, options: argparse.Namespace, actions: int) -> floa
 def main() -> None:
     parser = common.parser(__doc__ or "")
     parser.add_argument("--micro-batch", type=int, help="rows in one forward and backward, for both; default: all")
-    parser.add_argument(
-        "--lean", type=int, metavar="LAYERS", help="compare adapters on the last so many layers instead"
-    )
+    parser.add_argument("--lean", type=int, metavar="LAYERS", help="compare adapters on this many final layers instead")
     parser.add_argument("--cache-mib", type=int, default=32, help="with --lean: memory for hidden states")
     parser.add_argument("--compile", action="store_true", help="compare compiled layers with plain ones instead")
     options = parser.parse_args()

@@ -75,7 +75,7 @@ def parse_json(content: bytes, form: TypeAdapter[Any]) -> Any:
     """Parse JSON and check its form, without converting values.
 
     Raises:
-        ValueError: it is no JSON, or has another form.
+        ValueError: it is not JSON, or has another form.
     """
     value = from_json(content)
     form.validate_python(value)
@@ -91,7 +91,7 @@ def read_json(file: Path, form: TypeAdapter[Any]) -> Any:
 
 
 def check(file: Path, most: int | None = None) -> None:
-    """Refuse (`OSError`) what is no regular file of at most `most` bytes: for files that a library opens by name."""
+    """Refuse (`OSError`) anything but a regular file of at most `most` bytes: for files that libraries open."""
     _check(file, file.stat(), most)
 
 

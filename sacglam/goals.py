@@ -14,7 +14,7 @@ from sacglam.types import Episode
 
 _REMEMBERED = 100  # outcomes per group
 _NOTICEABLE = 0.01  # progress below this counts as none
-_CANDIDATES = 64  # at most so many groups are compared, so that choosing among thousands of goals stays cheap
+_CANDIDATES = 64  # most groups compared per choice, so that choosing among thousands of goals stays cheap
 _LEAST_UNIFORM, _DECAY = 0.2, 320  # final share of uniform choices; episodes after which the rest has fallen to 1/e
 
 

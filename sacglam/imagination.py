@@ -1,4 +1,4 @@
-"""Goals that nobody has named, made of those that were, by substitution."""
+"""Imagines goals that nobody has named, by substitution in those that were."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import numpy as np
 
 IMAGINED = "imagined"
 """The type of a goal that the environment does not know."""
-_TRIES = 16  # draws for each goal that is wanted, since most lead to known goals
+_TRIES = 16  # draws per goal wanted, since most of them give known goals
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class Imagination:
     _alike: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def draw(self, known: Mapping[str, None], most: int, rng: np.random.Generator) -> list[str]:
-        """At most so many different goals that are not known. `known` has only grown since the last call."""
+        """At most `most` different unknown goals. `known` must only have grown since the last call."""
         for goal in islice(known, len(self._goals), None):
             self._learn(goal.split(" "))
         drawn = dict[str, None]()

@@ -9,7 +9,7 @@ from sacglam.algos.awac_settings import AwacConfig
 from sacglam.algos.sac import OffPolicy, SacBatch, critic_losses, last_values
 from sacglam.replay.graph import UNTRIED
 
-_MOST = 20.0  # upper bound of a step's weight, lest one step outweigh its batch
+_MOST = 20.0  # upper bound of a step's weight, so that no step outweighs its batch
 
 
 class Awac(OffPolicy):

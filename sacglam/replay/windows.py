@@ -85,7 +85,7 @@ class WindowCutter:
     rewards: Rewards = GOAL_REWARDS
 
     def of(self, steps: int) -> "WindowCutter":
-        """The same for so many steps of a batch."""
+        """The same, for batches of another number of steps."""
         return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
 
     def fill(

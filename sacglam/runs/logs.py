@@ -49,7 +49,7 @@ class LineLog:
         return [line for line in self._read() if line is not None]
 
     def rewind(self, env_steps: int, updates: int) -> int:
-        """Drop the lines after so many environment steps and updates, which a resumed run logs again.
+        """Drop the lines after these environment steps and updates, which a resumed run logs again.
 
         Also drops damaged lines and returns their number, not counting a truncated last line.
         """

@@ -17,7 +17,7 @@ NAMES: Mapping[Kind, tuple[str, ...]] = {
 KINDS: Mapping[str, Kind] = {name: kind for kind, names in NAMES.items() for name in names}
 OBJECTS = 4
 """Objects in a scene, all different."""
-_HELD_OUT = 3  # the last so many names of each kind
+_HELD_OUT = 3  # how many names of each kind, the last ones
 _AMONG = " among "
 
 
