@@ -24,10 +24,10 @@ from sacglam.clock import PhaseClock
 from sacglam.envs.playground import Playground, goals
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.envs.playground.world import Verb
-from sacglam.partners import JudgeConfig, Judges, LearnedJudge, Partner, Verdict
+from sacglam.partners import JudgeConfig, LearnedJudge, Partner, Verdict
 from sacglam.prompt import Prompt
 from sacglam.training import train
-from sacglam.types import Episode
+from sacglam.types import Classifiers, Episode
 
 TRAINED, HELD_OUT = (frozenset(goals.goals(False, heldout)) for heldout in (False, True))
 COUNTS = Counter[str]()
@@ -97,8 +97,8 @@ class WatchedConfig(JudgeConfig):
 
     type: str = "benchmarks.imagination:WatchedConfig"
 
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
-        return self.partner(rng, clock, self, prompt, judges)
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
+        return self.partner(rng, clock, self, prompt, classifiers)
 
 
 class TrueConfig(WatchedConfig):

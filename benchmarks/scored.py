@@ -53,7 +53,7 @@ def main() -> None:
     given = parser.parse_args()
     settings = ["partner=scored", "env.copies=1", "threads=1", f"model.name={given.model}"]
     config = resolve(configuration.load("quickstart", settings))
-    scored = build_learner(config, build_model(config), PhaseClock()).judges
+    scored = build_learner(config, build_model(config), PhaseClock()).classifiers["judge"]
     assert isinstance(scored, Scored)
     asked = transitions(config, given.transitions, given.goals, Random(config.seed))
     true = np.concatenate([achieved for _, achieved in asked])

@@ -14,7 +14,7 @@ from sacglam.build import build_model, critic_settings, scorer_of
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
-from sacglam.learner.learner import model_tensors
+from sacglam.learner.backend import under
 from sacglam.models.agent_model import AgentModel, Exported
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
@@ -136,7 +136,7 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
         return Agent(config, model, evaluated["env_steps"], directory.summary() or {})
 
     def restore(found: Checkpoint) -> int:
-        model.load_state(model_tensors(found.tensors))
+        model.load_state(under("model", found.tensors))
         return int(found.values["progress"]["env_steps"])
 
     _, env_steps = checkpoint.restore_newest(directory.checkpoints, restore, warnings.warn)

@@ -19,7 +19,7 @@ from sacglam.learner.learner import Learner
 from sacglam.models.agent_model import AgentModel, Exported
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config, merges
-from sacglam.models.packed_lm import JUDGE, PackedLM
+from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import check_frozen
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
@@ -100,9 +100,8 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     model = build_model(config)
     learner = build_learner(config, model, clock)
     learners = LearnerGroup([LocalWorker(learner)], config.runtime.timeout_s)
-    return Parts(
-        learners, Handoff(), collector(config, learners, clock), _partner(config, learners, clock), clock, model
-    )
+    acting, partner = collector(config, learners, clock, learners), _partner(config, learners, clock)
+    return Parts(learners, Handoff(), acting, partner, clock, model)
 
 
 def _partner(config: Config, learners: LearnerGroup, clock: PhaseClock) -> Partner:
@@ -131,7 +130,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
             tolerance, every = PARITY_TOLERANCES[config.model.dtype], PARITY_EVERY * config.algo.updates
             states, first = first_states(config, _PARITY_STATES), config.replay.demonstration_updates
             handoff = EngineHandoff(engines, states, tolerance, every, clock, first)
-        acting = collector(config, engines or learners, clock)
+        acting = collector(config, engines or learners, clock, learners)
         return Parts(
             learners, handoff, acting, _partner(config, learners, clock), clock, runtime=runtime, engines=engines
         )
@@ -174,7 +173,7 @@ def build_model(config: Config) -> AgentModel:
     architecture, critic = loaded.architecture, config.critic
     sharded = config.learners.count > 0 and config.learners.zero_stage == 3
     merged = not sharded and merges(config.model, loaded.config)
-    adapters = config.algo.adapters(critic) + ([JUDGE] if config.partner.judge else [])
+    adapters = config.algo.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
     lm = PackedLM(loaded.model, lora_config(config.model, loaded.config), adapters, merged)
     if config.model.compile:
         lm.compile_layers()
@@ -208,14 +207,20 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     updates = config.replay.demonstration_updates + intervals * config.algo.updates
     algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
     scorer, backend = scorer_of(model), _backend(model, config)
-    judge = plugins.find(config.partner.judge, "judge")(model, config, backend) if config.partner.judge else None
-    learner = Learner(model, algorithm, scorer, backend, config.algo, updates, critic_settings(config), clock, judge)
+    classifiers = {name: each(model, config, backend) for name, each in _classifiers(config).items()}
+    settings = critic_settings(config)
+    learner = Learner(model, algorithm, scorer, backend, config.algo, updates, settings, clock, classifiers)
     if config.init_from:
         with backend.gathered(change=True):
             fits = Exported.read(Path(config.init_from)).load_into(model)
         if not fits:
             warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
     return learner
+
+
+def _classifiers(config: Config) -> dict[str, Any]:
+    """The classes of what learns next to the agent, by name: see `sacglam.learner.classifier.Classifier`."""
+    return {name: plugins.find(found, name) for name, found in config.classifiers.items()}
 
 
 def scorer_of(model: AgentModel) -> PackedScorer:

@@ -24,7 +24,7 @@ from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
 from sacglam.replay.windows import WindowCutter
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
-from sacglam.types import Query
+from sacglam.types import Classifiers, Query
 
 _DEMONSTRATED = 200_000  # most entries of demonstrations
 _FIRST_STATES_SEED = 0x9A217
@@ -42,12 +42,16 @@ class Collector:
     demonstrations: Demonstrations | None = None
 
 
-def collector(config: Config, scorer: Scorer, clock: PhaseClock) -> Collector:
-    """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from."""
+def collector(config: Config, scorer: Scorer, clock: PhaseClock, classifiers: Classifiers | None = None) -> Collector:
+    """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from.
+
+    `classifiers` are those that the source of goals learns with; it needs none until it observes episodes.
+    """
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
-    goals = config.goals.source(envs[0].goals("train"), envs[0].goal_type, starts_rng)
-    settings = (Prompt(config.prompt), config.env.repeats, config.algo.on_policy)
+    prompt, pursued = Prompt(config.prompt), envs[0].goals("train")
+    goals = config.goals.build(pursued, envs[0].goal_type, starts_rng, prompt, classifiers)
+    settings = (prompt, config.env.repeats, config.algo.on_policy)
     demonstrations = None
     if file := config.replay.demonstrations:
         ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), envs[0])

@@ -4,9 +4,10 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from sacglam.config.kinds import GoalsConfig
@@ -89,6 +90,8 @@ class ProgressSource(GoalSource):
     while no group makes progress. So even a type with few goals is tried.
     """
 
+    at_first: ClassVar[Mapping[str, Any]] = {"episodes": 0, "outcomes": {}}
+
     goal_type: Callable[[str], str]
     by: Literal["type", "goal"]
 
@@ -99,23 +102,25 @@ class ProgressSource(GoalSource):
         for goal, group in self._group.items():
             self._members[group].append(goal)
         self._groups = list(self._members)
-        self.load_state({"episodes": 0, "outcomes": {}})
+        self.load_state(self.at_first)
 
     @override
     def choose(self) -> str:
-        groups = self._groups
-        if len(groups) > _CANDIDATES:
-            groups = [_draw(self.rng, groups) for _ in range(_CANDIDATES)]
-        progress = np.array([self.progress(group) for group in groups])
+        groups = self.candidates()
         epsilon = _LEAST_UNIFORM + (1 - _LEAST_UNIFORM) * math.exp(-self._episodes / _DECAY)
-        if self.rng.random() < epsilon or not progress.any():
-            progress[:] = 1
+        progress = self.progress(groups) if self.rng.random() >= epsilon else np.zeros(len(groups))
+        if not progress.any():
+            progress = np.ones(len(groups))
         return _draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
 
-    def progress(self, group: str) -> float:
-        """How much the success rate has changed within the group's last 100 outcomes, 0 below 0.01: see `change`."""
-        found = change(self._outcomes.get(group, ()))
-        return found if found >= _NOTICEABLE else 0.0
+    def candidates(self) -> Sequence[str]:
+        """The groups that a choice is made from."""
+        few = len(self._groups) <= _CANDIDATES
+        return self._groups if few else [_draw(self.rng, self._groups) for _ in range(_CANDIDATES)]
+
+    def progress(self, groups: Sequence[str]) -> npt.NDArray[np.float64]:
+        """How much each group's success rate has changed within its last 100 outcomes, see `change`; 0 below 0.01."""
+        return noticeable(np.array([change(self._outcomes.get(group, ())) for group in groups]))
 
     @override
     def observe(self, episodes: Sequence[Episode]) -> None:
@@ -126,8 +131,8 @@ class ProgressSource(GoalSource):
     @override
     def metrics(self) -> dict[str, float]:
         by_type = defaultdict[str, list[float]](list)
-        for group, members in self._members.items():
-            by_type[self._types[members[0]]].append(self.progress(group))
+        for group, progress in zip(self._groups, self.progress(self._groups).tolist(), strict=True):
+            by_type[self._types[self._members[group][0]]].append(progress)
         return {f"progress/{kind}": float(np.mean(values)) for kind, values in by_type.items()}
 
     @override
@@ -158,6 +163,11 @@ def change(outcomes: Sequence[bool]) -> float:
     older, newer = halves(outcomes)
     by_chance = sum(rate * (1 - rate) for rate in (older, newer)) / max(1, len(outcomes) // 2)
     return math.sqrt(max(0.0, (newer - older) ** 2 - by_chance))
+
+
+def noticeable(progress: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """`progress`, 0 where it is below 0.01."""
+    return np.where(progress < _NOTICEABLE, 0.0, progress)
 
 
 def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:

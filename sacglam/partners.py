@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
 from sacglam.imagination import Imagination
 from sacglam.prompt import Prompt
-from sacglam.types import Episode, Example, Query, Step
+from sacglam.types import Classifiers, Episode, Example, Step
 
 Verdict = Sequence[Sequence[str]]
 """The goals that each step of an episode achieved."""
@@ -100,7 +100,7 @@ class EnvironmentConfig(PartnerConfig):
     type: str = "environment"
 
     @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: "Judges") -> Partner:
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
         return Environment(rng, clock)
 
 
@@ -130,7 +130,7 @@ class NoisyConfig(PartnerConfig):
     """Share of the achieved goals that it does not name."""
 
     @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: "Judges") -> Partner:
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
         return Noisy(rng, clock, self)
 
 
@@ -150,16 +150,6 @@ class Noisy(Partner):
             others = [goal for goal in self.known if goal not in step.achieved]
             named += [others[self.rng.integers(len(others))]] if others else []
         return named
-
-
-class Judges(Protocol):
-    """The judge's model, wherever the agent learns: see `sacglam.learner.judge.Judge`."""
-
-    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """For each transition the probability that it achieved each goal."""
-
-    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
-        """Learn from examples; see `Judge.learn`."""
 
 
 class ModelConfig(PartnerConfig):
@@ -186,8 +176,8 @@ class ScoredConfig(ModelConfig):
     type: str = "scored"
 
     @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
-        return ModelPartner(rng, clock, self, prompt, judges)
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
+        return ModelPartner(rng, clock, self, prompt, classifiers)
 
 
 @dataclass(eq=False)
@@ -196,7 +186,7 @@ class ModelPartner(Partner):
 
     settings: ModelConfig
     prompt: Prompt
-    judges: Judges
+    classifiers: Classifiers
     _imagination: Imagination = field(default_factory=Imagination, init=False)
 
     @override
@@ -207,7 +197,7 @@ class ModelPartner(Partner):
             for episode, goals in zip(episodes, asked, strict=True)
             for t in range(len(episode.steps))
         ]
-        judged = iter(self.judges.judge(queries))
+        judged = iter(self.classifiers.ask("judge", queries))
         return [
             [self._named(goals, next(judged)) for _ in episode.steps]
             for episode, goals in zip(episodes, asked, strict=True)
@@ -237,8 +227,8 @@ class JudgeConfig(ModelConfig):
     """Updates of the judge, all made once the budget is spent, at `algo.critic_lr` falling to a tenth."""
 
     @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
-        return LearnedJudge(rng, clock, self, prompt, judges)
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
+        return LearnedJudge(rng, clock, self, prompt, classifiers)
 
     @override
     def steady(self) -> Self:
@@ -261,7 +251,8 @@ class LearnedJudge(ModelPartner):
             for episode in episodes:
                 self._listen(episode)
             if self._heard >= self.settings.budget:
-                self.judges.teach(self._examples, [*self.known], self.settings.updates, int(self.rng.integers(2**31)))
+                seed = int(self.rng.integers(2**31))
+                self.classifiers.teach("judge", self._examples, [*self.known], self.settings.updates, seed)
                 self._examples = []
         return episodes
 

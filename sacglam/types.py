@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pickle import PickleBuffer
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,6 +188,25 @@ class Example:
     transition: str
     achieved: tuple[str, ...]
     earlier: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """How often each goal was pursued and achieved; the goals are the actions of a query."""
+
+    query: Query
+    tries: tuple[int, ...]
+    wins: tuple[int, ...]
+
+
+class Classifiers(Protocol):
+    """What learns next to the agent, by name and wherever the agent learns: see `sacglam.learner.classifier`."""
+
+    def ask(self, name: str, queries: Sequence[Query]) -> list["npt.NDArray[np.float32]"]:
+        """What it says of each query's actions."""
+
+    def teach(self, name: str, *lesson: Any) -> None:
+        """Have it learn."""
 
 
 @dataclass(frozen=True, slots=True)

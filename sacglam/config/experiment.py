@@ -30,7 +30,7 @@ class Config(Section):
     goals: Annotated[SerializeAsAny[GoalsConfig], BeforeValidator(GoalsConfig.read)] = Field(
         default_factory=lambda: GoalsConfig.read({}, None)
     )
-    """Which goals episodes pursue: `uniform` (the default), `progress` or your own as `module:Class`."""
+    """Which goals episodes pursue: `uniform` (the default), `progress`, `magellan` or your own as `module:Class`."""
     model: sections.ModelConfig = sections.ModelConfig()
     prompt: sections.PromptConfig = sections.PromptConfig()
     critic: sections.CriticConfig = sections.CriticConfig()
@@ -60,6 +60,12 @@ class Config(Section):
     def in_one_process(self) -> bool:
         """Whether everything but the environments' workers runs in the driver's process."""
         return not (self.engines.count or self.learners.count)
+
+    @property
+    def classifiers(self) -> dict[str, str]:
+        """What learns next to the agent, `module:Class` by name: adapters and heads of their own on its model."""
+        named = {"judge": self.partner.judge, "competence": self.goals.competence}
+        return {name: each for name, each in named.items() if each}
 
     @property
     def own_code(self) -> list[str]:
@@ -165,6 +171,7 @@ class Config(Section):
                 "model.cache_mib": self.model.cache_mib,  # a rank that has kept its states gathers no weights
                 "model.compile": self.model.compile,  # weights are gathered by hooks within a layer
                 f"partner {self.partner.type}": self.partner.judge,  # each rank judges on its own
+                f"goals {self.goals.type}": self.goals.competence,  # and predicts on its own
             }
             if in_use := [setting for setting, value in needing_whole_weights.items() if value]:
                 raise ValueError(

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sacglam.config.section import Named
-from sacglam.types import Window
+from sacglam.types import Classifiers, Window
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sacglam.clock import PhaseClock
     from sacglam.goals import GoalSource
-    from sacglam.partners import Judges, Partner
+    from sacglam.partners import Partner
     from sacglam.prompt import Prompt
     from sacglam.replay.buffer import Entry, ReplayBuffer
     from sacglam.replay.windows import WindowCutter
@@ -26,11 +26,25 @@ class GoalsConfig(Named):
     shipped: ClassVar[Mapping[str, str]] = {
         "uniform": "sacglam.goals:UniformConfig",
         "progress": "sacglam.goals:ProgressConfig",
+        "magellan": "sacglam.magellan:MagellanConfig",
     }
+    competence: ClassVar[str | None] = None
+    """What learns for it next to the agent, as `module:Class` (`sacglam.learner.competence`)."""
 
-    @abstractmethod
     def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: "np.random.Generator") -> "GoalSource":
         """A new source of these goals. It draws from `rng` alone, whose state is saved with the run."""
+        raise NotImplementedError
+
+    def build(
+        self,
+        goals: Sequence[str],
+        goal_type: Callable[[str], str],
+        rng: "np.random.Generator",
+        prompt: "Prompt",
+        classifiers: Classifiers | None,
+    ) -> "GoalSource":
+        """The `source`, unless it has others learn for it, which are among the `classifiers`."""
+        return self.source(goals, goal_type, rng)
 
 
 class Hindsight(Named):
@@ -77,7 +91,7 @@ class PartnerConfig(Named):
     """Whether it judges only finished episodes, which is too late for an on-policy algorithm."""
 
     judge: ClassVar[str | None] = None
-    """What learns for it next to the agent, as `module:Class`, on an adapter of its own (`sacglam.learner.judge`)."""
+    """What learns for it next to the agent, as `module:Class` (`sacglam.learner.judge`)."""
 
     @property
     def imagines(self) -> bool:
@@ -85,8 +99,10 @@ class PartnerConfig(Named):
         return False
 
     @abstractmethod
-    def build(self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", judges: "Judges") -> "Partner":
-        """The partner with these settings; the state of `rng` is saved with the run. `judges` reaches its model."""
+    def build(
+        self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", classifiers: Classifiers
+    ) -> "Partner":
+        """The partner with these settings; the state of `rng` is saved with the run. `classifiers` has its model."""
 
     def steady(self) -> Self:
         """The same partner as in the middle of a run."""

@@ -1,7 +1,8 @@
 """What differs between learning in one process and on several ranks: here, for one process."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
@@ -14,6 +15,25 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
+
+
+def under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those named `PART.NAME`, by NAME."""
+    return {name.removeprefix(f"{part}."): each for name, each in tensors.items() if name.startswith(f"{part}.")}
+
+
+def named(moments: Moments) -> dict[str, Tensor]:
+    """Adam's state as `adam.INDEX.NAME`, copied to the CPU."""
+    return {f"adam.{i}.{name}": each.to("cpu", copy=True) for i, of in moments.items() for name, each in of.items()}
+
+
+def moments_in(tensors: Mapping[str, Tensor]) -> Moments:
+    """What `named` gave, among other tensors."""
+    moments: Moments = defaultdict(dict)
+    for name, tensor in under("adam", tensors).items():
+        index, _, moment = name.partition(".")
+        moments[int(index)][moment] = tensor
+    return dict(moments)
 
 
 class Backend:

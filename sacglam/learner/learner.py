@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,14 +16,14 @@ from sacglam.algos.imitation import Imitation
 from sacglam.clock import PhaseClock
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.errors import DivergenceError
-from sacglam.learner.backend import Backend, Moments
+from sacglam.learner.backend import Backend, moments_in, named, under
 from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.lora import convert_once
 from sacglam.scoring.base import Scorer
-from sacglam.types import Adapter, Batches, Example, Learned, LogPolicy, Query, Window
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 
 if TYPE_CHECKING:
-    from sacglam.learner.judge import Judge, Scored
+    from sacglam.learner.classifier import Classifier
 
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
@@ -74,7 +73,8 @@ class Learner:
     total_updates: int
     critic: Mapping[str, Any]
     clock: PhaseClock
-    judges: "Judge | Scored | None" = None
+    classifiers: Mapping[str, "Classifier"] = field(default_factory=dict)
+    """What learns next to the agent, by name."""
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
@@ -198,15 +198,13 @@ class Learner:
         own, most = queries[rank::world], -(-len(queries) // world)
         return self.log_policy([*own, *[queries[0]] * (most - len(own))])[: len(own)]
 
-    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """`Judge.judge` at this rank's share of the transitions, dealt in turn."""
-        assert self.judges
-        return self.judges.judge(queries[self.backend.rank :: self.backend.world])
+    def ask(self, queries: Sequence[Query], name: str) -> list[npt.NDArray[np.float32]]:
+        """What the classifier `name` says of this rank's share of the queries, dealt in turn."""
+        return self.classifiers[name].ask(queries[self.backend.rank :: self.backend.world])
 
-    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
-        """See `Judge.learn`."""
-        assert self.judges
-        self.judges.learn(examples, goals, updates, seed)
+    def teach(self, name: str, *lesson: Any) -> None:
+        """Have the classifier `name` learn."""
+        self.classifiers[name].learn(*lesson)
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
@@ -230,10 +228,10 @@ class Learner:
         The tensors are whole and on the CPU, whatever the number of ranks and the ZeRO stage.
         """
         with self.backend.gathered():
-            tensors = {f"model.{name}": _copied(tensor) for name, tensor in self.model.state().items()}
-        for index, moments in self.backend.moments().items():
-            tensors |= {f"adam.{index}.{name}": _copied(tensor) for name, tensor in moments.items()}
-        tensors |= self.judges.state() if self.judges else {}
+            tensors = {f"model.{name}": each.to("cpu", copy=True) for name, each in self.model.state().items()}
+        tensors |= named(self.backend.moments())
+        for name, classifier in self.classifiers.items():
+            tensors |= {f"{name}.{key}": tensor for key, tensor in classifier.state().items()}
         return tensors, {"updates": self.updates, **self.algorithm.state()}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
@@ -242,17 +240,13 @@ class Learner:
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
-        adam = {name: tensor for name, tensor in tensors.items() if name.startswith("adam.")}
-        moments: Moments = defaultdict(dict)
+        adam = {f"adam.{name}": tensor for name, tensor in under("adam", tensors).items()}
         with self.backend.gathered(change=True):
-            self.model.load_state(model_tensors(tensors))
+            self.model.load_state(under("model", tensors))
             check_forms(adam, self._moments_like(adam))
-        for name, tensor in adam.items():
-            _, index, moment = name.split(".")
-            moments[int(index)][moment] = tensor
-        self.backend.load_moments(dict(moments))
-        if self.judges:
-            self.judges.load_state({name: tensor for name, tensor in tensors.items() if name.startswith("judge.")})
+        self.backend.load_moments(moments_in(adam))
+        for name, classifier in self.classifiers.items():
+            classifier.load_state(under(name, tensors))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
 
@@ -267,13 +261,3 @@ class Learner:
                     forms[f"{name}.step"] = torch.zeros(())
                     forms[f"{name}.exp_avg"] = forms[f"{name}.exp_avg_sq"] = parameter
         return forms
-
-
-def model_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a learner's state that belong to its model, by the model's names."""
-    prefix = "model."
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)

@@ -43,12 +43,12 @@ class PolicyHead:
         return torch.log_softmax(score_BA, dim=-1)
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """Linear layers with ReLU between them (paper, Appendix C: two hidden layers of 1,024)."""
+def mlp(inputs: int, hidden: Sequence[int], outputs: int, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers with ReLU or another function `between` them (paper, Appendix C: two hidden layers of 1,024)."""
     widths = [inputs, *hidden]
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        layers += [nn.Linear(fan_in, fan_out), between()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
 
@@ -67,7 +67,7 @@ class ValueHead(nn.Module):
 class QHeads(nn.Module):
     """`num_critics` independent Q functions, each with one value for every action of a state."""
 
-    def __init__(self, hidden_size: int, config: CriticConfig) -> None:
+    def __init__(self, hidden_size: int, config: CriticConfig, between: type[nn.Module] = nn.ReLU) -> None:
         """`observation_action`: one output on each action's last token. `observation`: MAX_ACTIONS outputs on the
         prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
         each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
@@ -77,7 +77,8 @@ class QHeads(nn.Module):
         self.score_weights = nn.Parameter(weights_C) if config.score_weight else None
         self._on_actions = config.input == "observation_action"
         outputs = 1 if self._on_actions else MAX_ACTIONS
-        self.critics = nn.ModuleList(mlp(hidden_size, config.hidden, outputs) for _ in range(config.num_critics))
+        heads = (mlp(hidden_size, config.hidden, outputs, between) for _ in range(config.num_critics))
+        self.critics = nn.ModuleList(heads)
 
     def forward(self, output: LMOutput, taken_B: Tensor | None = None) -> Tensor:
         """Q values (C, B, A), float32; 0 on padding. With `taken_B` only those of these actions have gradients.

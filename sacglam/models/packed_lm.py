@@ -25,7 +25,6 @@ from sacglam.models.tokens import TokenisedQuery
 
 ACTOR = "default"  # peft's own name for the first adapter, so that the exported folder is a plain peft adapter
 CRITIC = "critic"
-JUDGE = "judge"
 BUCKETS = {"cuda": 8}  # packed lengths are multiples of this, which suits matrix units; elsewhere of 1
 _MOST_GRAPHS = 64  # of a layer; torch gives up at 8, which two adapters can reach
 _SMALL_BYTES = 64 << 20

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
-from sacglam.types import Adapter, Batches, Example, Learned, LogPolicy, Query, Window
+from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 
 
 @dataclass(eq=False)
@@ -73,18 +73,18 @@ class LearnerGroup:
         """log pi over each query's actions, float32, from the weights that learn."""
         return self._dealt("score", queries)
 
-    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """For each transition the judge's probability that it achieved each goal."""
-        return self._dealt("judge", queries)
+    def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """What the classifier `name` says of each query's actions."""
+        return self._dealt("ask", queries, name)
 
-    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
-        """Have the judge learn: see `sacglam.learner.judge.Judge.learn`."""
-        self._call("teach", examples, goals, updates, seed)
+    def teach(self, name: str, *lesson: Any) -> None:
+        """Have the classifier `name` learn: see its `learn`."""
+        self._call("teach", name, *lesson)
 
-    def _dealt(self, method: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def _dealt(self, method: str, queries: Sequence[Query], *args: Any) -> list[npt.NDArray[np.float32]]:
         """The results of all queries, which the ranks share."""
         results: dict[int, npt.NDArray[np.float32]] = {}
-        for rank, share in enumerate(self._results(self._submit(method, queries, reply_from_all=True))):
+        for rank, share in enumerate(self._results(self._submit(method, queries, *args, reply_from_all=True))):
             results |= zip(range(rank, len(queries), len(self.workers)), share, strict=True)
         return [results[place] for place in range(len(queries))]
 

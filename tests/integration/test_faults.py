@@ -38,7 +38,7 @@ RANKS = [
     "engines.count=1",
     "learners.count=2",
     "device=cpu",
-    "goals=progress",
+    "goals=magellan",
     "partner={type: judge, budget: 200, updates: 20, threshold: 0.2}",
 ]
 

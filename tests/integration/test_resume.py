@@ -254,7 +254,7 @@ LEAN = ["model.lora.layers=1", "model.cache_mib=1", "replay.hindsight={type: fut
 TWO = ["threads=2", "goals={type: progress, by: goal}"]
 
 
-@pytest.mark.parametrize("settings", [TWO, LEAN], ids=["two", "lean"])
+@pytest.mark.parametrize("settings", [TWO, LEAN, ["goals=magellan"]], ids=["two", "lean", "magellan"])
 def test_goals_by_progress_two_threads_and_kept_hidden_states_resume_exactly(
     settings: list[str], tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from sacglam.errors import ConfigError, UntrustedError
 from sacglam.partners import (
     EnvironmentConfig,
     JudgeConfig,
-    Judges,
     LearnedJudge,
     Noisy,
     NoisyConfig,
@@ -28,7 +27,7 @@ from sacglam.partners import (
 )
 from sacglam.prompt import Prompt, query
 from sacglam.replay.windows import window
-from sacglam.types import Decision, Episode, Example, Observation, Query, Step
+from sacglam.types import Classifiers, Decision, Episode, Example, Observation, Query, Step
 
 STATES = [Observation(f"state {t}", ("left", "right")) for t in range(5)]
 NAME = f"{__name__}:SilentConfig"
@@ -53,7 +52,7 @@ class SilentConfig(PartnerConfig):
 
     type: str = NAME
 
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, judges: Judges) -> Partner:
+    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
         return Silent(rng, clock)
 
 
@@ -70,14 +69,15 @@ class ScriptedJudges:
     taught: list[tuple[list[Example], list[str], int, int]] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    def judge(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         self.asked += [query.actions for query in queries]
         return [
             np.array([self.sure.get((int(q.prompt[6]), goal[1:]), 0.1) for goal in q.actions], np.float32)
             for q in queries
         ]
 
-    def teach(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
+    def teach(self, name: str, *lesson: Any) -> None:
+        examples, goals, updates, seed = lesson
         self.taught.append(([*examples], [*goals], updates, seed))
 
 
@@ -253,10 +253,12 @@ def test_a_judge_goes_on_from_its_state(heard: int) -> None:
     for partner in (first, second):
         partner.describe([SUCCESS] * 2)
     assert first.state() == second.state()
-    taught = [partner.judges.taught for partner in (first, second)]
+    taught = [partner.classifiers.taught for partner in (first, second)]
     assert heard > 1 or taught[0] == taught[1] != []
 
 
 def test_a_judge_needs_whole_weights() -> None:
     with pytest.raises(ConfigError, match=r"learners\.zero_stage 3 and partner judge exclude each other"):
         parse({"partner": "judge", "learners": {"count": 1, "zero_stage": 3}})
+    with pytest.raises(ConfigError, match=r"learners\.zero_stage 3 and goals magellan exclude each other"):
+        parse({"goals": "magellan", "learners": {"count": 1, "zero_stage": 3}})

@@ -30,14 +30,15 @@ QUERIES = [query.judged(example.transition, GOALS) for example in EXAMPLES]
 
 def make(*overrides: str) -> tuple[Learner, Judge]:
     learner = make_learner("partner=judge", "critic.score_weight=0.2", *overrides)
-    assert isinstance(learner.judges, Judge)
-    return learner, learner.judges
+    judge = learner.classifiers["judge"]
+    assert isinstance(judge, Judge)
+    return learner, judge
 
 
 def test_a_judge_learns_which_transition_achieves_which_goal() -> None:
     learner, _ = make("algo.critic_lr=3e-3")
-    learner.teach(EXAMPLES, GOALS, 100, seed=0)
-    for example, row in zip(EXAMPLES, learner.judge(QUERIES), strict=True):
+    learner.teach("judge", EXAMPLES, GOALS, 100, 0)
+    for example, row in zip(EXAMPLES, learner.ask(QUERIES, "judge"), strict=True):
         assert [goal for goal, sure in zip(GOALS, row, strict=True) if sure > 0.5] == [*example.achieved]
         assert row.dtype == np.float32
 
@@ -45,17 +46,17 @@ def test_a_judge_learns_which_transition_achieves_which_goal() -> None:
 def test_its_loss_is_the_cross_entropy_summed_over_goals_that_exist() -> None:
     _, judge = make()
     rows = [(EXAMPLES[0], [GOALS[1], GOALS[2]]), (EXAMPLES[1], [GOALS[0]])]
-    first, second = judge.judge(
+    first, second = judge.ask(
         [query.judged(EXAMPLES[0].transition, GOALS), query.judged(EXAMPLES[1].transition, GOALS[:1])]
     )
     expected = -(math.log(first[0]) + math.log(1 - first[1]) + math.log(1 - first[2]) + math.log(1 - second[0])) / 2
-    assert judge._loss(rows).item() == pytest.approx(expected, rel=1e-4)
+    assert judge.loss(rows).item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_agent_and_judge_leave_each_other_alone() -> None:
     (learner, judge), (other, _) = make(), make()
     agent, own = flat(learner, ""), {name: tensor for name, tensor in judge.state().items()}
-    learner.teach(EXAMPLES, GOALS, 2, seed=0)
+    learner.teach("judge", EXAMPLES, GOALS, 2, 0)
     assert torch.equal(flat(learner, ""), agent)
     assert all(not torch.equal(judge.state()[name], tensor) for name, tensor in own.items() if "score" not in name)
     taught = judge.state()
@@ -65,30 +66,32 @@ def test_agent_and_judge_leave_each_other_alone() -> None:
 
 def test_a_taught_judge_is_in_the_learners_state() -> None:
     learner, judge = make()
-    learner.teach(EXAMPLES, GOALS, 2, seed=0)
+    learner.teach("judge", EXAMPLES, GOALS, 2, 0)
     state = learner.state()
     other, _ = make("seed=1")
-    assert not np.array_equal(other.judge(QUERIES), learner.judge(QUERIES))
+    assert not np.array_equal(other.ask(QUERIES, "judge"), learner.ask(QUERIES, "judge"))
     other.load_state(*state)
-    assert np.array_equal(other.judge(QUERIES), learner.judge(QUERIES))
-    with pytest.raises(CheckpointError, match=r"judge\.head"):
+    assert np.array_equal(other.ask(QUERIES, "judge"), learner.ask(QUERIES, "judge"))
+    with pytest.raises(CheckpointError, match=r"head\."):
         judge.load_state({})
 
 
 def test_ranks_add_their_gradients_and_share_the_queries() -> None:
     learner, judge = make()
+    batch = [(example, [GOALS[0]]) for example in EXAMPLES if not example.achieved]
+    judge.add_gradient(batch, judge.loss)
+    whole = {name: each.grad.clone() for name, each in judge.parameters.items() if each.grad is not None}
     backend = judge._backend
     backend.world = 2
-    judge._train(True)
-    for parameter in judge._parameters.values():
-        parameter.grad = torch.ones_like(parameter)
-    backend.all_reduce_sum = lambda values: values + 2 * torch.ones_like(values)  # type: ignore[method-assign]
-    judge._add_gradients()
-    assert all(
-        bool((parameter.grad == 3).all()) for parameter in judge._parameters.values() if parameter.grad is not None
-    )
-    backend.rank = 1
-    assert len(learner.judge(QUERIES)) == 3
+    sent: list[torch.Tensor] = []
+    backend.all_reduce_sum = lambda values: (sent.append(values), sum(sent))[1]  # type: ignore[method-assign]
+    for backend.rank in range(2):
+        for parameter in judge.parameters.values():
+            parameter.grad = None
+        judge.add_gradient(batch, judge.loss)
+    for name, gradient in whole.items():
+        assert torch.allclose(judge.parameters[name].grad, gradient, atol=1e-6), name
+    assert len(learner.ask(QUERIES, "judge")) == 3
 
 
 def test_negatives_are_goals_not_achieved_and_half_of_them_near() -> None:
@@ -114,14 +117,14 @@ def test_half_of_a_batch_achieved_something() -> None:
 
 def test_a_scored_judge_compares_yes_and_no_as_the_untrained_model_scores_them() -> None:
     learner = make_learner("partner=scored")
-    scored = learner.judges
+    scored = learner.classifiers["judge"]
     assert isinstance(scored, Scored)
-    before = scored.judge(QUERIES)
+    before = scored.ask(QUERIES)
     for each, row in zip(QUERIES[:2], before, strict=False):
         for goal, sure in zip(each.actions, row.tolist(), strict=True):
             asked = [Query(each.prompt, tuple(f"{goal}{q} {answer}" for answer in ("yes", "no"))) for q in QUESTIONS]
             yes = [math.exp(log_pi[0]) for log_pi in learner.score(asked)]  # of two actions, the policy is P(yes)
             assert sure == pytest.approx(min(yes), rel=1e-4)
     learner.learn([windows()], None)
-    assert all(np.allclose(row, again) for row, again in zip(before, scored.judge(QUERIES), strict=True))
+    assert all(np.allclose(row, again) for row, again in zip(before, scored.ask(QUERIES), strict=True))
     assert scored.state() == {}

@@ -1,0 +1,107 @@
+"""What learns next to the agent, on its language model: adapters and heads of their own."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from sacglam.learner.backend import Backend
+from sacglam.learner.learner import micro_batches
+from sacglam.models.agent_model import AgentModel, check_forms
+from sacglam.models.heads import QHeads
+from sacglam.types import Query
+
+ROWS = 32
+"""Queries in one pass, which must fit next to an update's memory."""
+Row = TypeVar("Row")
+
+
+class Classifier(Protocol):
+    """Learns next to the agent, on adapters of its own. It is made of the agent's model, a `Config` and a `Backend`."""
+
+    adapters: ClassVar[Sequence[str]]
+
+    def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """What it says of each query's actions."""
+
+    def learn(self, *lesson: Any) -> None:
+        """Learn, on all ranks with the same lesson."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that learns, by name, as tensors on the CPU."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state()` returned.
+
+        Raises:
+            CheckpointError: it is of another model, adapter or head.
+        """
+
+
+class AdapterAndHead:
+    """Log-odds of each action of a query, by an adapter and a head of its own on the agent's language model.
+
+    Goals stand in the place of actions, so one packed pass is about all of a query's goals. The agent's updates have no
+    part in it, nor it in them.
+    """
+
+    def __init__(self, model: AgentModel, adapter: str, head: QHeads, backend: Backend) -> None:
+        """`model` has the adapter. `head` has one critic, whose value is the log-odds."""
+        self._model, self._adapter, self._backend, self._head = model, adapter, backend, head.to(model.device)
+        own = {f"head.{name}": each for name, each in head.named_parameters()}
+        lora = {f"lora.{name}": each for name, each in model.lm.adapter_parameters(adapter).items()}
+        self.parameters: Mapping[str, nn.Parameter] = own | lora
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(False)
+
+    def log_odds(self, queries: Sequence[Query]) -> Tensor:
+        """(B, A), 0 on padding."""
+        log_odds_BA: Tensor = self._head(self._model.lm.forward(self._model.pack(queries), self._adapter))[0]
+        return log_odds_BA
+
+    @torch.no_grad()
+    def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """The probability of each action of each query, (A,)."""
+        found: list[npt.NDArray[np.float32]] = []
+        for start in range(0, len(queries), ROWS):
+            some = queries[start : start + ROWS]
+            rows = self.log_odds(some).sigmoid().cpu().numpy()
+            found += [row[: len(query.actions)] for row, query in zip(rows, some, strict=True)]
+        return found
+
+    def add_gradient(
+        self, batch: Sequence[Row], loss: Callable[[Sequence[Row]], Tensor], size: Callable[[Row], int] = lambda row: 1
+    ) -> None:
+        """The gradient of a mean `loss` over `batch`, of which every rank has its part; `size` is a row's weight."""
+        with self._training():
+            for part in micro_batches(batch, self._backend.rank, self._backend.world, ROWS, size):
+                (loss(part.rows) * part.weight).backward()  # type: ignore[no-untyped-call]
+        if self._backend.world > 1:
+            gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+            sums = self._backend.all_reduce_sum(torch.cat([gradient.flatten() for gradient in gradients]))
+            parts = torch.split(sums, [gradient.numel() for gradient in gradients])
+            for gradient, of_all in zip(gradients, parts, strict=True):
+                gradient.copy_(of_all.view_as(gradient))
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(True)
+        yield
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(False)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Classifier.state`."""
+        return {name: parameter.detach().to("cpu", copy=True) for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """See `Classifier.load_state`."""
+        check_forms(state, self.state())
+        for name, parameter in self.parameters.items():
+            parameter.copy_(state[name])

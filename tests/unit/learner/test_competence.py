@@ -1,0 +1,112 @@
+"""Competence: its loss by hand, that it learns, what it is compared with, and that it goes on from its state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from sacglam.errors import CheckpointError
+from sacglam.learner.competence import _AT_FIRST, Competence
+from sacglam.learner.learner import Learner
+from sacglam.prompt import query
+from sacglam.types import Practice, Query
+from tests.unit.learner.test_learner import flat, make_learner, windows
+
+GOALS = ("Grasp red cat", "Grow blue door", "Grasp any dog")
+QUERIES = [query.judged("Goal:", GOALS[:2]), query.judged("Goal:", GOALS[2:])]
+
+
+def make(*overrides: str) -> tuple[Learner, Competence]:
+    learner = make_learner("goals=magellan", *overrides)
+    found = learner.classifiers["competence"]
+    assert isinstance(found, Competence)
+    return learner, found
+
+
+def practice(asked: Query, *results: str) -> Practice:
+    """`results` has for each goal its outcomes, as `110` for two successes and a failure."""
+    return Practice(asked, tuple(map(len, results)), tuple(each.count("1") for each in results))
+
+
+def now(found: Competence, queries: Sequence[Query] = QUERIES) -> list[float]:
+    return [each for both in found.ask(queries) for each in both[0].tolist()]
+
+
+def test_at_first_nothing_is_mastered_and_nothing_changes() -> None:
+    _, found = make()
+    first, second = found.ask(QUERIES)
+    assert (first.shape, second.shape) == ((2, 2), (2, 1))
+    assert np.array_equal(first[0], first[1])
+    assert now(found) == pytest.approx([1 / (1 + math.exp(-_AT_FIRST))] * 3, abs=0.02)
+
+
+def test_its_loss_is_the_cross_entropy_of_all_outcomes() -> None:
+    _, found = make()
+    cat, door, dog = now(found)
+    loss = found.loss([practice(QUERIES[0], "110", "0"), practice(QUERIES[1], "10")])
+    by_hand = -(2 * math.log(cat) + math.log(1 - cat) + math.log(1 - door) + math.log(dog) + math.log(1 - dog)) / 6
+    assert loss.item() == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_rows_and_ranks_do_not_change_the_gradient() -> None:
+    (_, one), (_, other) = make(), make()
+    one.learn([practice(query.judged("Goal:", GOALS), "110", "0", "10")])
+    other.learn([practice(QUERIES[0], "110", "0"), practice(QUERIES[1], "10")])
+    assert now(one) == pytest.approx(now(other), rel=1e-4)
+
+
+def test_it_learns_which_goals_are_achieved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.learner.competence._RATE", 3e-3)
+    learner, found = make()
+    for _ in range(40):
+        learner.teach("competence", [practice(QUERIES[0], "1111", "0000"), practice(QUERIES[1], "0000")])
+    cat, door, dog = now(found)
+    assert cat > 0.9
+    assert max(door, dog) < 0.1
+
+
+def test_it_is_compared_with_what_it_was_one_to_two_delays_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.learner.competence._DELAY", 3)
+    learner, found = make()
+    past = [now(found)]
+    for update in range(1, 11):
+        learner.teach("competence", [practice(QUERIES[0], "1", "0")])
+        past.append(now(found))
+        before = [each for both in found.ask(QUERIES) for each in both[1].tolist()]
+        assert before == past[max(0, update // 3 - 1) * 3]
+    assert past[0] != past[3] != past[6]
+
+
+def test_agent_and_competence_leave_each_other_alone() -> None:
+    (learner, found), (other, _) = make(), make()
+    agent, own = flat(learner, ""), found.state()
+    for _ in range(2):  # the first changes one half of an adapter alone
+        learner.teach("competence", [practice(QUERIES[0], "1", "0")])
+    assert torch.equal(flat(learner, ""), agent)
+    taught = found.state()
+    assert all(
+        torch.equal(taught[name], own[name]) is not name.startswith("now.")
+        for name in own
+        if "adam" not in name and name != "updates"
+    )
+    assert learner.learn([windows()]).metrics == other.learn([windows()]).metrics
+    assert all(torch.equal(each, taught[name]) for name, each in found.state().items())
+
+
+def test_it_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.learner.competence._DELAY", 3)
+    (first, found), (second, other) = make(), make("seed=1")
+    lesson = [practice(QUERIES[0], "1", "0")]
+    for _ in range(4):
+        first.teach("competence", lesson)
+    second.load_state(*first.state())
+    for _ in range(3):
+        first.teach("competence", lesson)
+        second.teach("competence", lesson)
+    assert all(torch.equal(each, other.state()[name]) for name, each in found.state().items())
+    with pytest.raises(CheckpointError, match=r"head\."):
+        other.load_state({})
