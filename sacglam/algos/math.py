@@ -85,17 +85,7 @@ def best_known(log_pi_BA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> tup
     return value_B, (share_BA * finite(log_pi_BA)).sum(dim=-1)
 
 
-def relative_advantage(return_B: Tensor, value_B: Tensor) -> Tensor:
-    """1 - V(s) / R, at most 1, shape (B,); 0 where R is 0.
-
-    With R = gamma^d and V = gamma^D this is 1 - gamma^(D - d): unlike R - V, it depends only on how many steps sooner
-    than expected the goal was reached, not on how far away it is.
-    """
-    found_B = return_B > 0
-    return torch.where(found_B, 1 - value_B / return_B.masked_fill(~found_B, 1.0), 0.0).clamp(max=1.0)
-
-
-def scaled_advantage(return_B: Tensor, value_B: Tensor, log_pi_BA: Tensor, q_CBA: Tensor) -> Tensor:
+def relative_advantage(return_B: Tensor, value_B: Tensor, log_pi_BA: Tensor, q_CBA: Tensor) -> Tensor:
     """(R - V(s)) / sum_a pi(a|s) |min_c Q_c(s, a) - V(s)|, at most 1, shape (B,): whatever the size of the rewards.
 
     R - V would weigh an ordinary step by its cost relative to the largest reward anywhere, and so hardly at all.

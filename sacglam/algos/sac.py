@@ -216,10 +216,5 @@ def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) ->
         return_B = return_WT.flatten()[batch.place_B]
         log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
     value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
-    if config.relative_imitation:
-        advantage_B = equations.relative_advantage(return_B, value_B)
-    elif config.goal_rewards:
-        advantage_B = return_B - value_B
-    else:
-        advantage_B = equations.scaled_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
+    advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
     return equations.imitation_loss(log_prob_B, advantage_B)

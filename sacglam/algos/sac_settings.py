@@ -4,7 +4,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator
 from typing_extensions import override
 
 from sacglam.clock import PhaseClock
@@ -150,23 +150,7 @@ class SacConfig(OffPolicyConfig):
     type: str = "sac"
     self_imitation: NonNegativeFloat = 0.0
     """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
-    relative_imitation: bool = False
-    """Weight imitation by 1 - V / R instead of R - V, so that steps far from the goal count as much as near ones."""
     alpha: AlphaConfig = AlphaConfig()
-
-    @property
-    @override
-    def needs_goal_rewards(self) -> str:
-        return "algo.relative_imitation" if self.relative_imitation else ""  # 1 - V / R compares discounts
-
-    @model_validator(mode="after")
-    def _imitates(self) -> Self:
-        if self.relative_imitation and not self.self_imitation:
-            raise ValueError(
-                "algo.relative_imitation has no effect while algo.self_imitation is 0; set the latter, say to 2, "
-                "or algo.relative_imitation to false"
-            )
-        return self
 
     @override
     def build(

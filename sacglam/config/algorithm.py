@@ -82,11 +82,6 @@ class AlgoConfig(Named):
         return self.reward_scale is None
 
     @property
-    def needs_goal_rewards(self) -> str:
-        """The setting in use that makes no sense with the environment's own rewards; empty if there is none."""
-        return ""
-
-    @property
     def no_path(self) -> float:
         """The value that a replay graph gives an action without a known path."""
         return 0.0 if self.goal_rewards else -math.inf

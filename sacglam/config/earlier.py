@@ -27,6 +27,7 @@ _CONSTANTS = {
     "model.lora.merged": None,
     "tracking.samples_episodes": 4,
     "algo.normalise_advantages": True,
+    "algo.relative_imitation": True,
     "algo.soft_target": None,
 }
 """Former settings and what they are now; None: derived."""

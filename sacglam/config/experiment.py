@@ -133,10 +133,6 @@ class Config(Section):
                 "depend on the goal; or replay.hindsight to graph, which then joins episodes without relabelling "
                 "them, or to none"
             )
-        if setting := self.algo.needs_goal_rewards:
-            raise ValueError(
-                f"{setting} compares discounts, not returns of any size: set it to false, or env.reward to goal"
-            )
         if self.partner.type != "environment":
             raise ValueError(
                 f"partner {self.partner.type} decides what was achieved, and so what is rewarded, but so does "

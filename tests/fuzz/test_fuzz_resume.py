@@ -80,7 +80,6 @@ SAC: dict[str, list[Any]] = {
     "algo.n_step": [1, 6],
     "algo.td_lambda": [0, 0.9, 1],
     "algo.self_imitation": [2],
-    "algo.relative_imitation": ["false", "true"],
     "algo.exploration": [0.3, 1],
     "algo.updates_per_interval": [2],
     "algo.critic_weight": [0.5],

@@ -153,7 +153,6 @@ def test_the_scale_is_that_of_random_returns_and_asked_for_only_once() -> None:
         (["algo.reward_scale=2"], "set env.reward to environment"),
         (["env.success_reward=20"], "set env.reward to environment"),
         (["env.reward=environment", "replay.hindsight.type=future"], "set env.success_reward, if"),
-        (["env.reward=environment", "algo.relative_imitation=true"], "relative_imitation compares discounts"),
         (["env.reward=environment", "partner.type=noisy"], "set one of them to its default"),
     ],
 )

@@ -503,21 +503,16 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     [
         ("replay.random_steps=2560", "leaves none of the 2560 steps to learn in"),
         ("steps=0", "nothing would be learnt: raise it, or learn from demonstrations alone"),
-        ("algo.self_imitation=0", "algo.relative_imitation has no effect while algo.self_imitation is 0"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
-    useful = [
-        "steps=2560",
-        "algo.relative_imitation=true",
-    ]
-    load(None, [*useful, "replay.random_steps=2559"])
+    load(None, ["steps=2560", "replay.random_steps=2559"])
     with pytest.raises(ConfigError, match=expected):
-        load(None, [*useful, *setting.split()])
+        load(None, ["steps=2560", setting])
 
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
-    imitation = ("self_imitation", "relative_imitation", "exploration")
+    imitation = ("self_imitation", "exploration")
     later = ("td_lambda", *imitation, "layers", "cache_mib", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
@@ -528,7 +523,7 @@ def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     assert (model.lora.layers, model.cache_mib) == (None, 0)
     assert config.prompt == PromptConfig()
     assert found.td_lambda is None
-    assert (found.self_imitation, found.relative_imitation, found.exploration) == (0.0, False, 0.0)
+    assert (found.self_imitation, found.exploration) == (0.0, 0.0)
     assert found.n_step == load(None).algo.n_step
     for end in range(1, len(kept)):
         with pytest.raises(ConfigError, match=r"cut off|expected|valid"):

@@ -22,7 +22,6 @@ from sacglam.algos.math import (
     imitation_loss,
     lambda_returns,
     relative_advantage,
-    scaled_advantage,
     soft_value,
     taken,
     uniform_entropy,
@@ -94,28 +93,19 @@ def test_imitation_loss_by_hand() -> None:
     assert imitation_loss(torch.tensor([-LN2, -2 * LN2]), torch.tensor([2.0, -3.0])).item() == pytest.approx(LN2)
 
 
-def test_scaled_advantage_by_hand() -> None:
+def test_relative_advantage_by_hand() -> None:
     # pi = (3/4, 1/4) and Q = (0, 4): V = 1, and the mean distance from it is 3/2. So R = 1.75 is half of it above V,
     # as it is with a hundredth of the rewards and 7 added. Then R = V, and a return far beyond all of Q.
     log_pi_BA = torch.tensor([[0.75, 0.25]] * 4).log()
     q_CBA = torch.tensor([[[0.0, 4.0], [7.0, 7.04], [0.0, 4.0], [0.0, 4.0]]])
     value_B, return_B = torch.tensor([1.0, 7.01, 1.0, 1.0]), torch.tensor([1.75, 7.0175, 1.0, 99.0])
-    found_B = scaled_advantage(return_B, value_B, log_pi_BA, q_CBA)
+    found_B = relative_advantage(return_B, value_B, log_pi_BA, q_CBA)
     assert found_B.tolist() == pytest.approx([0.5, 0.5, 0.0, 1.0], abs=1e-3)
 
 
-def test_scaled_advantage_of_equal_actions_is_zero() -> None:
+def test_relative_advantage_of_equal_actions_is_zero() -> None:
     log_pi_BA, q_CBA = torch.tensor([[0.5, 0.5, 0.0]]).log(), torch.tensor([[[3.0, 3.0, -torch.inf]]])
-    assert scaled_advantage(torch.tensor([3.0]), torch.tensor([3.0]), log_pi_BA, q_CBA).tolist() == [0.0]
-
-
-def test_relative_advantage_by_hand() -> None:
-    # 1 - 1/2 / 1 = 1/2; 1 - 1/8 / 1/4 = 1/2: the same, one step sooner than expected at gamma = 1/2; 1 - 1 / 1/4 = -3;
-    # 1 - (-1) / 1/4 = 5, cut off at 1; and two that returned nothing.
-    found = relative_advantage(
-        torch.tensor([1.0, 0.25, 0.25, 0.25, 0.0, 0.0]), torch.tensor([0.5, 0.125, 1.0, -1.0, 0.5, -0.5])
-    )
-    assert found.tolist() == [0.5, 0.5, -3.0, 1.0, 0.0, 0.0]
+    assert relative_advantage(torch.tensor([3.0]), torch.tensor([3.0]), log_pi_BA, q_CBA).tolist() == [0.0]
 
 
 def test_a_known_path_bounds_q_from_below() -> None:

@@ -182,20 +182,14 @@ def test_values_of_own_rewards_have_no_bounds() -> None:
 def test_imitation_follows_what_returned_more_than_its_state_is_worth() -> None:
     # Returns: 0, 1, and of the third window 0 + 1/2 (1 + 1/2 * 4) = 1.5 and 1 + 1/2 * 4 = 3.
     # V under min Q: state 0 has 1/2 * 1 + 1/2 * 2 = 1.5, state 1 has 1/4 * 4 + 3/4 * 0 = 1.
-    # So the advantages are 0 (cut off at -1.5), 0, 0 and 2, for action 1 in state 1, pi = 3/4.
+    # So the advantages are 0 (cut off at -1.5), 0, 0 and 2, for action 1 in state 1, pi = 3/4. There the values 4 and 0
+    # are 1/4 * 3 + 3/4 * 1 = 3/2 from V on average, and 2 / (3/2) is cut off at 1.
     model = Tables()
     loss, metrics = _losses(model, ALL_STEPS, td_lambda=0.8, self_imitation=3.0)
-    assert metrics["imitation_loss"] == pytest.approx(-2 * math.log(0.75) / 4, rel=1e-5)
+    assert metrics["imitation_loss"] == pytest.approx(-math.log(0.75) / 4, rel=1e-5)
     without, _ = _losses(Tables(), ALL_STEPS, td_lambda=0.8)
     assert loss.item() == pytest.approx(without.item() + 3 * metrics["imitation_loss"], rel=1e-5)
     assert "imitation_loss" not in _losses(Tables(), ALL_STEPS, td_lambda=0.8, self_imitation=3.0, train_actor=False)[1]
-
-
-def test_relative_imitation_by_hand() -> None:
-    # As above: returns 0, 1, 1.5 and 3 where V is 1.5, 1, 1.5 and 1, so that 1 - V / R is 0, 0, 0 and 2/3.
-    settings = {"td_lambda": 0.8, "self_imitation": 3.0, "relative_imitation": True}
-    _, metrics = _losses(Tables(), ALL_STEPS, **settings)
-    assert metrics["imitation_loss"] == pytest.approx(-2 / 3 * math.log(0.75) / 4, rel=1e-5)
 
 
 def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> None:
@@ -211,7 +205,8 @@ def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> No
     # The actor sees min Q = (1, 2) as (1, 5), (4, 0) as (4, 3), and the third as it is.
     actor = -((3 + 0.2 * LN2) + (3.25 + 0.2 * H1) + (1.5 + 0.2 * LN2)) / 3
     # Imitated are action 1 in state 0, pi = 1/2, whose 5 exceeds V = (1 + 5) / 2 by 2, with min Q = 1 for what was not
-    # tried; and action 1 in state 1, pi = 3/4, whose 3 exceeds V = 1/8 + 9/4 by 5/8. Nothing in the third.
-    imitation = (2 * LN2 + 5 / 8 * math.log(4 / 3)) / 3
+    # tried; and action 1 in state 1, pi = 3/4, whose 3 exceeds V = 1/8 + 9/4 by 5/8. The values are 2 and 15/16 from V
+    # on average, so the weights are 1 and 2/3. Nothing in the third.
+    imitation = (LN2 + 2 / 3 * math.log(4 / 3)) / 3
     assert metrics["imitation_loss"] == pytest.approx(imitation, rel=1e-5)
     assert loss.item() == pytest.approx(critic + actor + 3 * imitation, rel=1e-5)
