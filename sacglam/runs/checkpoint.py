@@ -41,8 +41,8 @@ class Checkpoint:
     values: dict[str, Any]
 
 
-def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Path:
-    """Write the checkpoint of `step`, delete all but the newest `keep`, and return its folder.
+def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Write the checkpoint of `step`, delete all but the two newest, and return its folder.
 
     Atomic for readers: it is written under a temporary name, synced and renamed. Checkpoints of later steps are deleted
     too: the run must have been resumed from before them because they were damaged.
@@ -74,7 +74,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint, keep: int = _KEPT) -> Pa
             f"cannot write checkpoint {folder}: {cause}; {kept}. "
             f"Free some space, then resume with --resume {root.parent}"
         ) from error
-    newest = [other for other in steps(root) if other <= folder][-keep:]
+    newest = [other for other in steps(root) if other <= folder][-_KEPT:]
     for other in set(steps(root)) - set(newest):
         _drop(other)
     return folder

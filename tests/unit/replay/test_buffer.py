@@ -229,9 +229,7 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
     original = _buffer(capacity, sampling)
     _add(original, stream[:before])
     columns, texts = original.state()
-    folder = checkpoint.save(
-        tmp_path_factory.mktemp("checkpoints"), 1, Checkpoint({}, columns, {"replay": texts}), keep=2
-    )
+    folder = checkpoint.save(tmp_path_factory.mktemp("checkpoints"), 1, Checkpoint({}, columns, {"replay": texts}))
     found = checkpoint.load(folder)
     restored = _buffer(capacity, sampling)
     restored.load_state(found.arrays, found.values["replay"])
@@ -259,7 +257,7 @@ def test_loading_replaces_what_a_buffer_held() -> None:
 
 def test_an_empty_buffer_survives_the_disk(tmp_path: Path) -> None:
     columns, texts = _buffer().state()
-    found = checkpoint.load(checkpoint.save(tmp_path, 1, Checkpoint({}, columns, texts), keep=2))
+    found = checkpoint.load(checkpoint.save(tmp_path, 1, Checkpoint({}, columns, texts)))
     restored = _buffer()
     restored.load_state(found.arrays, found.values)
     assert len(restored) == 0
@@ -446,7 +444,7 @@ def test_texts_of_another_form_are_refused(change: dict[str, Any], tmp_path: Pat
 def _refusal(columns: Columns, texts: dict[str, Any], root: Path) -> str:
     """What is said of a checkpoint with this buffer, which must not be restored."""
     values, refusals = {"progress": {"env_steps": 1}, "replay": texts}, list[str]()
-    checkpoint.save(root, 1, Checkpoint({}, columns, values), keep=2)
+    checkpoint.save(root, 1, Checkpoint({}, columns, values))
     with pytest.raises(CheckpointError, match="found none"):
         checkpoint.restore_newest(
             root, lambda saved: _buffer(6).load_state(saved.arrays, saved.values["replay"]), refusals.append

@@ -83,7 +83,7 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
             "texts": ["über", "\n", ""],
         },
     )
-    found = load(save(tmp_path, 5, original, keep=2))
+    found = load(save(tmp_path, 5, original))
     assert found.tensors.keys() == original.tensors.keys()
     for name, tensor in original.tensors.items():
         assert found.tensors[name].dtype == tensor.dtype
@@ -97,11 +97,11 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
 
 
 def test_an_empty_checkpoint_survives(tmp_path: Path) -> None:
-    assert load(save(tmp_path, 0, Checkpoint({}, {}, {}), keep=2)) == Checkpoint({}, {}, {})
+    assert load(save(tmp_path, 0, Checkpoint({}, {}, {}))) == Checkpoint({}, {}, {})
 
 
 def test_what_was_loaded_can_be_written_to(tmp_path: Path) -> None:
-    folder = save(tmp_path, 1, _small(2), keep=2)
+    folder = save(tmp_path, 1, _small(2))
     found = load(folder)
     found.tensors["w"].add_(1)
     found.arrays["column"][0] = 9
@@ -109,26 +109,25 @@ def test_what_was_loaded_can_be_written_to(tmp_path: Path) -> None:
 
 
 def test_steps_are_in_order_and_strangers_are_none(tmp_path: Path) -> None:
-    for step in (900, 1000, 20_000):
-        save(tmp_path, step, _small(), keep=9)
+    for step in (1000, 20_000):
+        save(tmp_path, step, _small())
     for stranger in ("step-0000000950.bak", "step-x", ".writing-0000030000", "notes"):
         (tmp_path / stranger).mkdir()
-    assert [folder.name for folder in steps(tmp_path)] == ["step-0000000900", "step-0000001000", "step-0000020000"]
+    assert [folder.name for folder in steps(tmp_path)] == ["step-0000001000", "step-0000020000"]
     assert steps(tmp_path / "missing") == []
 
 
-@pytest.mark.parametrize("keep", [2, 3])
-def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
+def test_the_two_newest_are_kept(tmp_path: Path) -> None:
     for step in range(1, 6):
-        folder = save(tmp_path, step, _small(step), keep=keep)
+        folder = save(tmp_path, step, _small(step))
         assert folder == steps(tmp_path)[-1]
-    assert _names(tmp_path) == [f"step-{step:010d}" for step in range(6 - keep, 6)]
+    assert _names(tmp_path) == ["step-0000000004", "step-0000000005"]
     assert _newest(tmp_path) == (5, [])
 
 
 def test_the_same_step_is_replaced(tmp_path: Path) -> None:
-    save(tmp_path, 1, Checkpoint({}, {}, {"text": "first"}), keep=2)
-    folder = save(tmp_path, 1, Checkpoint({}, {}, {"text": "second"}), keep=2)
+    save(tmp_path, 1, Checkpoint({}, {}, {"text": "first"}))
+    folder = save(tmp_path, 1, Checkpoint({}, {}, {"text": "second"}))
     assert load(folder).values == {"text": "second"}
     assert _names(tmp_path) == [folder.name]
 
@@ -137,12 +136,12 @@ def test_the_same_step_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_half_written_folder_is_ignored_and_cleared_away(tmp_path: Path) -> None:
-    save(tmp_path, 1, _small(1), keep=2)
+    save(tmp_path, 1, _small(1))
     left = tmp_path / ".writing-0000000002"
     shutil.copytree(steps(tmp_path)[0], left)
     (left / "manifest.json").unlink()
     assert _newest(tmp_path) == (1, [])
-    save(tmp_path, 3, _small(3), keep=2)
+    save(tmp_path, 3, _small(3))
     assert not left.exists()
     assert _newest(tmp_path) == (3, [])
 
@@ -151,7 +150,7 @@ def test_a_half_written_folder_is_ignored_and_cleared_away(tmp_path: Path) -> No
 def test_a_crash_while_writing_leaves_nothing_that_looks_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    save(tmp_path, 1, _small(1), keep=2)
+    save(tmp_path, 1, _small(1))
     synced: list[Path] = []
 
     def crash(path: Path) -> None:
@@ -161,7 +160,7 @@ def test_a_crash_while_writing_leaves_nothing_that_looks_whole(
 
     monkeypatch.setattr(checkpoint, "_sync", crash)
     with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 2, _small(2), keep=2)
+        save(tmp_path, 2, _small(2))
     monkeypatch.undo()
     assert [folder.name for folder in steps(tmp_path)] == ["step-0000000001"]
     assert _newest(tmp_path) == (1, [])
@@ -175,7 +174,7 @@ def test_everything_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypat
         synced.append(path.name)
 
     monkeypatch.setattr(checkpoint, "_sync", note)
-    save(tmp_path, 1, _small(), keep=2)
+    save(tmp_path, 1, _small())
     assert sorted(synced) == sorted([*FILES, ".writing-0000000001", tmp_path.name])
     assert synced[-1] == tmp_path.name
 
@@ -205,8 +204,8 @@ DAMAGES: list[Callable[[Path], None]] = [_flip, _truncate, _empty, Path.unlink]
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
-    save(tmp_path, 1, _small(1), keep=2)
-    folder = save(tmp_path, 2, _small(2), keep=2)
+    save(tmp_path, 1, _small(1))
+    folder = save(tmp_path, 2, _small(2))
     damage(folder / file)
     with pytest.raises(CheckpointError, match=folder.name):
         load(folder)
@@ -222,7 +221,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 def test_no_changed_byte_goes_unnoticed(
     tmp_path_factory: pytest.TempPathFactory, file: str, place: int, change: int
 ) -> None:
-    folder = save(tmp_path_factory.mktemp("damage"), 1, _small(3), keep=2)
+    folder = save(tmp_path_factory.mktemp("damage"), 1, _small(3))
     content = bytearray((folder / file).read_bytes())
     content[place % len(content)] ^= change
     (folder / file).write_bytes(content)
@@ -236,7 +235,7 @@ def test_no_changed_byte_goes_unnoticed(
 
 @pytest.mark.parametrize("manifest", ["{}", "[]", "null", "3", '"text"', '{"tensors.safetensors": null}'])
 def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest: str) -> None:
-    folder = save(tmp_path, 1, _small(), keep=2)
+    folder = save(tmp_path, 1, _small())
     (folder / "manifest.json").write_text(manifest)
     with pytest.raises(CheckpointError, match=folder.name):
         load(folder)
@@ -244,7 +243,7 @@ def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest:
 
 def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
     for step in (1, 2):
-        _flip(save(tmp_path, step, _small(step), keep=2) / "values.json")
+        _flip(save(tmp_path, step, _small(step)) / "values.json")
     warnings: list[str] = []
     with pytest.raises(CheckpointError, match=f"intact checkpoint in {tmp_path}"):
         restore_newest(tmp_path, _mark, warnings.append)
@@ -259,12 +258,10 @@ def test_where_there_is_none_it_says_so(tmp_path: Path) -> None:
 
 
 def test_resuming_before_damaged_checkpoints_keeps_the_new_ones(tmp_path: Path) -> None:
-    for step in (10, 20, 30):
-        folder = save(tmp_path, step, _small(step), keep=3)
-        if step > 10:
-            _flip(folder / "arrays.npz")
+    save(tmp_path, 10, _small(10))
+    _flip(save(tmp_path, 20, _small(20)) / "arrays.npz")
     assert _newest(tmp_path)[0] == 10
-    save(tmp_path, 12, _small(12), keep=2)
+    save(tmp_path, 12, _small(12))
     assert _names(tmp_path) == ["step-0000000010", "step-0000000012"]
     assert _newest(tmp_path) == (12, [])
 
@@ -295,14 +292,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("part", TOO_LARGE)
 def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(small_disk: Path, part: str) -> None:
     root = small_disk / "run" / "checkpoints"
-    earlier = save(root, 1, _small(1), keep=2)
+    earlier = save(root, 1, _small(1))
     with pytest.raises(CheckpointError, match="the disk is full") as caught:
-        save(root, 2, TOO_LARGE[part], keep=2)
+        save(root, 2, TOO_LARGE[part])
     assert str(earlier) in str(caught.value)
     assert f"--resume {small_disk / 'run'}" in str(caught.value)
     assert _names(root) == ["step-0000000001"], "the half-written folder takes up space"
     assert _newest(root) == (1, [])
-    save(root, 3, _small(3), keep=2)
+    save(root, 3, _small(3))
     assert _newest(root) == (3, [])
 
 
@@ -318,9 +315,9 @@ def _files_of_at_most(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("part", TOO_LARGE)
 def test_a_write_that_fails_leaves_the_earlier_checkpoint(tmp_path: Path, part: str) -> None:
-    earlier = save(tmp_path, 1, _small(1), keep=2)
+    earlier = save(tmp_path, 1, _small(1))
     with pytest.raises(CheckpointError, match="File too large") as caught, _files_of_at_most(1_000_000):
-        save(tmp_path, 2, TOO_LARGE[part], keep=2)
+        save(tmp_path, 2, TOO_LARGE[part])
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.EFBIG
     assert str(earlier) in str(caught.value)
@@ -331,7 +328,7 @@ def test_a_write_that_fails_leaves_the_earlier_checkpoint(tmp_path: Path, part: 
 def test_the_first_write_that_fails_says_that_there_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="there is no earlier one"):
-        save(tmp_path / "file", 1, _small(), keep=2)
+        save(tmp_path / "file", 1, _small())
 
 
 # No pickles
@@ -345,15 +342,15 @@ class Bomb:
 
 
 def test_an_array_of_objects_is_refused_when_writing(tmp_path: Path) -> None:
-    save(tmp_path, 1, _small(1), keep=2)
+    save(tmp_path, 1, _small(1))
     with pytest.raises(ValueError, match="allow_pickle"):
-        save(tmp_path, 2, Checkpoint({}, {"column": np.array([{}, None])}, {}), keep=2)
+        save(tmp_path, 2, Checkpoint({}, {"column": np.array([{}, None])}, {}))
     assert _newest(tmp_path) == (1, [])
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["npz-of-objects", "bare-pickle"])
 def test_a_pickle_is_refused_when_reading(tmp_path: Path, whole: bool) -> None:
-    folder = save(tmp_path, 1, _small(), keep=2)
+    folder = save(tmp_path, 1, _small())
     with (folder / "arrays.npz").open("wb") as file:
         if whole:
             np.savez(file, column=np.array([Bomb()]))
@@ -379,7 +376,7 @@ UNFIT: dict[str, Checkpoint] = {
 
 @pytest.mark.parametrize("kind", UNFIT)
 def test_numbers_that_no_run_saves_are_refused(tmp_path: Path, kind: str) -> None:
-    folder = save(tmp_path, 1, UNFIT[kind], keep=2)
+    folder = save(tmp_path, 1, UNFIT[kind])
     with pytest.raises(CheckpointError, match=f"{folder.name} cannot be read"):
         load(folder)
 
@@ -427,8 +424,8 @@ def _npz(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
     ],
 )
 def test_damage_that_its_checksum_vouches_for_falls_back_too(tmp_path: Path, name: str, content: bytes) -> None:
-    save(tmp_path, 1, _small(1), keep=2)
-    folder = save(tmp_path, 2, _small(2), keep=2)
+    save(tmp_path, 1, _small(1))
+    folder = save(tmp_path, 2, _small(2))
     (folder / name).write_bytes(content)
     _vouch(folder)
     mark, warnings = _newest(tmp_path)
