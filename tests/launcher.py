@@ -200,7 +200,8 @@ def _watched(arguments: list[str], env: dict[str, str], cwd: str, new_session: b
     for file in {*files} - {0, 1, 2}:
         os.close(file)
     os.chdir(cwd)
-    sys.path[0] = cwd
+    searched = [os.path.abspath(path) for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:1] = searched if env.get("PYTHONSAFEPATH") else [cwd, *searched]
     os.environ.clear()
     os.environ.update(env)
     return arguments
