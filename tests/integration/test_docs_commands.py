@@ -83,7 +83,6 @@ NOT_RUN = {
     "sacglam compare configs/battery/": "takes hours: sixteen environments; tests/unit/configs checks the files",
     "python -m benchmarks.battery": "tests/unit/benchmarks/test_battery.py runs it",
     "python -m benchmarks.scored ": "needs the model that launch/get_smollm2.sh downloads",
-    "python -m benchmarks.environment ": "tests/unit/benchmarks/test_documented_commands.py runs it",
 }
 """How commands begin that cannot run here, and why."""
 REPLACED = {

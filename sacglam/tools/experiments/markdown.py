@@ -56,14 +56,9 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
 
 def _metric(members: Sequence[Values], metric: str) -> str:
     def row(member: Values) -> dict[str, str]:
-        curves = [curves[metric]["values"] for curves in member["curves"].values()]
-        first, last = (fmean(values[i] for values in curves) for i in (0, -1))
-        return {
-            "": member["label"],
-            "seeds": str(len(curves)),
-            "first line": f"{first:.3f}",
-            "last line": f"{last:.3f}",
-        }
+        found = [values for curves in member["curves"].values() if (values := curves[metric]["values"])]
+        first, last = (f"{fmean(values[i] for values in found):.3f}" if found else "-" for i in (0, -1))
+        return {"": member["label"], "seeds": str(len(found)), "first line": first, "last line": last}
 
     return f"`{metric}` of metrics.jsonl.\n\n" + _table(map(row, members))
 

@@ -191,5 +191,7 @@ def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Fin
         finish(run, [0.1, 0.2, 0.3, 0.4])
     values = report(experiment, runs, 0.8, "")
     assert "| a | 2 | 0.100 | 0.400 |" in markdown(values, "x.png")
+    values["groups"][0]["members"][0]["curves"] = {"0": {"buffer_hindsight_share": {"values": []}}}
+    assert "| a | 0 | - | - |" in markdown(values, "x.png"), "no run has logged it"
     draw_report(values, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
