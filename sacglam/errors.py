@@ -98,5 +98,5 @@ def write_explained(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot write {file}: {error}. Fix that and try again; --resume continues a run"
+            f"cannot write {file}: {error}. Fix that and try again (a run continues with --resume)"
         ) from error

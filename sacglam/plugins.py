@@ -22,5 +22,7 @@ def find(name: str, what: str) -> Any:
             if isinstance(found, ModuleType):
                 raise ConfigError(f"{what} {name!r} reaches into {found.__name__}, another module; name that one")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{what} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
+        absent = isinstance(error, AttributeError)
+        advice = "Check the spelling after the colon" if absent else "Is it on the Python path?"
+        raise ConfigError(f"{what} {name!r} cannot be imported: {error!r}. {advice}") from error
     return found

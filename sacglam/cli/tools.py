@@ -106,7 +106,8 @@ def serve_env(
 
 
 def _settings(name: str, options: list[str] | None) -> EnvConfig:
-    return configuration.load(None, [f"env.name={name}", *(f"env.options.{each}" for each in options or [])]).env
+    given = [f"env.options.{option.removeprefix('env.options.')}" for option in options or []]
+    return configuration.load(None, [f"env.name={name}", *given]).env
 
 
 def doctor(

@@ -117,8 +117,8 @@ class CheckedEnv(TextEnv):
         if reward != success:
             raise Unmet(
                 f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
-                f"{shown(returned)} (goal {shown(self._goal)}, achieved {shown(achieved)}); to learn from the "
-                "environment's own rewards, set env.reward to environment"
+                f"{shown(returned)} (goal {shown(self._goal)}, achieved {shown(achieved)}); list the goal when it is "
+                "achieved, or set env.reward to environment to learn from the environment's own rewards"
             )
         if success and not terminated:
             raise Unmet("the step that achieves the episode's goal to terminate it; it did not")

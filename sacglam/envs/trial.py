@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 from random import Random
@@ -17,7 +17,7 @@ from sacglam.envs.conversion import shown
 from sacglam.errors import EnvironmentContractError
 from sacglam.types import Decision, Episode, Observation, Step
 
-_EPISODES, _STEPS = 8, 50
+_EPISODES, _HELDOUT_EPISODES, _STEPS = 8, 4, 50
 _CONTEXT = 50  # characters shown before the first difference between two answers, and twice as many after it
 _NAMED = 3  # examples of goals never achieved
 _HARM = {
@@ -75,6 +75,10 @@ def check_env(
             other.reset(goals[0], number)
             other.step(0)
         played.append(_play(copies, goal, seed, rng, steps))
+    heldout = first.goals("heldout")
+    for goal in rng.sample(heldout, min(_HELDOUT_EPISODES, len(heldout))):  # a run plays these only at its end
+        first.goal_type(goal)
+        _play(copies, goal, rng.randrange(2**31), rng, steps)
     for what, now in _process_state().items():
         if now != before[what]:
             raise EnvironmentContractError(
@@ -90,7 +94,10 @@ def check_env(
         others_achieved=len(others_achieved),
         longest=max(len(e.steps) for e in played),
         notes=tuple(first.notes()),
-        findings=tuple(_findings(played, goals, len(others_achieved), first.own_rewards, steps)),
+        findings=(
+            *_findings(played, goals, len(others_achieved), first.own_rewards, steps),
+            *_listed_though_held_out(others_achieved.intersection(heldout)),
+        ),
     )
 
 
@@ -123,6 +130,14 @@ def _findings(
     if not own_rewards:
         yield from _hindsight(
             any(e.success for e in played), others, f"in {len(played)} random episodes of at most {most_steps} steps"
+        )
+
+
+def _listed_though_held_out(goals: Collection[str]) -> Iterator[str]:
+    if goals:
+        yield (
+            f"Held-out goals listed in achieved under other goals: {len(goals):,}, such as {shown(min(goals))}. "
+            "Hindsight learns from what is listed, so these are not held out: list them in their own episodes only."
         )
 
 
@@ -181,7 +196,7 @@ def _process_state() -> dict[str, str]:
 def _goals(copies: Sequence[CheckedEnv]) -> Sequence[str]:
     """The training goals, after checking that the copies agree on all goals.
 
-    Held-out goals and tasks are checked here because a run only asks for them at its end.
+    Tasks are checked here because a run only asks for them at its end.
     """
     first, *others = copies
     for split in get_args(Split):
@@ -189,9 +204,6 @@ def _goals(copies: Sequence[CheckedEnv]) -> Sequence[str]:
             raise EnvironmentContractError(
                 f"two copies of the environment list different {split} goals; give them a fixed order"
             )
-    for goal in first.goals("heldout")[:1]:
-        first.goal_type(goal)
-        first.reset(goal, 0)
     first.tasks()
     return first.goals("train")
 
@@ -209,7 +221,10 @@ def _hindsight(succeeded: bool, others: int, where: str) -> Iterator[str]:
             "(replay.hindsight; PPO has none) there may be nothing to learn from."
         )
     elif not others:
-        yield f"Hindsight has nothing to relabel: no step achieved any goal but its episode's own {where}."
+        yield (
+            f"Hindsight has nothing to relabel: no step achieved any goal but its episode's own {where}. List in "
+            "Step.achieved every goal that a step fulfils, whichever goal the episode pursues."
+        )
 
 
 def _agreed(answers: list[Any], when: str) -> Any:

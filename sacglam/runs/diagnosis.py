@@ -85,7 +85,8 @@ def collapsed_start(entropy: float, uniform: float) -> str | None:
         return None
     return (
         f"the untrained policy hardly explores: its mean entropy in initial states is {entropy:.3f} nats, the "
-        f"random policy's {uniform:.3f}. It will learn little. Set {_OPEN}, or name the possible actions in the "
+        f"random policy's {uniform:.3f}. It will learn little. Make a model that knows the environment's words "
+        f"(sacglam pretrain DIR --env NAME, then model.name=DIR), set {_OPEN}, or name the possible actions in the "
         "observations"
     )
 

@@ -344,6 +344,40 @@ def test_a_trial_says_what_hindsight_has_to_work_with(answers: tuple[Step, ...],
     assert re.search(said, found) if said else "indsight" not in found
 
 
+LISTS_LOSE = replace(NOTHING, achieved=("lose",))
+
+
+@dataclass
+class Evaluated(World):
+    """Has `lose` to evaluate on, which `pays` when it is achieved in its own episodes, as it should."""
+
+    train: Any = ("win",)
+    answers: tuple[Any, ...] = (LISTS_LOSE, WON)
+    pays: bool = True
+
+    def goals(self, split: str) -> Any:
+        return self.train if split == "train" else ("lose",)
+
+    def reset(self, goal: str, seed: int) -> Any:
+        self.goal = goal
+        return super().reset(goal, seed)
+
+    def step(self, action: int) -> Any:
+        step = super().step(action)
+        won = self.pays and self.goal in step.achieved
+        return replace(step, reward=1.0, terminated=True) if won else step
+
+
+def test_episodes_of_held_out_goals_are_checked_too() -> None:
+    with pytest.raises(EnvironmentContractError, match="reward 1 with the episode's goal in achieved, got 0"):
+        check_env(lambda: CheckedEnv(Evaluated(pays=False), "world"), repeats=False)
+
+
+def test_a_trial_says_which_held_out_goals_are_listed_under_others() -> None:
+    found = check_env(lambda: CheckedEnv(Evaluated(), "world"), repeats=False).findings
+    assert found[-1].startswith("Held-out goals listed in achieved under other goals: 1, such as 'lose'.")
+
+
 def trial_of(*answers: Step, episodes: int = 4, **options: Any) -> Any:
     return check_env(lambda: CheckedEnv(World(answers, **options), "world"), episodes, steps=3)
 
