@@ -2,7 +2,7 @@
 
     python -m benchmarks.battery.models configs/battery/*.yaml
 
-A model takes one to five CPU minutes. Nothing is chosen: the command is the one of docs/start/environments.md.
+A model takes two to ten CPU minutes. Nothing is chosen: the command is the one of docs/start/environments.md.
 """
 
 import json

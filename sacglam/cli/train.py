@@ -195,7 +195,7 @@ def pretrain(
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
-    The model reads random play with unrelated goals until it matches words, which takes one to five minutes, and gets
+    The model reads random play with unrelated goals until it matches words, which takes two to ten minutes, and gets
     its own tokenizer. Use it with --set model.name=DIR. Without --env, this rebuilds the model that ships with
     sacglam, in ten minutes. Use fewer --steps for a trial.
 

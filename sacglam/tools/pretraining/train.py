@@ -101,7 +101,7 @@ def _train(learner: TinyModel, draw: Documents, display: Display, questions: Seq
         display.advance(done)
         if questions is not None and done % MEASURE_EVERY == 0 and done + DECAY < end:
             matching = matched(learner, questions)
-            display.note(f"{done} steps, matching {matching:.2f}")
+            display.note(f"{done} steps, {matching:.0%} of the matching questions answered, {MATCHED:.0%} are enough")
             if matching >= MATCHED:
                 end = done + DECAY
                 display.stage(f"matching is learnt; pre-training ends after {end} steps", end)
