@@ -1,12 +1,9 @@
 """The phases of the clock: recorded as events of a trace, and shown under the names people use."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 from typing_extensions import override
 
 from sacglam.clock import Watcher
@@ -78,16 +75,3 @@ def ordered(names: Iterable[str]) -> list[str]:
 def look(name: str) -> Look:
     """How a phase is shown; one missing from `PHASES` goes by its own name."""
     return PHASES.get(name) or Look(name, _UNKNOWN_COLOURS[sum(map(ord, name)) % len(_UNKNOWN_COLOURS)])
-
-
-def phase_table(title: str, columns: Sequence[tuple[str, Mapping[str, float], Callable[[float], str]]]) -> Table:
-    """A row for each phase and one for all; a column is its header, seconds by phase, and how to print them."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("phase", no_wrap=True, vertical="bottom")
-    for header, _, _ in columns:
-        table.add_column(header, justify="right", no_wrap=True)
-    for name in ordered(name for _, seconds, _ in columns for name in seconds):
-        table.add_row(escape(look(name).title), *(show(seconds.get(name, 0.0)) for _, seconds, show in columns))
-    table.add_section()
-    table.add_row("[bold]all", *(show(sum(seconds.values())) for _, seconds, show in columns))
-    return table

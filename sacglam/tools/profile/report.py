@@ -17,8 +17,9 @@ from rich.table import Table
 from sacglam import files
 from sacglam.errors import write_explained
 from sacglam.runs.summary import versions
-from sacglam.tools.profile.phases import Event, look, ordered, phase_table
+from sacglam.tools.profile.phases import Event, look, ordered
 from sacglam.tools.profile.result import Profile
+from sacglam.tools.profile.table import phase_table
 
 _LEAST_LABELLED = 0.04  # of the highest bar: a smaller part has no room for its figure
 _READABLE = [withStroke(linewidth=2, foreground="white")]  # on any colour

@@ -185,8 +185,10 @@ def assert_sac_loss_is_the_references(
             taken = batch.action_B[row]
             expected = expected + config.critic_weight * (q_CA[:, taken] - y).square().sum()
             expected = expected + (log_pi_A.exp() * (ALPHA * log_pi_A - q_A)).sum()
-            advantage = returned - float((log_pi_A.detach().exp() * q_A).sum())
-            expected = expected - config.self_imitation * max(advantage, 0.0) * log_pi_A[taken]
+            pi_A = log_pi_A.detach().exp()
+            value = (pi_A * q_A).sum()
+            advantage = float((returned - value) / (pi_A * (q_A - value).abs()).sum())
+            expected = expected - config.self_imitation * min(max(advantage, 0.0), 1.0) * log_pi_A[taken]
         first += length
     expected = expected / len(states)
     expected.backward()
