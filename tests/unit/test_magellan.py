@@ -48,7 +48,7 @@ def source(classifiers: Classifiers, goals: Sequence[str] = GOALS, seed: int = 0
 
 
 def trusted(known: Mapping[str, tuple[float, float]], goals: Sequence[str] = GOALS) -> MagellanSource:
-    """A source that has seen 4,000 episodes, in which the competence of `easy 1` told success from failure."""
+    """A source that has seen 4,000 episodes, with predictions for `easy 1` that separate success from failure."""
     starts = source(Scripted(known), goals)
     starts.observe(outcomes("never 1", *[0] * 3990) + outcomes("easy 1", *[1] * 10))
     return starts
