@@ -51,7 +51,6 @@ step "$sacglam" train paper/sac_her_flan_t5_base --dry-run --set model.name=buil
 step "$sacglam" collect demos.jsonl simple/sac --episodes 5
 step "$sacglam" compare quickstart simple/ppo --seeds 1 --threads 1 "${small[@]}"
 step "$sacglam" ablate --list
-step "$sacglam" ablate goals
 
 echo "== shell completion"
 complete() { _SACGLAM_COMPLETE=complete_bash COMP_WORDS="sacglam $1" COMP_CWORD=2 "$sacglam"; }

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from sacglam import cpu, files
-from sacglam.cli.display import console, print_plain
+from sacglam.cli.display import RichDisplay, console, print_plain
 from sacglam.cli.train import config_argument
 from sacglam.errors import ConfigError, RunDirectoryError, write_explained
 from sacglam.runs.stopping import Stopped
@@ -101,15 +101,12 @@ def ablate(
     """
     if name is None or list_:
         _list_ablations()
-    elif name == ablations.GOALS:
-        print_plain(console, "written: " + ", ".join(map(str, ablations.report_goals(out))))
     else:
         _run_and_report(ablations.load(name), out, seeds, jobs, threads, set_ or [], threshold, report_only)
 
 
 def _list_ablations() -> None:
     table = Table("ablation", "varies", "variants", "steps per seed", "updates")
-    table.add_row(ablations.GOALS, ablations.ABOUT_GOALS, "-", "-", "-")
     for name in ablations.shipped():
         experiment = ablations.load(name)
         configs = [variant.config() for variant in experiment.variants]
@@ -145,7 +142,8 @@ def _run_and_report(
     if not report_only:
         results.check_same(runs)
         try:
-            succeeded = runner.run_all(runs, jobs, out, console)
+            with RichDisplay(console) as display:
+                succeeded = runner.run_all(runs, jobs, out, display)
         except Stopped:
             print_plain(console, "stopped; the same command resumes, and --report-only reports the finished runs")
             raise typer.Exit(1) from None

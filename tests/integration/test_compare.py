@@ -63,7 +63,6 @@ def test_a_comparison_leaves_runs_and_report(compared: Path) -> None:
         assert member["after"]["overall"]["mean"] == summary["success_after"]["overall"]
         assert member["heldout_after"]["overall"]["mean"] == summary["success_heldout"]["overall"]
         assert member["curves"]["0"]["overall"]["steps"] == [0, 32, 64, 96, 128]
-    assert values["setting"]["jobs"] == [2]
     assert values["setting"]["threads"] == [1]
     assert (values["setting"]["cpus"], values["setting"]["cores"]) == ([cpu.model()], [cpu.cores()])
     assert (out / "figure2.png").read_bytes().startswith(b"\x89PNG")
@@ -161,7 +160,6 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
     done = call(started)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((run / "summary.json").read_text())["env_steps"] == 480
-    assert len(json.loads((run / "sessions.json").read_text())) == 2
 
 
 FAMILY = """
@@ -215,17 +213,8 @@ def test_a_slower_environment_costs_its_latency_once_for_each_step(tmp_path: Pat
 def test_ablations_are_listed_with_what_they_cost() -> None:
     done = call(sacglam("ablate", "--list"))
     assert done.returncode == 0
-    for word in ("goals", "critic", "n_step", "sampling", "updates", "19,200"):
+    for word in ("critic", "n_step", "sampling", "updates", "19,200"):
         assert word in done.stdout
-
-
-def test_the_proportion_of_goals_needs_no_training(tmp_path: Path) -> None:
-    assert call(sacglam("ablate", "goals", "--out", tmp_path)).returncode == 0
-    shares = json.loads((tmp_path / "goals.json").read_text())["shares"]
-    # the paper, Figure 4: sequential goals are 98 % of 8,470
-    assert shares["grow_then_grasp"] + shares["grow_then_grow"] == pytest.approx(8288 / 8470)
-    assert (tmp_path / "goals.png").stat().st_size > 5000
-    assert "| grow_then_grasp | 6,218 | 73.4% |" in (tmp_path / "goals.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The paper's ablations as YAML files: which settings vary, and which variants are compared."""
 
-import json
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -10,13 +9,10 @@ from pydantic import ConfigDict, ValidationError
 from sacglam import config as configuration
 from sacglam import files
 from sacglam.config.section import Section
-from sacglam.envs import describe
-from sacglam.errors import ConfigError, write_explained
+from sacglam.errors import ConfigError
 from sacglam.tools.experiments.plan import Experiment, Group, Variant
 
 FOLDER = Path(__file__).parents[2] / "ablations"
-GOALS = "goals"
-ABOUT_GOALS = "Proportion of each goal type in Playground-Text (Figure 4); no training"
 
 
 class Ablation(Section):
@@ -46,7 +42,7 @@ def load(name: str) -> Experiment:
         ConfigError: there is none, or its file is not right.
     """
     file = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    known = [*shipped(), GOALS]
+    known = shipped()
     if file.parent == FOLDER and name not in known:
         hint = "".join(f"did you mean {near!r}? " for near in get_close_matches(name, known, n=1))
         raise ConfigError(f"unknown ablation {name!r}; {hint}Known: {', '.join(known)}; or give a YAML file's path")
@@ -70,22 +66,3 @@ def load(name: str) -> Experiment:
     )
     title, about = f"{ablation.title} ({ablation.paper})", f"The paper: {ablation.finding}"
     return Experiment(file.stem, title, about, groups, figure=f"{file.stem}.png")
-
-
-def report_goals(out: Path) -> list[Path]:
-    """Write figure, text and values of the paper's Figure 4, the proportions of the goal types, to `out`; the files."""
-    from sacglam.tools.experiments.figure import draw_bars
-
-    counts = next(each.goals for each in describe() if each.name == "playground")
-    total = sum(counts.values())
-    shares = {kind: count / total for kind, count in counts.items()}
-    rows = [f"| {kind} | {counts[kind]:,} | {share:.1%} |\n" for kind, share in shares.items()]
-    text = f"# {ABOUT_GOALS}\n\n![goals]({GOALS}.png)\n\n| type | goals | share |\n|---|---|---|\n{''.join(rows)}"
-    values = {"environment": "playground", "goals": counts, "shares": shares}
-    figure, markdown, data = written = [out / f"{GOALS}.{ending}" for ending in ("png", "md", "json")]
-    with write_explained(out):
-        out.mkdir(parents=True, exist_ok=True)
-        draw_bars(shares, f"{total:,} goals of playground", "share of the goals", figure)
-        files.write(markdown, text)
-        files.write(data, json.dumps(values, indent=2) + "\n")
-    return written

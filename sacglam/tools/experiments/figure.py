@@ -1,6 +1,6 @@
-"""Figures: the curves of a report, and shares as bars."""
+"""The figure of a report: its curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,15 @@ _X = {
     "seconds": "seconds of training, without evaluation",
     "cpu_seconds": "CPU seconds of training, all processes",
     "forward_passes": "forward passes of a state, at least",
-    "latency": "added latency of an environment step [s]",
 }
 _COLUMNS, _GRID, _MOST_MARKS, _DPI = 2, 200, 16, 120
-_LATENCIES = np.geomspace(1e-4, 10.0, _GRID)
 
 Values = Mapping[str, Any]
 
 
 def draw_report(report: Values, file: Path) -> None:
     """Draw a panel for each group and axis, from the values of `report.json`: two in a row, one colour for a label."""
-    panels = [
-        (group, axis)
-        for group in report["groups"]
-        for axis in group["axes"]
-        if axis != "latency" or group["metric"] is None
-    ]
+    panels = [(group, axis) for group in report["groups"] for axis in group["axes"]]
     drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
     styles = {label: i for i, label in enumerate(dict.fromkeys(member["label"] for member in drawn))}
     seeds = max((len(member["seeds"]) for member in drawn), default=0)
@@ -47,20 +40,12 @@ def draw_report(report: Values, file: Path) -> None:
     for i, (group, axis) in enumerate(panels):
         axes = figure.add_subplot(rows, columns, i + 1)
         members = {member["label"]: member for member in group["members"] if member["curves"]}
-        if axis == "latency":
-            _draw_latencies(axes, members, group["break_even"], styles)
-            axes.set_title(f"{group['title']}: time to {report['threshold']:g}", fontsize="medium")
-        else:
-            _draw_curves(axes, members, group["metric"], axis, styles)
-            axes.set_title(group["title"], fontsize="medium")
+        _draw_curves(axes, members, group["metric"], axis, styles)
+        axes.set_title(group["title"], fontsize="medium")
         axes.set_xlabel(_X[axis])
         axes.grid(alpha=0.25)
         if axes.lines:
             axes.legend(fontsize="small", loc="best")
-    _save(figure, file)
-
-
-def _save(figure: Figure, file: Path) -> None:
     with files.replacing(file) as target:
         figure.savefig(target, format="png", dpi=_DPI)
 
@@ -81,21 +66,6 @@ def _draw_curves(
         axes.set_ylim(-0.02, 1.02)
 
 
-def _draw_latencies(
-    axes: Axes, members: Mapping[str, Values], break_even: Sequence[Values], styles: Mapping[str, int]
-) -> None:
-    """Time to the threshold with slower environments: median seconds, and median steps times the latency."""
-    for label, member in members.items():
-        steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
-        if steps is not None:
-            times = seconds + member["waits_per_step"] * steps * _LATENCIES
-            axes.plot(_LATENCIES, times, color=_COLOURS[styles[label] % len(_COLOURS)], linewidth=2, label=label)
-    for each in break_even:
-        if each["latency"]:
-            axes.axvline(each["latency"], color="dimgrey", linestyle=":", linewidth=1.4)
-    axes.set(ylabel="seconds", xscale="log", yscale="log")
-
-
 def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: int) -> None:
     """The mean as a line, the standard deviation as a band, and each seed as a thin line.
 
@@ -114,14 +84,3 @@ def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: i
         axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.16, linewidth=0)
     every = max(1, len(grid) // min(_MOST_MARKS, len(seeds[0][0])))
     axes.plot(grid, mean, color=colour, marker=marker, markersize=4.5, markevery=every, linewidth=2, label=label)
-
-
-def draw_bars(shares: Mapping[str, float], title: str, y: str, file: Path) -> None:
-    """Draw one bar for each name, with its percentage above it."""
-    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    axes = figure.subplots()
-    bars = axes.bar([name.replace("_", " ") for name in shares], list(shares.values()), color=_COLOURS[0])
-    axes.bar_label(bars, labels=[f"{share:.1%}" for share in shares.values()])
-    axes.set(title=title, ylabel=y, ylim=(0, 1))
-    axes.grid(axis="y", alpha=0.25)
-    _save(figure, file)

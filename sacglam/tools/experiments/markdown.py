@@ -5,14 +5,13 @@ from statistics import fmean
 from typing import Any
 
 from sacglam.clock import duration
-from sacglam.tools.experiments.plan import MEASURED
+from sacglam.tools.experiments.plan import AXES
 from sacglam.tools.experiments.report import EVALUATIONS
 from sacglam.tools.experiments.results import OVERALL
 from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = Mapping[str, Any]
 _UNTRAINED = ("random", "before")  # often the same for all members
-_LATENCIES = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
 def markdown(report: Values, figure: str) -> str:
@@ -40,7 +39,7 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
     yield _overview(members, group["budget_steps"])
     yield f"The cost of success {threshold:g}."
     yield _table(
-        {"": m["label"], **{_title(axis): _crossing(m["to_threshold"][axis]) for axis in MEASURED}} for m in members
+        {"": m["label"], **{_title(axis): _crossing(m["to_threshold"][axis]) for axis in AXES}} for m in members
     )
     yield "Success by goal type: mean ± standard deviation over seeds."
     yield _types(members)
@@ -50,8 +49,6 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
             "-: no seed in which both reached it."
         )
         yield _table(_ratio(each) for each in group["ratios"])
-    if "latency" in group["axes"]:
-        yield _latencies(members, group["break_even"], threshold)
 
 
 def _metric(members: Sequence[Values], metric: str) -> str:
@@ -69,10 +66,8 @@ def _overview(members: Sequence[Values], budget: int) -> str:
             "": member["label"],
             "seeds": str(len(member["seeds"])),
             "success after": _interval(member["after"][OVERALL]),
-            "interquartile": _interval(member["after_interquartile"]),
             "sampled": _interval(member["sampled_after"].get(OVERALL)),
             f"area to {budget:,} steps": _interval(member["area"]),
-            "area, interquartile": _interval(member["area_interquartile"]),
             "training": duration(member["train_seconds"].mean),
             "steps/s": f"{member['steps_per_second'].mean:.1f}",
         }
@@ -96,31 +91,7 @@ def _ratio(ratio: Values) -> dict[str, str]:
     def cell(found: Estimate | None) -> str:
         return "-" if found is None else f"{_interval(found, '.2f')}, {found.n} of {ratio['seeds']} seeds"
 
-    return {"": f"{ratio['of']} / {ratio['to']}", **{_title(axis): cell(ratio[axis]) for axis in MEASURED}}
-
-
-def _latencies(members: Sequence[Values], break_even: Sequence[Values], threshold: float) -> str:
-    def row(member: Values) -> dict[str, str]:
-        steps, seconds = (member["to_threshold"][axis].median for axis in ("steps", "seconds"))
-        waits = member["waits_per_step"]
-        return {_latency(at): "-" if steps is None else f"{seconds + waits * steps * at:,.0f} s" for at in _LATENCIES}
-
-    lines = []
-    for each in break_even:
-        at, interval = each["latency"], each["interval"]
-        start = "at no latency" if at is None else f"from {_latency(at)} on" if at else "at any latency"
-        range_ = f" [{', '.join(map(_latency, interval))}]" if interval else ""
-        lines.append(f"- {each['of']} is faster than {each['to']} {start}{range_}")
-    intro = (
-        f"Time to {threshold:g} if an environment step took so much longer: median seconds, and median steps times the "
-        "latency, shared by `env.workers`."
-    )
-    table = _table({"": member["label"], **row(member)} for member in members)
-    return "\n\n".join([intro, table, "\n".join(lines)]).strip()
-
-
-def _latency(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return {"": f"{ratio['of']} / {ratio['to']}", **{_title(axis): cell(ratio[axis]) for axis in AXES}}
 
 
 def _setting(report: Values) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -17,9 +17,8 @@ from sacglam.config.section import Section
 from sacglam.errors import ConfigError
 from sacglam.runs.directory import RunDirectory
 
-Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes", "latency"]
-MEASURED: tuple[Axis, ...] = ("steps", "seconds", "cpu_seconds", "forward_passes")
-"""The axes of curves. The other one, latency, is that of seconds to the threshold."""
+Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 _EVALUATIONS = 20
 
 
@@ -170,12 +169,9 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
         environments.setdefault(title, {})[label] = variants[label]
     axes: tuple[Axis, ...] = ("steps", "cpu_seconds")
     if len(environments) == 1:
-        environments, axes = {"Success": variants}, (*MEASURED, "latency")
+        environments, axes = {"Success": variants}, AXES
     groups = tuple(Group(title=title, variants=members, axes=axes) for title, members in environments.items())
-    about = (
-        "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes, and what "
-        "slower environments would change."
-    )
+    about = "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes."
     return Experiment("report", "Comparison", about, groups, figure="figure2.png")
 
 

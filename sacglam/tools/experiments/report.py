@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from math import inf
-from statistics import median
 from typing import Any
 
 from sacglam.tools.experiments import statistics
-from sacglam.tools.experiments.plan import MEASURED, Experiment, Group, Run
+from sacglam.tools.experiments.plan import AXES, Experiment, Group, Run
 from sacglam.tools.experiments.results import OVERALL, Curve, Result, differences, read
 from sacglam.tools.experiments.statistics import Estimate
 
@@ -50,7 +48,6 @@ def _setting(results: Sequence[Result]) -> Values:
         "platforms": _distinct(summary["platform"] for summary in summaries),
         "devices": _distinct(summary["device"] for summary in summaries),
         "threads": _distinct(summary["threads"] for summary in summaries),
-        "jobs": _distinct(jobs for result in results for jobs in result.jobs or ("unknown",)),
         "training_minutes": round(sum(summary["train_seconds"] for summary in summaries) / 60, 1),
         "evaluation_episodes": _distinct(summary["evaluation_episodes"] for summary in summaries),
         "interim_steps": _distinct(config.evaluation.every_steps for config in configs),
@@ -92,7 +89,7 @@ def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -
             }
             for label, results in known.items()
         ],
-        **(_pairs({label: results for label, results in known.items() if results}, threshold) if success else {}),
+        "ratios": _ratios(known, threshold) if success else [],
     }
 
 
@@ -107,15 +104,12 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
             name: _by_type([rates for summary in summaries if (rates := summary.get(key))])
             for name, key in EVALUATIONS.items()
         },
-        "after_interquartile": statistics.interquartile([summary["success_after"][OVERALL] for summary in summaries]),
         "spl_after": statistics.estimate([summary["spl_after"] for summary in summaries]),
         "area": statistics.estimate(areas),
-        "area_interquartile": statistics.interquartile(areas),
         "to_threshold": {
             axis: statistics.crossing([cost[axis] for cost in costs]) if all(axis in cost for cost in costs) else None
-            for axis in MEASURED
+            for axis in AXES
         },
-        "waits_per_step": _waits_per_step(results[0]),
         "train_seconds": statistics.estimate([summary["train_seconds"] for summary in summaries]),
         "steps_per_second": statistics.estimate([each["env_steps"] / each["train_seconds"] for each in summaries]),
     }
@@ -135,42 +129,23 @@ def _curves(result: Result, metric: str | None) -> Values:
     return {name: result.success(name) for name in types}
 
 
-def _pairs(known: Mapping[str, Sequence[Result]], threshold: float) -> Values:
-    """Each two members: ratios of their costs over the seeds that both have, and from which latency on one is faster.
-
-    That is the one that waits for fewer steps.
-    """
-    costs = {label: {each.run.seed: _costs(each.success(), threshold) for each in known[label]} for label in known}
-    delays = {
-        label: [_delays(cost, _waits_per_step(known[label][0])) for cost in costs[label].values()] for label in known
+def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
+    """Of each two members with results: the ratios of their costs over the seeds that both have."""
+    costs = {
+        label: {each.run.seed: _costs(each.success(), threshold) for each in results}
+        for label, results in known.items()
+        if results
     }
-    waits = {label: median(each[0] for each in delays[label]) for label in known}
-    ratios, break_even = [], []
-    for pair in combinations(known, 2):
+    ratios = []
+    for pair in combinations(costs, 2):
         seeds = sorted(costs[pair[0]].keys() & costs[pair[1]].keys())
-        both = {axis: [[costs[label][seed].get(axis) for seed in seeds] for label in pair] for axis in MEASURED}
+        both = {axis: [[costs[label][seed].get(axis) for seed in seeds] for label in pair] for axis in AXES}
         found: Values = {axis: statistics.ratio(*values) for axis, values in both.items()}
         ratios.append({"of": pair[0], "to": pair[1], "seeds": len(seeds), **found})
-        ones, others = sorted(pair, key=lambda label: waits[label])
-        if waits[ones] < inf:
-            latency, interval = statistics.break_even(delays[ones], delays[others])
-            break_even.append({"of": ones, "to": others, "latency": latency, "interval": interval})
-    return {"ratios": ratios, "break_even": break_even}
+    return ratios
 
 
 def _costs(curve: Curve, threshold: float) -> dict[str, float | None]:
     """Where on each axis the first evaluation at or above the threshold was; None if there is none."""
     first = next((i for i, value in enumerate(curve["values"]) if value >= threshold), None)
-    return {axis: None if first is None else curve[axis][first] for axis in MEASURED if axis in curve}
-
-
-def _delays(cost: Mapping[str, float | None], waits_per_step: float) -> tuple[float, float]:
-    """Steps to wait for and seconds to the threshold; infinite if it was not reached."""
-    steps, seconds = cost["steps"], cost["seconds"]
-    return (inf, inf) if steps is None or seconds is None else (waits_per_step * steps, seconds)
-
-
-def _waits_per_step(result: Result) -> float:
-    """How often the loop waits for a step, for each step: worker processes take one each at the same time."""
-    env = result.config.env
-    return -(-env.copies // env.workers) / env.copies if env.workers else 1.0
+    return {axis: None if first is None else curve[axis][first] for axis in AXES if axis in curve}

@@ -1,14 +1,10 @@
 """What runs leave in their folders: whether it is the run that is asked for, and the results of a finished one."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
-
-from sacglam import files
 from sacglam.config import Config
 from sacglam.errors import RunDirectoryError
 from sacglam.runs.directory import RunDirectory
@@ -17,23 +13,18 @@ from sacglam.tools.experiments.plan import Run
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
-
-_SESSIONS = TypeAdapter(list[dict[Literal["jobs"], int]], config=ConfigDict(strict=True))
-"""What each command that worked on a run left in its `sessions.json`."""
-
 Curve = dict[str, tuple[float, ...]]
-"""The `values` measured, and where: the axes of `MEASURED` that the run has recorded."""
+"""The `values` measured, and where: the axes of `AXES` that the run has recorded."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. `jobs` holds the `--jobs` of each command that worked on it."""
+    """A finished run."""
 
     run: Run
     config: Config
     summary: dict[str, Any]
     lines: list[dict[str, Any]]
-    jobs: list[int]
 
     def success(self, goal_type: str = OVERALL) -> Curve:
         """Greedy success before, during and after training; the last replaces an evaluation at the same step."""
@@ -64,11 +55,10 @@ class Result:
         return {**curve, "values": tuple(float(value) for _, value in known)}
 
 
-def progress(run: Run) -> tuple[int, float | None]:
-    """Environment steps of a run by its last line of metrics, and success at its last evaluation."""
+def steps_of(run: Run) -> int:
+    """Environment steps that a run has taken, by its last line of metrics."""
     lines = run.directory.metrics()
-    evaluated = [line[_EVALUATION + OVERALL] for line in lines if _EVALUATION + OVERALL in line]
-    return (lines[-1]["env_steps"] if lines else 0), (evaluated[-1] if evaluated else None)
+    return lines[-1]["env_steps"] if lines else 0
 
 
 def read(run: Run) -> Result | None:
@@ -80,19 +70,7 @@ def read(run: Run) -> Result | None:
     if not run.finished:
         return None
     directory = run.directory
-    return Result(run, directory.config(), directory.summary() or {}, directory.metrics(), _jobs(run))
-
-
-def note_session(run: Run, jobs: int) -> None:
-    """Add to the run's `sessions.json` that it was one of `jobs` runs at a time."""
-    if run.directory.claimed:
-        sessions = [{"jobs": each} for each in (*_jobs(run), jobs)]
-        files.write(run.directory.root / "sessions.json", json.dumps(sessions, indent=2) + "\n")
-
-
-def _jobs(run: Run) -> list[int]:
-    sessions = files.read_json(run.directory.root / "sessions.json", _SESSIONS) or []
-    return [jobs for session in sessions for jobs in session.values()]
+    return Result(run, directory.config(), directory.summary() or {}, directory.metrics())
 
 
 def check_same(runs: Sequence[Run]) -> None:

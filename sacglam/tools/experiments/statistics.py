@@ -1,6 +1,6 @@
 """Statistics over seeds: means with confidence intervals, areas, thresholds that some runs never reach."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import fmean, median, stdev
@@ -15,7 +15,6 @@ _T_975 = {
     **dict(enumerate([2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042], start=21)),
     **{40: 2.021, 60: 2.000, 120: 1.980},
 }
-_REPETITIONS = 50_000  # of the bootstrap, as in rliable
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -63,64 +62,6 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     return Estimate(mean, std, mean - half, mean + half, len(known))
 
 
-def interquartile(values: Sequence[float]) -> Estimate:
-    """Mean of the middle half of the runs with a bootstrap interval (Agarwal et al., 2021; their library rliable).
-
-    As there, a quarter of the runs, rounded down, is cut off at either end: none of fewer than four.
-    """
-    n = len(values)
-    cut = n // 4
-
-    def mean(values_RN: FloatArray) -> FloatArray:
-        return np.sort(values_RN)[:, cut : n - cut].mean(axis=1)
-
-    runs_N = np.sort(values)
-    low, high = bootstrap(mean, runs_N) if n > 1 else (None, None)
-    return Estimate(float(mean(runs_N[None])[0]), None, low, high, n)
-
-
-def bootstrap(statistic: Callable[..., FloatArray], *strata: FloatArray) -> tuple[float, float]:
-    """95 % percentile interval of a statistic of independent `strata`, arrays of runs, each resampled on its own.
-
-    `statistic` gets an array (R, N, ...) for each of shape (N, ...), and returns R values. Every call draws the same.
-    """
-    rng = np.random.default_rng(0)
-    drawn = [runs[rng.integers(len(runs), size=(_REPETITIONS, len(runs)))] for runs in strata]
-    low, high = np.percentile(statistic(*drawn), [2.5, 97.5], method="inverted_cdf")  # values that occur, as inf may
-    return float(low), float(high)
-
-
-def break_even(
-    ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]
-) -> tuple[float | None, tuple[float | None, float | None] | None]:
-    """From which latency of a step on, in seconds, `ones` are faster than `others`: 0 is at any latency, None never.
-
-    Both hold the (waits, seconds) of their runs, inf if a run did not reach the threshold. If a step takes l seconds
-    longer, a run takes seconds + l waits. The sides are compared by their medians. Also returns the 95 % confidence
-    interval; one seed on both sides has none.
-    """
-
-    def latency(ones_RN2: FloatArray, others_RN2: FloatArray) -> FloatArray:
-        waits_R, seconds_R = np.median(ones_RN2, axis=1).T
-        other_waits_R, other_seconds_R = np.median(others_RN2, axis=1).T
-        with np.errstate(divide="ignore", invalid="ignore"):  # where a median is infinite, or no wait is saved
-            latency_R: FloatArray = np.maximum(0.0, (seconds_R - other_seconds_R) / (other_waits_R - waits_R))
-        latency_R[np.isinf(other_waits_R) | (seconds_R <= other_seconds_R)] = 0.0
-        latency_R[(waits_R > other_waits_R) | np.isinf(waits_R)] = np.inf
-        return latency_R
-
-    runs = np.array(ones, dtype=float), np.array(others, dtype=float)
-    (point,) = latency(*(each[None] for each in runs))
-    if max(map(len, runs)) == 1:
-        return _finite(point), None
-    low, high = bootstrap(latency, *runs)
-    return _finite(point), (_finite(low), _finite(high))
-
-
-def _finite(value: float) -> float | None:
-    return None if value == inf else float(value)
-
-
 def ratio(numerators: Sequence[float | None], denominators: Sequence[float | None]) -> Estimate | None:
     """Geometric mean of the ratios seed by seed, where both are known and positive, with its interval.
 
@@ -138,7 +79,7 @@ def crossing(values: Sequence[float | None]) -> Crossing:
     known = [value for value in values if value is not None]
     middle = median(inf if value is None else value for value in values)
     mean = estimate(known) if len(known) == len(values) else None
-    return Crossing(tuple(values), len(known), _finite(middle), mean)
+    return Crossing(tuple(values), len(known), None if middle == inf else middle, mean)
 
 
 def area(axis: Sequence[float], values: Sequence[float], end: float) -> float:

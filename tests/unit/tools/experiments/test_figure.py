@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.image import imread
 
-from sacglam.tools.experiments.figure import draw_bars, draw_report
+from sacglam.tools.experiments.figure import draw_report
 from sacglam.tools.experiments.statistics import estimate
 
 BLUE = (0x00 / 255, 0x72 / 255, 0xB2 / 255)
@@ -57,10 +57,3 @@ def test_a_metric_without_points_yet_is_left_out(tmp_path: Path) -> None:
         seed["goal_types"] = {"steps": [], "values": []}
     draw(tmp_path / "report.png", empty, group("b", "first"))
     assert painted(tmp_path / "report.png", BLUE) > 100
-
-
-def test_bars_are_as_high_as_their_shares(tmp_path: Path) -> None:
-    draw_bars({"half": 0.5}, "title", "share", tmp_path / "half.png")
-    draw_bars({"all": 1.0}, "title", "share", tmp_path / "all.png")
-    half, whole = (painted(tmp_path / f"{name}.png", BLUE) for name in ("half", "all"))
-    assert 0.45 < half / whole < 0.55

@@ -10,7 +10,7 @@ import pytest
 from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError, UntrustedError
 from sacglam.tools.experiments import plan
-from sacglam.tools.experiments.results import check_same, differences, note_session, progress, read
+from sacglam.tools.experiments.results import check_same, differences, steps_of
 from tests.unit.tools.experiments.conftest import Finish
 
 
@@ -22,10 +22,10 @@ def run(tmp_path: Path, *overrides: str) -> plan.Run:
 def test_new_begun_finished(tmp_path: Path, finish: Finish) -> None:
     one = run(tmp_path)
     assert not one.directory.claimed
-    assert progress(one) == (0, None)
+    assert steps_of(one) == 0
     finish(one, [0.5, 0.75])
     assert one.finished
-    assert progress(one) == (200, 0.75)
+    assert steps_of(one) == 200
     for unfinished in ('{"finished": false}', "cut sho"):
         one.directory.summary_file.write_text(unfinished)
         assert (one.directory.claimed, one.finished) == (True, False)
@@ -58,18 +58,6 @@ def test_a_models_folder_is_compared_by_its_place(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     there = configuration.load(None, [f"model.name={tmp_path}/model"])
     assert differences(there, configuration.load(None, ["model.name=model"])) == []
-
-
-def test_sessions_add_up(tmp_path: Path, finish: Finish) -> None:
-    one = run(tmp_path)
-    note_session(one, jobs=1)
-    assert not one.directory.root.exists()  # it never began
-    finish(one, [0.5])
-    note_session(one, jobs=1)
-    note_session(one, jobs=2)
-    found = read(one)
-    assert found is not None
-    assert found.jobs == [1, 2]
 
 
 def test_a_run_whose_folder_names_an_algorithm_is_refused_before_that_is_imported(

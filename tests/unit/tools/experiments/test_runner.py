@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError
 from sacglam.runs.directory import locked_folder
+from sacglam.runs.display import Display
 from sacglam.tools.experiments import plan, runner
 from tests.unit.tools.experiments.conftest import Finish
 
@@ -44,20 +43,25 @@ def test_a_process_that_outlives_its_caller_keeps_the_folder(tmp_path: Path) -> 
         left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[lock])
     try:
         with pytest.raises(RunDirectoryError, match="is at work in"):
-            runner.run_all([], 1, tmp_path, console())
+            runner.run_all([], 1, tmp_path, Display())
     finally:
         left.kill()
         left.wait()
-    assert runner.run_all([], 1, tmp_path, console())
+    assert runner.run_all([], 1, tmp_path, Display())
 
 
-def console() -> Console:
-    return Console(file=io.StringIO(), width=200)
+class Shown(Display):
+    """Keeps what is shown."""
 
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.done: list[int] = []
 
-def output(shown: Console) -> str:
-    assert isinstance(shown.file, io.StringIO)
-    return shown.file.getvalue()
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def advance(self, done: int) -> None:
+        self.done.append(done)
 
 
 def test_failures_end_with_the_log_and_the_next_run_begins(tmp_path: Path) -> None:
@@ -65,14 +69,15 @@ def test_failures_end_with_the_log_and_the_next_run_begins(tmp_path: Path) -> No
         scripted(tmp_path, "print('one'); raise SystemExit('no memory')"),
         scripted(tmp_path, "print('exit code 0, but no summary')", seed=1),
     ]
-    shown = console()
+    shown = Shown()
     assert not runner.run_all(runs, 1, tmp_path, shown)
-    said = output(shown)
-    assert said.startswith("2 runs, 0 of them finished before")
-    assert "quickstart seed 0: FAILED" in said
-    assert "  no memory\n" in said
-    assert "quickstart seed 1: FAILED" in said
-    assert "  exit code 0, but no summary\n" in said
+    begun, *rest = shown.notes
+    assert begun.startswith("2 runs, 0 of them finished before")
+    for seed, end in enumerate(("no memory", "exit code 0, but no summary")):
+        started, ended = rest[2 * seed : 2 * seed + 2]
+        assert started == f"quickstart seed {seed}: training, output in {runs[seed].log}"
+        assert ended.startswith(f"quickstart seed {seed}: FAILED")
+        assert ended.endswith(f"\n  {end}")
 
 
 def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
@@ -90,19 +95,15 @@ def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
     thread = threading.Thread(target=interrupt_twice)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        runner.run_all([run], 1, tmp_path, shown := console())
+        runner.run_all([run], 1, tmp_path, shown := Shown())
     thread.join()
-    assert "stopping: the runs finish their interval" in output(shown)
+    assert shown.notes[-1].startswith("stopping: the runs finish their interval")
     with locked_folder(tmp_path, "busy"):  # so nothing lives that holds it
         pass
 
 
-def test_a_run_shows_its_steps_and_last_success(tmp_path: Path, finish: Finish) -> None:
-    run = scripted(tmp_path, "")
-    display = runner.RunsDisplay(shown := console(), [run])
-    display.started(run)
-    finish(run, [0.5] * 15 + [0.75])
-    display.update(run)
-    assert output(shown).splitlines()[1:] == [f"quickstart seed 0: training, output in {run.log}"]
-    _, bar = display.bars.tasks
-    assert (bar.completed, bar.fields["figures"]) == (1600, "  success 0.75")
+def test_the_bar_shows_the_steps_of_all_runs(tmp_path: Path, finish: Finish) -> None:
+    finish(scripted(tmp_path, ""), [0.5] * 3)
+    shown = Shown()
+    runner.run_all([scripted(tmp_path, ""), scripted(tmp_path, "", seed=1)], 1, tmp_path, shown)
+    assert shown.done == [300], "of the finished run, and none of the one that left nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import sqrt
 
 import pytest
 from hypothesis import given
@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from sacglam.tools.experiments.statistics import (
     area,
     band,
-    break_even,
     crossing,
     estimate,
-    interquartile,
     ratio,
     t_975,
 )
@@ -111,43 +109,3 @@ def test_band_is_mean_and_deviation_between_curves() -> None:
 def test_band_of_one_curve_has_no_width() -> None:
     mean, std = band([([0, 10], [0.0, 1.0])], [0, 5, 10])
     assert (mean.tolist(), std.tolist()) == ([0.0, 0.5, 1.0], [0.0, 0.0, 0.0])
-
-
-def test_the_interquartile_mean_leaves_out_a_quarter_at_either_end() -> None:
-    assert interquartile([5.0, 100.0, 0.0, 3.0, 1.0, 4.0, 2.0, 6.0]).mean == 3.5  # of 2 3 4 5
-    assert interquartile([6.0, 0.0, 0.0]).mean == 2  # a quarter of three is none
-    assert interquartile([1.0, 2.0, 3.0, 9.0, 100.0]).mean == pytest.approx(14 / 3)  # one of five
-
-
-def test_its_interval_is_that_of_resampled_seeds() -> None:
-    # Of two seeds: both the lower with probability 1/4, both the higher with 1/4.
-    assert interquartile([1.0, 0.0]).low == 0
-    assert interquartile([1.0, 0.0]).high == 1
-    # Of ten with one 1, k ones are drawn with Binomial(10, 1/10), and the middle six hold k - 2 of them. P(k > 3) is
-    # 0.013 and P(k > 2) is 0.070, so that the 97.5th percentile is k = 3.
-    found = interquartile([1.0, *[0.0] * 9])
-    assert (found.mean, found.low, found.high) == (0, 0, pytest.approx(1 / 6))
-    one = interquartile([0.5])
-    assert (one.mean, one.low, one.high) == (0.5, None, None)
-
-
-def test_break_even_is_where_the_times_are_equal() -> None:
-    # 800 s + 200 l = 400 s + 400 l
-    assert break_even([(200, 800)], [(400, 400)]) == (2.0, None)
-    # medians of 800 and 600 s: 700 + 200 l = 400 + 400 l; resampled, both seeds are the same one with probability 1/4
-    assert break_even([(200, 800), (200, 600)], [(400, 400)]) == (1.5, (1.0, 2.0))
-
-
-def test_break_even_where_one_is_faster_throughout() -> None:
-    assert break_even([(200, 300)], [(400, 400)])[0] == 0
-    assert break_even([(400, 400)], [(200, 300)])[0] is None
-    assert break_even([(200, 300)], [(200, 300)])[0] == 0
-    assert break_even([(200, 400)], [(200, 300)])[0] is None
-
-
-def test_break_even_with_runs_that_never_reached_the_threshold() -> None:
-    never = (inf, inf)
-    assert break_even([(200, 300)], [never])[0] == 0
-    assert break_even([never], [(200, 300)])[0] is None
-    # The median of three runs is one that reached it; resampled, it is one that did not with probability 7/27.
-    assert break_even([(200, 800), (200, 800), never], [(400, 400)]) == (2.0, (2.0, None))
