@@ -27,11 +27,11 @@ def tiny_profile(out: Path, *sources: Path, overrides: list[str] = TINY, **optio
 
 
 def assert_adds_up(profile: dict[str, Any]) -> None:
-    """The phases sum to the wall time within 3 %."""
+    """The phases sum to the wall time within 5 %."""
     seconds = profile["seconds"]
     assert sum(seconds.values()) == pytest.approx(profile["wall_seconds"])
     assert all(each >= 0 for each in seconds.values())
-    assert seconds["other"] < 0.03 * profile["wall_seconds"]
+    assert seconds["other"] < 0.05 * profile["wall_seconds"]
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,13 @@ def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, 
     sac, ppo = side_by_side[1]["profiles"]
     assert (sac["env_steps"], sac["updates"]) == (4 * 32, 4 * 4)
     assert (ppo["env_steps"], ppo["updates"]) == (4 * 64, 4 * 4 * 2)
-    for profile, name, forwards in ((sac, "sac", 1 + 8 * 4), (ppo, "ppo", 1 + 4 * 2)):
+    for profile, name in ((sac, "sac"), (ppo, "ppo")):
         assert profile["label"] == profile["algorithm"] == name
         assert profile["intervals"] == 4
         assert profile["warm_up_intervals"] >= 2
         assert profile["env_steps_per_second"] == pytest.approx(profile["env_steps"] / profile["wall_seconds"])
         per_update = 1e3 * profile["seconds"]["scoring"] / profile["updates"]
         assert profile["ms_per_update"]["scoring"] == pytest.approx(per_update)
-        assert profile["floor"]["forwards"] == forwards
 
 
 def test_tokens_are_those_that_passed_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
@@ -82,21 +81,17 @@ def test_tokens_are_those_that_passed_through_the_model(side_by_side: tuple[Path
         assert 0 < part["tokens"] <= part["tokens_computed"]
 
 
-def test_flop_and_the_floor(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+def test_flop_and_utilisation(side_by_side: tuple[Path, dict[str, Any]]) -> None:
     for profile in side_by_side[1]["profiles"]:
-        floor, work = profile["floor"], profile["work"]
+        work = profile["work"]
         total = sum(part["flop"] for part in work.values())
         assert profile["flop_per_second"] == pytest.approx(total / profile["wall_seconds"])
-        # Padding and the product that merges the adapters add to the base model's pass.
-        assert 1.05 < work["scoring"]["flop"] / (floor["state_flop"] * profile["env_steps"]) < 1.4
         # The backward pass of a merged matrix also computes its gradient: two products to the forward pass's one.
         assert work["forward"]["flop"] / work["forward"]["tokens_computed"] == pytest.approx(
             2.85 * work["scoring"]["flop"] / work["scoring"]["tokens_computed"], rel=0.1
         )
-        bound = floor["state_flop"] * floor["forwards"] / floor["matmul_rate"]
-        assert profile["floor_ms_per_env_step"] == pytest.approx(1e3 * bound)
-        assert profile["floor_share"] == pytest.approx(bound * profile["env_steps"] / profile["wall_seconds"])
-        assert 0 < profile["floor_share"] < 1
+        assert profile["utilisation"] == pytest.approx(profile["flop_per_second"] / profile["matmul_rate"])
+        assert 0 < profile["utilisation"] < 1
 
 
 def test_files_are_a_chart_and_a_trace(side_by_side: tuple[Path, dict[str, Any]]) -> None:
@@ -133,7 +128,15 @@ def test_tables_are_printed(tmp_path: Path) -> None:
     words = [word for override in (*TINY, "algo.td_lambda=null") for word in ("--set", override)]
     done = call(sacglam("profile", *words, seconds="0.5", out=str(tmp_path / "out")))
     assert done.returncode == 0, done.stderr
-    for word in ("ms/step", "ms/update", "environment", "batch making", "tokens per second", "5 F", "ui.perfetto.dev"):
+    for word in (
+        "ms/step",
+        "ms/update",
+        "environment",
+        "batch making",
+        "tokens per second",
+        "utilisation",
+        "ui.perfetto.dev",
+    ):
         assert word in done.stdout
     assert "measuring" in done.stderr
 
@@ -167,7 +170,6 @@ def test_a_folder_with_files_in_it_is_left_alone(tmp_path: Path) -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"]["forwards"] == pytest.approx(43.0)
     assert profile["updates"] == 30
 
 
@@ -177,7 +179,7 @@ def test_an_engine_and_a_rank(tmp_path: Path) -> None:
     where = ["engines.count=1", "learners.count=1", "runtime.lag=1", "device=cpu"]
     (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where], intervals="4")["profiles"]
     assert_adds_up(profile)
-    assert profile["floor"] is None
+    assert profile["matmul_rate"] is None
     assert profile["work"] == {}
     assert {"submit", "handoff"} <= profile["seconds"].keys()
     assert "optimizer" in profile["rank_seconds_per_update"]

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import torch
+
 from sacglam import config as configuration
 from sacglam.build import Parts, build
 from sacglam.config import Config
 from sacglam.errors import SacglamError
 from sacglam.loop import Loop
+from sacglam.models.loading import load_shape
 from sacglam.resolve import resolve
 from sacglam.runs import checkpoint
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.tools.profile.counting import PassCounter, floor_of
+from sacglam.tools.profile.counting import PassCounter, matmul_rate
 from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event
 from sacglam.tools.profile.result import Profile
 
@@ -165,17 +168,16 @@ class _Meter:
         return self._parts.learners.seconds() if self._config.learners.count else {}
 
     def profile(self) -> Profile:
-        """The figures of the measured intervals. Times matrix products, for the floor."""
+        """The figures of the measured intervals. Times matrix products."""
         config, start, end = self._config, self._start, self._last
         intervals, wall = self._intervals - self._left_out, end.time - start.time
         seconds = _difference(start.seconds, end.seconds)
         seconds[OTHER] = wall - sum(seconds.values())
-        work, floor = {}, None
+        work, rate = {}, None
         if self._counter:
-            self._display.stage(f"{self._label}: measuring matrix products", 1)
             work = self._counter.work(start.passes, end.passes)
-            floor = floor_of(config, self._counter.passes[start.passes : end.passes])
-            self._display.advance(1)
+            hidden = load_shape(config.model).get_text_config().hidden_size
+            rate = matmul_rate(hidden, getattr(torch, config.model.dtype), config.device)
         return Profile(
             label=self._label,
             algorithm=config.algo.type,
@@ -190,7 +192,7 @@ class _Meter:
             seconds=seconds,
             rank_seconds_per_update=self._rank_seconds,
             work=work,
-            floor=floor,
+            matmul_rate=rate,
             initial_seconds=self._initial_seconds,
         )
 

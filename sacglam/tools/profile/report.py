@@ -53,17 +53,11 @@ def trace(events: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
 
 
 def _chart(profiles: Sequence[Profile]) -> Figure:
-    """A bar of stacked phases for each profile: milliseconds of an environment step with the floor, and shares."""
+    """A bar of stacked phases for each profile: milliseconds of an environment step, and shares."""
     figure = Figure(figsize=(6 + 2.2 * len(profiles), 5.2), layout="constrained")
     absolute, shares = figure.subplots(1, 2)
     _stack(absolute, profiles, [1e3 / profile.env_steps for profile in profiles])
     _stack(shares, profiles, [100 / profile.wall_seconds for profile in profiles])
-    label = "floor: matrix products alone"
-    for place, profile in enumerate(profiles):
-        if profile.floor:
-            height = 1e3 * profile.floor.seconds
-            absolute.hlines(height, place - 0.4, place + 0.4, color="black", linestyle="--", label=label)
-            label = "_"  # one entry in the legend
     absolute.set_title("ms per environment step")
     shares.set_title("share of the time, %")
     shares.set_ylim(0, 100)
@@ -96,8 +90,8 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
         if profile.rank_seconds_per_update:
             console.print(_rank_phases(profile))
     console.print(_work(profiles))
-    if not all(profile.floor for profile in profiles):
-        console.print("Tokens, FLOP and the floor are counted only if one process does everything.")
+    if not all(profile.work for profile in profiles):
+        console.print("Tokens and FLOP are counted only if one process does everything.")
 
 
 def _figures(profile: Profile, alone: bool, seconds: float) -> str:
@@ -126,7 +120,7 @@ def _work(profiles: Sequence[Profile]) -> Table:
 
 def _rates(profile: Profile) -> dict[str, str]:
     """Figures by title; those of the model only if it is in this process."""
-    wall, total, floor = profile.wall_seconds, profile.total(), profile.floor
+    wall, total = profile.wall_seconds, profile.total()
     found = {
         "intervals measured (left out before)": f"{profile.intervals} ({profile.warm_up_intervals})",
         "environment steps, updates": f"{profile.env_steps:,}, {profile.updates:,}",
@@ -136,16 +130,13 @@ def _rates(profile: Profile) -> dict[str, str]:
     }
     if profile.initial_seconds:
         found["initial updates before the first step, seconds"] = f"{profile.initial_seconds:.3g}"
-    if total and floor:
+    if total and profile.matmul_rate:
         found |= {
             "tokens per second": f"{total.tokens / wall:,.0f}",
             "padding among the computed tokens": f"{1 - total.tokens / total.tokens_computed:.1%}",
             "model, per second": _flop(total.flop / wall),
-            "this machine's matrix products, per second": _flop(floor.matmul_rate),
-            "F: scoring one state": _flop(floor.state_flop),
-            "floor of an environment step": f"{floor.forwards:g} F",
-            "floor of an environment step, ms": f"{1e3 * floor.seconds:.3g}",
-            "floor's share of the time taken": f"{profile.floor_share():.1%}",
+            "this machine's matrix products, per second": _flop(profile.matmul_rate),
+            "utilisation": f"{profile.utilisation():.1%}",
         }
     return found
 

@@ -15,20 +15,6 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Floor:
-    """The matrix products that an environment step needs at least, at the pace of this machine."""
-
-    forwards: float  # F: forward passes that a step costs, its share of the updates included
-    state_flop: float  # of one forward pass of the base model, at a state of mean length, without padding
-    matmul_rate: float  # FLOP per second of products with the model's matrices
-
-    @property
-    def seconds(self) -> float:
-        """Seconds per environment step."""
-        return self.forwards * self.state_flop / self.matmul_rate
-
-
-@dataclass(frozen=True)
 class Profile:
     """Where the time of some intervals of a run went."""
 
@@ -45,7 +31,7 @@ class Profile:
     seconds: Mapping[str, float]  # by phase, in the order of the loop; they add up to `wall_seconds`
     rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
     work: Mapping[str, Work]  # by phase; empty if the model is in other processes
-    floor: Floor | None  # None if the model is in other processes
+    matmul_rate: float | None  # FLOP per second of matrix products here; None if the model is in other processes
     initial_seconds: float = 0.0  # of all initial updates, on demonstrations, before the first step
 
     def total(self) -> Work | None:
@@ -55,9 +41,10 @@ class Profile:
         parts = self.work.values()
         return Work(sum(w.tokens for w in parts), sum(w.tokens_computed for w in parts), sum(w.flop for w in parts))
 
-    def floor_share(self) -> float | None:
-        """The floor's share of the time taken: 1 for a machine that does nothing but multiply."""
-        return self.floor.seconds * self.env_steps / self.wall_seconds if self.floor else None
+    def utilisation(self) -> float | None:
+        """FLOP per second relative to matrix products alone: 1 for a machine that does nothing else."""
+        total = self.total()
+        return total.flop / self.wall_seconds / self.matmul_rate if total and self.matmul_rate else None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, and the rates that follow from them."""
@@ -69,7 +56,6 @@ class Profile:
             "ms_per_update": {name: 1e3 * s / self.updates for name, s in self.seconds.items()},
             "tokens_per_second": total.tokens / self.wall_seconds if total else None,
             "flop_per_second": total.flop / self.wall_seconds if total else None,
-            "floor_ms_per_env_step": 1e3 * self.floor.seconds if self.floor else None,
-            "floor_share": self.floor_share(),
+            "utilisation": self.utilisation(),
         }
         return {**asdict(self), **rates}

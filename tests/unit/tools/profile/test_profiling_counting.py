@@ -1,16 +1,15 @@
-"""Tokens counted from the queries, FLOP worked out by hand, and the floor of an environment step."""
+"""Tokens counted from the queries, FLOP worked out by hand, and the forward passes of an environment step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, Qwen2Config, T5Config
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, T5Config
 
 from sacglam import config as configuration
 from sacglam.clock import PhaseClock
@@ -18,13 +17,7 @@ from sacglam.config.sections import ModelConfig
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import TokenisedQuery
-from sacglam.tools.profile.counting import (
-    PassCounter,
-    layer_shapes,
-    matmul_rate,
-    state_flop,
-    weightless,
-)
+from sacglam.tools.profile.counting import PassCounter, matmul_rate
 from sacglam.tools.profile.phases import Recorder
 from sacglam.tools.profile.result import Work
 
@@ -197,7 +190,7 @@ def test_a_state_that_occurs_twice_in_a_pass_counts_once(model: Callable[[], Pac
         counted.score(RAGGED)
         counted.score([*RAGGED, RAGGED[0]])
     once, twice = counted.counter.passes
-    assert (twice.states, twice.tokens, twice.computed) == (once.states, once.tokens, once.computed)
+    assert (twice.tokens, twice.computed) == (once.tokens, once.computed)
 
 
 def test_counting_changes_no_output() -> None:
@@ -207,49 +200,6 @@ def test_counting_changes_no_output() -> None:
     assert torch.equal(scores, counted.score(RAGGED))
     plain = llama()
     assert torch.equal(scores, plain.forward(plain.pack(RAGGED)).log_probs_BA)
-
-
-QWEN = Qwen2Config(
-    vocab_size=151936,
-    hidden_size=896,
-    intermediate_size=4864,
-    num_hidden_layers=24,
-    num_attention_heads=14,
-    num_key_value_heads=2,
-    tie_word_embeddings=True,
-)
-FLAN_T5 = T5Config(
-    vocab_size=32128,
-    d_model=768,
-    d_kv=64,
-    d_ff=2048,
-    num_layers=12,
-    num_decoder_layers=12,
-    num_heads=12,
-    feed_forward_proj="gated-gelu",
-)
-
-
-def test_one_state_of_half_a_billion_parameters() -> None:
-    """Qwen2.5-0.5B at a prompt of 200 tokens and 10 actions of 4: 180 GFLOP, and 5 that the last MLP leaves out."""
-    mlp = 3 * 896 * 4864
-    layer = 2 * 896 * 896 + 2 * 896 * 128 + mlp
-    expected = 2 * 24 * layer * 240 - 2 * mlp * 199 + 4 * 24 * 896 * 240 * 240 + 2 * 896 * 151936 * 31
-    base = weightless(QWEN)
-    assert state_flop(base, prompt=200, actions=40, scored=31) == expected == pytest.approx(180e9, rel=0.003)
-    assert layer_shapes(base) == {(896, 896): 48, (128, 896): 48, (4864, 896): 48, (896, 4864): 24}
-
-
-def test_one_state_of_flan_t5_base() -> None:
-    """The same state, with a start token for each action: 53 GFLOP, of which the encoder takes 35."""
-    square, feed_forward = 768 * 768, 3 * 768 * 2048
-    encoder = 2 * 200 * 12 * (4 * square + feed_forward) + 4 * 12 * 768 * 200 * 200
-    keys_and_values = 2 * 200 * 12 * 2 * square
-    decoder = 2 * 50 * 12 * (6 * square + feed_forward) + 4 * 12 * 768 * 50 * (50 + 200)
-    expected = encoder + keys_and_values + decoder + 2 * 768 * 32128 * 31
-    base = weightless(FLAN_T5)
-    assert state_flop(base, prompt=200, actions=50, scored=31) == expected == pytest.approx(53e9, rel=0.003)
-    assert layer_shapes(base) == {(768, 768): 12 * 12, (2048, 768): 2 * 24, (768, 2048): 24}
 
 
 @pytest.mark.parametrize(
@@ -275,12 +225,11 @@ def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
 
 def test_the_rate_agrees_with_a_plain_timing() -> None:
     """Within a factor of 5 of a plain timing: other programs may slow down either."""
-    x, weight = torch.ones(4096, 256), torch.ones(256, 256)
+    x, weight = torch.ones(4096, 256), torch.ones(256, 1024)
     times: list[float] = []
     for _ in range(30):
         start = time.perf_counter()
         torch.mm(x, weight)
         times.append(time.perf_counter() - start)
-    plain = 2 * 4096 * 256 * 256 / min(times)
-    found: Any = matmul_rate({(256, 256): 3}, torch.float32, "cpu")
-    assert plain / 5 < found < 5 * plain
+    plain = 2 * 4096 * 256 * 1024 / min(times)
+    assert plain / 5 < matmul_rate(256, torch.float32, "cpu") < 5 * plain
