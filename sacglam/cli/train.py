@@ -139,8 +139,8 @@ def profile(
     """Profile training: seconds by phase, tokens and FLOP per second, and utilisation.
 
     Runs the same loop as `sacglam train`, without evaluations or checkpoints, and skips the first intervals. A RUN
-    continues from its newest checkpoint; its folder is not changed. Writes profile.json, profile.png (stacked bars)
-    and trace.json, which opens at https://ui.perfetto.dev.
+    continues from its newest checkpoint; its folder is not changed. Writes profile.json and trace.json, which
+    opens at https://ui.perfetto.dev.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def profile(
         print(json.dumps([profile.to_json() for profile in profiles]))
         return
     report.show(console, profiles)
-    print_plain(console, f"{folder}: profile.png, profile.json, trace.json (open it at https://ui.perfetto.dev)")
+    print_plain(console, f"{folder}: profile.json, trace.json (open it at https://ui.perfetto.dev)")
 
 
 def pretrain(

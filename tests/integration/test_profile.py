@@ -94,9 +94,8 @@ def test_flop_and_utilisation(side_by_side: tuple[Path, dict[str, Any]]) -> None
         assert 0 < profile["utilisation"] < 1
 
 
-def test_files_are_a_chart_and_a_trace(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+def test_the_trace_has_every_interval(side_by_side: tuple[Path, dict[str, Any]]) -> None:
     folder, found = side_by_side
-    assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
     assert found["versions"]["torch"].startswith("2.")
     events = json.loads((folder / "trace.json").read_text())
     assert_well_formed(events)

@@ -1,7 +1,7 @@
 """The phases of the clock: recorded as events of a trace, and shown under the names people use."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from typing_extensions import override
@@ -36,42 +36,30 @@ class Recorder(Watcher):
 
     @override
     def span(self, phase: str, start: float, seconds: float) -> None:
-        self.events.append(slice_event(look(phase).title, "phase", start, seconds))
+        self.events.append(slice_event(TITLES.get(phase, phase), "phase", start, seconds))
 
 
-class Look(NamedTuple):
-    """How a phase is shown; the colour is "#rrggbb"."""
-
-    title: str
-    colour: str
-
-
-PHASES: Mapping[str, Look] = {
-    "environment": Look("environment", "#4e9a51"),
-    "scoring": Look("scoring", "#a6d287"),
-    "partner": Look("partner", "#c9c04e"),
-    "replay": Look("replay", "#e6c229"),
-    "submit": Look("batches: to the ranks", "#d9c27e"),
-    "batch": Look("batch making", "#f2e29b"),
-    "target": Look("target", "#9ecae1"),
-    "forward": Look("forward", "#4292c6"),
-    "backward": Look("backward", "#08519c"),
-    "optimizer": Look("optimizer", "#807dba"),
-    "publish": Look("adapter: publish", "#fdae6b"),
-    "handoff": Look("adapter: hand-off", "#e6550d"),
-    "parity": Look("parity gate", "#a63603"),
-    "waiting": Look("waiting", "#bdbdbd"),
-    OTHER: Look("other", "#636363"),
+TITLES = {
+    "environment": "environment",
+    "scoring": "scoring",
+    "partner": "partner",
+    "replay": "replay",
+    "submit": "batches: to the ranks",
+    "batch": "batch making",
+    "target": "target",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "publish": "adapter: publish",
+    "handoff": "adapter: hand-off",
+    "parity": "parity gate",
+    "waiting": "waiting",
+    OTHER: "other",
 }
-_UNKNOWN_COLOURS = ("#d6616b", "#ce6dbd", "#8c6d31", "#17becf")
+"""The phases in the order of the loop, and how they are shown; any other goes by its own name."""
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """`names` in the order of the loop; phases missing from `PHASES` are sorted by name and precede the rest."""
-    order = {name: place for place, name in enumerate(PHASES)}
+    """`names` in the order of the loop; phases missing from `TITLES` are sorted by name and precede the rest."""
+    order = {name: place for place, name in enumerate(TITLES)}
     return sorted(set(names), key=lambda name: (order.get(name, order[OTHER] - 0.5), name))
-
-
-def look(name: str) -> Look:
-    """How a phase is shown; one missing from `PHASES` goes by its own name."""
-    return PHASES.get(name) or Look(name, _UNKNOWN_COLOURS[sum(map(ord, name)) % len(_UNKNOWN_COLOURS)])

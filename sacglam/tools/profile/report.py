@@ -1,4 +1,4 @@
-"""A profile in the terminal and in files: tables, `profile.json`, `trace.json` and `profile.png`."""
+"""A profile in the terminal and in files: tables, `profile.json` and `trace.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -17,24 +14,18 @@ from rich.table import Table
 from sacglam import files
 from sacglam.errors import write_explained
 from sacglam.runs.summary import versions
-from sacglam.tools.profile.phases import Event, look, ordered
+from sacglam.tools.profile.phases import Event
 from sacglam.tools.profile.result import Profile
 from sacglam.tools.profile.table import phase_table
 
-_LEAST_LABELLED = 0.04  # of the highest bar: a smaller part has no room for its figure
-_READABLE = [withStroke(linewidth=2, foreground="white")]  # on any colour
-
 
 def write(folder: Path, profiles: Sequence[Profile], events: Mapping[str, Sequence[Event]]) -> None:
-    """Write `profile.json`, `trace.json` (of the events by label) and `profile.png` to `folder`, which is created."""
+    """Write `profile.json` and `trace.json` (of the events by label) to `folder`, which is created."""
     values = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
-    chart = _chart(profiles)
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / "profile.json", json.dumps(values, indent=2) + "\n")
         files.write(folder / "trace.json", json.dumps(trace(events)) + "\n")
-        with files.replacing(folder / "profile.png") as target:
-            chart.savefig(target, format="png", dpi=120)
 
 
 def trace(events: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
@@ -50,33 +41,6 @@ def trace(events: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
             found.append({"ph": "M", "name": name, "args": values, **thread})
         found += [{**event, "ts": event["ts"] - origin, **thread} for event in own]
     return {"displayTimeUnit": "ms", "traceEvents": found}
-
-
-def _chart(profiles: Sequence[Profile]) -> Figure:
-    """A bar of stacked phases for each profile: milliseconds of an environment step, and shares."""
-    figure = Figure(figsize=(6 + 2.2 * len(profiles), 5.2), layout="constrained")
-    absolute, shares = figure.subplots(1, 2)
-    _stack(absolute, profiles, [1e3 / profile.env_steps for profile in profiles])
-    _stack(shares, profiles, [100 / profile.wall_seconds for profile in profiles])
-    absolute.set_title("ms per environment step")
-    shares.set_title("share of the time, %")
-    shares.set_ylim(0, 100)
-    handles, labels = absolute.get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize="small")
-    return figure
-
-
-def _stack(axes: Axes, profiles: Sequence[Profile], scales: Sequence[float]) -> None:
-    bottoms = [0.0] * len(profiles)
-    highest = max(profile.wall_seconds * scale for profile, scale in zip(profiles, scales, strict=True))
-    for name in ordered(name for profile in profiles for name in profile.seconds):
-        heights = [p.seconds.get(name, 0.0) * scale for p, scale in zip(profiles, scales, strict=True)]
-        bars = axes.bar(range(len(profiles)), heights, 0.6, bottoms, color=look(name).colour, label=look(name).title)
-        shown = [f"{height:.3g}" if height >= _LEAST_LABELLED * highest else "" for height in heights]
-        axes.bar_label(bars, shown, label_type="center", fontsize="small", path_effects=_READABLE)
-        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    axes.set_xticks(range(len(profiles)), [f"{p.label}\n({p.algorithm}, {p.device})" for p in profiles])
-    axes.set_xlim(-0.6, len(profiles) - 0.4)
 
 
 def show(console: Console, profiles: Sequence[Profile]) -> None:

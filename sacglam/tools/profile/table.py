@@ -6,7 +6,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from sacglam.tools.profile.phases import look, ordered
+from sacglam.tools.profile.phases import TITLES, ordered
 
 
 def phase_table(title: str, columns: Sequence[tuple[str, Mapping[str, float], Callable[[float], str]]]) -> Table:
@@ -16,7 +16,7 @@ def phase_table(title: str, columns: Sequence[tuple[str, Mapping[str, float], Ca
     for header, _, _ in columns:
         table.add_column(header, justify="right", no_wrap=True)
     for name in ordered(name for _, seconds, _ in columns for name in seconds):
-        table.add_row(escape(look(name).title), *(show(seconds.get(name, 0.0)) for _, seconds, show in columns))
+        table.add_row(escape(TITLES.get(name, name)), *(show(seconds.get(name, 0.0)) for _, seconds, show in columns))
     table.add_section()
     table.add_row("[bold]all", *(show(sum(seconds.values())) for _, seconds, show in columns))
     return table

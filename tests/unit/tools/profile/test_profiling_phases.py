@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 
 from rich.console import Console
 
-from sacglam.tools.profile.phases import PHASES, look, ordered
+from sacglam.tools.profile.phases import ordered
 from sacglam.tools.profile.table import phase_table
 
 
@@ -19,17 +18,6 @@ def test_order_is_that_of_the_loop_and_unknown_phases_precede_the_rest() -> None
         "b",
         "other",
     ]
-
-
-def test_an_unknown_phase_goes_by_its_name() -> None:
-    assert look("my_phase").title == "my_phase"
-    assert look("backward").title == "backward"
-
-
-def test_colours_differ() -> None:
-    colours = [found.colour for found in PHASES.values()]
-    assert len(set(colours)) == len(colours)
-    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in [*colours, look("my_phase").colour])
 
 
 def test_a_table_has_a_row_for_each_phase_and_their_sum() -> None:
