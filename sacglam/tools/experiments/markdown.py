@@ -11,7 +11,10 @@ from sacglam.tools.experiments.results import OVERALL
 from sacglam.tools.experiments.statistics import Crossing, Estimate
 
 Values = Mapping[str, Any]
-_UNTRAINED = ("random", "before")  # often the same for all members
+_HOW_TO_READ = """## How to read it
+
+Success is greedy, on fresh episodes; *before* is the untrained policy's. Brackets are 95 % confidence intervals over
+seeds. -: not reached, or not recorded by all runs. docs/guides/comparing.md explains every number."""
 
 
 def markdown(report: Values, figure: str) -> str:
@@ -20,7 +23,7 @@ def markdown(report: Values, figure: str) -> str:
         f"# {report['title']}\n\n{report['about']}\n\n![{report['title']}]({figure})",
         *(part for group in report["groups"] for part in _group(group, report["threshold"])),
         _setting(report),
-        _HOW_TO_READ.format(threshold=report["threshold"]),
+        _HOW_TO_READ,
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -61,7 +64,7 @@ def _metric(members: Sequence[Values], metric: str) -> str:
 
 
 def _overview(members: Sequence[Values], budget: int) -> str:
-    return "Brackets are 95 % confidence intervals over seeds.\n\n" + _table(
+    return _table(
         {
             "": member["label"],
             "seeds": str(len(member["seeds"])),
@@ -77,14 +80,12 @@ def _overview(members: Sequence[Values], budget: int) -> str:
 
 def _types(members: Sequence[Values]) -> str:
     types = dict.fromkeys(name for member in members for key in EVALUATIONS for name in member[key])
-    rows = []
-    for key in EVALUATIONS:
-        cells = {m["label"]: {name: _spread(m[key].get(name)) for name in types} for m in members if m[key]}
-        different = {tuple(each.values()) for each in cells.values()}
-        if key in _UNTRAINED and len(different) == 1:
-            cells = {"all": next(iter(cells.values()))}
-        rows += [{"": f"{label}, {_title(key)}", **each} for label, each in cells.items()]
-    return _table(rows)
+    return _table(
+        {"": f"{m['label']}, {_title(key)}", **{name: _spread(m[key].get(name)) for name in types}}
+        for key in EVALUATIONS
+        for m in members
+        if m[key]
+    )
 
 
 def _ratio(ratio: Values) -> dict[str, str]:
@@ -108,20 +109,6 @@ def _setting(report: Values) -> str:
     return "## What ran\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
-_HOW_TO_READ = """## How to read it
-
-- Success is greedy, on fresh episodes, which are the same at every evaluation of a seed. A curve starts with the
-  untrained policy (*before*).
-- Brackets are 95 % confidence intervals over seeds, not over the episodes of one evaluation.
-- *Area* is mean success from step 0 to the shortest budget.
-- The cost of {threshold:g} is that of the first evaluation at or above it. A run that never reached it is treated as
-  infinite in the median, and there is no mean.
-- Seconds are those of training alone. Forward passes are the fewest that the settings allow.
-- -: not reached, or not recorded by all runs.
-
-docs/guides/comparing.md explains the statistics."""
-
-
 def _title(key: str) -> str:
     return key.replace("_", " ").replace("cpu", "CPU")
 
@@ -142,10 +129,7 @@ def _crossing(found: Crossing | None) -> str:
     if found is None:
         return "-"
     reached = f"{found.reached} of {len(found.values)} reached"
-    if found.median is None:
-        return reached
-    mean = "" if found.estimate is None else f", mean {_interval(found.estimate, ',.0f')}"
-    return f"median {found.median:,.0f}{mean}; {reached}"
+    return reached if found.median is None else f"median {found.median:,.0f}; {reached}"
 
 
 def _join(values: Iterable[Any]) -> str:

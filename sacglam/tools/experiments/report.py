@@ -104,7 +104,6 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
             name: _by_type([rates for summary in summaries if (rates := summary.get(key))])
             for name, key in EVALUATIONS.items()
         },
-        "spl_after": statistics.estimate([summary["spl_after"] for summary in summaries]),
         "area": statistics.estimate(areas),
         "to_threshold": {
             axis: statistics.crossing([cost[axis] for cost in costs]) if all(axis in cost for cost in costs) else None

@@ -37,14 +37,12 @@ class Estimate:
 class Crossing:
     """The cost of a threshold over seeds, such as steps or seconds; None among `values` is a run that never reached it.
 
-    Such a run is treated as infinite in `median`, which is None if it is. The mean exists only where all runs reached
-    the threshold.
+    Such a run is treated as infinite in `median`, which is None if it is.
     """
 
     values: tuple[float | None, ...]
     reached: int
     median: float | None
-    estimate: Estimate | None
 
 
 def t_975(degrees: int) -> float:
@@ -76,10 +74,9 @@ def ratio(numerators: Sequence[float | None], denominators: Sequence[float | Non
 
 def crossing(values: Sequence[float | None]) -> Crossing:
     """The cost of a threshold, which some runs may never have reached."""
-    known = [value for value in values if value is not None]
     middle = median(inf if value is None else value for value in values)
-    mean = estimate(known) if len(known) == len(values) else None
-    return Crossing(tuple(values), len(known), None if middle == inf else middle, mean)
+    reached = sum(value is not None for value in values)
+    return Crossing(tuple(values), reached, None if middle == inf else middle)
 
 
 def area(axis: Sequence[float], values: Sequence[float], end: float) -> float:
