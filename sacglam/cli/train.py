@@ -10,7 +10,7 @@ import typer
 
 from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, print_summary
-from sacglam.errors import write_explained
+from sacglam.errors import RunDirectoryError, write_explained
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
@@ -218,7 +218,9 @@ def pretrain(
     kind, usual = (recipes.CUSTOM if environment else recipes.BUILTIN)[architecture]
     settings = replace(usual, seed=seed, steps=steps or usual.steps)
     with write_explained(folder):
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise RunDirectoryError(f"{folder} already holds files: name a new folder")
     with RichDisplay(console) as display:
         if environment and source:
             display.stage("random play", corpus.PLAYED_STEPS)

@@ -52,8 +52,7 @@ class AlgoConfig(Named):
     reward_scale: PositiveFloat | None = None
     """Factor on the environment's own rewards (`env.reward: environment`).
 
-    None: the largest with which success and the discounted returns of random play are at most 1 in size. Errors beyond
-    1 count linearly in the critic's loss."""
+    None: the largest with which success and the discounted returns of random play are at most 1 in size."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None

@@ -19,7 +19,7 @@ LINES = {"": 22_210, "core": 14_491, "tools": 4_908, "cli": 1_102, "worlds": 1_7
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""
-LONG_FUNCTIONS = {"pretrain": 65, "train": 64}  # the help of their options
+LONG_FUNCTIONS = {"pretrain": 67, "train": 64}  # the help of their options
 SETTINGS = 101
 
 

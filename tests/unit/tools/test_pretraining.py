@@ -308,13 +308,15 @@ def test_words_of_an_environment_are_tokens_and_its_states_fit_the_context() -> 
 def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture: str, tmp_path: Path) -> None:
     command = ["pretrain", str(tmp_path / "model"), "--env", "bitflip", "--set", "env.options.bits=3", "--steps", "2"]
     command += ["--architecture", architecture, "--threads", "1"]
+    (tmp_path / "model").mkdir()  # as an interrupted pre-training leaves it
     made = CliRunner().invoke(app, command)
     assert made.exit_code == 0, made.output
     assert "2 steps, loss" in made.output
     assert "words were not matched" in made.output
     model = build_model(load(None, [f"model.name={tmp_path}/model", "device=cpu"]))
     assert len(model.tokenizer([Query("Goal: a\nBits: A b C\nAction:", (" Make a", " Make B"))])) == 1
-    assert CliRunner().invoke(app, command).exit_code == 1  # the folder is there
+    again = CliRunner().invoke(app, command)
+    assert "already holds files" in str(again.exception)
 
 
 def _thing(colour: str, type_: str) -> Thing:
