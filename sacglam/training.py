@@ -274,7 +274,9 @@ class Run:
         if best is None or measure(metrics) > measure(best):
             self._export(self._directory.best, {})
         self._append(metrics)
-        self._solved |= self._solves(metrics)
+        if self._solves(metrics):
+            self._solved = True
+            self._display.note(f"finished early: greedy success is {metrics[EVALUATED]:.2f} (evaluation.stop_at)")
 
     def _solves(self, evaluation: Mapping[str, float]) -> bool:
         stop_at = self._config.evaluation.stop_at

@@ -110,12 +110,13 @@ def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[floa
 
 def _no_experience(evidence: Evidence) -> str | None:
     steps, config = evidence.env_steps, evidence.config
-    warm_up = config.algo.warm_up
+    warm_up = max(0, config.algo.warm_up - config.replay.demonstration_updates)  # which count towards it
     if not steps or (evidence.updates > warm_up and evidence.episodes):
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
     if 0 < evidence.updates <= warm_up:
-        effect = f"the policy has learnt nothing: all updates trained only the critic (algo.warmup_updates={warm_up})"
+        effect = "the policy has learnt nothing: all updates trained only the critic "
+        effect += f"(algo.warmup_updates={config.algo.warm_up})"
     if steps - config.algo.update_interval < config.random_steps:
         return (
             f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"

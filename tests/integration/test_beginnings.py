@@ -79,13 +79,15 @@ def summary(run: Path) -> dict[str, Any]:
 def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "killed"
     overrides = ["evaluation.every_steps=64", "evaluation.every_episodes=32", "evaluation.stop_at=0.4"]
-    assert call(tiny_train(whole, *overrides)).returncode == 0
+    trained = call(tiny_train(whole, *overrides))
+    assert trained.returncode == 0
     evaluated = [line for line in metrics(whole) if "eval_success/overall" in line]
     best = max(evaluated, key=lambda line: line["eval_success/overall"])
     names = ("env_steps", "updates", "eval_success/overall")
     assert summary(whole)["best"] == {name: best[name] for name in names}
     assert summary(whole)["finished"]
     assert (summary(whole)["env_steps"] < 640) == (best["eval_success/overall"] >= 0.4)
+    assert ("finished early" in trained.stderr) == (best["eval_success/overall"] >= 0.4)
     assert load_agent(whole, "cpu", best=True).env_steps == best["env_steps"]
     done = call(sacglam("evaluate", whole, "--best", "--json", episodes="8"))
     assert done.returncode == 0, done.stderr

@@ -173,6 +173,9 @@ QUIET = {
     "random play is good already": replace(
         STUCK, lines=lines(0.95, 0.95, 0.95, 0.95), random_success=0.95, after=after(0.85, 0.95)
     ),
+    "initial updates count towards the warm-up": replace(
+        LEARNS, config=config(replay={"demonstrations": "a.jsonl", "demonstration_updates": 30}), updates=1
+    ),
     "nothing yet": replace(LEARNS, lines=[], env_steps=0, episodes=0, updates=0, after={}),
 }
 
