@@ -5,6 +5,7 @@
 A model takes two to ten CPU minutes. Nothing is chosen: the command is the one of docs/start/environments.md.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -23,8 +24,10 @@ def command(config: Config, folder: Path) -> list[str]:
     return [*sacglam, "pretrain", str(folder), "--env", config.env.name, "--threads", "1", *overrides]
 
 
-def main(files: list[str]) -> None:
-    for config in map(load, map(Path, files)):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    for config in map(load, parser.parse_args().files):
         model = Path(config.model.name)
         if len(model.parts) > 1 and not model.exists():  # else it is `builtin`, or made before
             model.parent.mkdir(parents=True, exist_ok=True)
@@ -35,4 +38,4 @@ def main(files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

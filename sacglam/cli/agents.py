@@ -14,7 +14,7 @@ from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, e
 RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
-BestOption = Annotated[bool, typer.Option("--best", help="Use the best agent of the run's evaluations.")]
+BestOption = Annotated[bool, typer.Option("--best", help="Use the agent that did best in evaluations during training.")]
 SampleOption = Annotated[bool, typer.Option("--sample", help="Sample actions instead of taking the most probable one.")]
 
 

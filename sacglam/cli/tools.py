@@ -54,9 +54,9 @@ def envs(
         else:
             print_plain(
                 console,
-                f"{check} keeps the contract: {trial.goals:,} goals, {trial.episodes} random episodes, "
-                f"{trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} other goals achieved, "
-                f"up to {trial.most_actions} actions",
+                f"{check} keeps the contract: {trial.goals:,} goal{'s' * (trial.goals != 1)}, "
+                f"{trial.episodes} random episodes, {trial.steps:,} steps, {trial.successes} successes, "
+                f"{trial.others_achieved:,} other goals achieved, up to {trial.most_actions} actions",
             )
             for line in (*trial.notes, *trial.findings):
                 print_plain(console, line)

@@ -96,7 +96,7 @@ def _advice(name: str) -> str:
         return f"Expected a folder with {files}, whole and of a kind that transformers knows, or a GGUF file"
     offline = constants.HF_HUB_OFFLINE
     return (
-        f"There is no folder {name} here, which `sacglam pretrain {name} --env NAME` would make. For one of the hub: "
+        f"There is no folder {name} here; `sacglam pretrain {name} --env NAME` makes one. For a model on the hub: "
         f"{'HF_HUB_OFFLINE is set, so nothing was downloaded. ' if offline else ''}Run `hf download {name}` with a "
         f"network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache than "
         f"{constants.HF_HUB_CACHE}), or set model.name to 'builtin', 'builtin-t5' or a local folder with {files}; also "

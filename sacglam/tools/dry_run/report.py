@@ -93,8 +93,8 @@ def _method(found: Forecast, measured: Calibration) -> str:
         text += " No state is expected twice, so cached hidden states (model.cache_mib) save time on top of this."
     if not config.in_one_process:
         text += (
-            "\nMeasured in one process with the packed forward, and shared out over engines and ranks: vLLM's own "
-            "pace, communication of ranks and the adapter's transfer are not included"
-            f"{', nor the overlap' if config.runtime.lag else ''}."
+            "\nMeasured in one process with the packed forward, divided among engines and ranks: vLLM's own speed, "
+            "communication between ranks and the transfer of adapters are not included"
+            f"{', nor is the overlap' if config.runtime.lag else ''}."
         )
     return text

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.optim import lr_scheduler
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from sacglam.runs.display import Display
 from sacglam.tools.pretraining.corpus import Document, Documents
@@ -64,6 +65,7 @@ def pretrain(
     losses = _train(learner, draw, display, questions)
     matching = None if questions is None else matched(learner, questions)
     made = Pretrained(len(losses), sum(losses[-100:]) / len(losses[-100:]), matching)
+    logging.disable_progress_bar()  # of writing the files
     learner.model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     record = asdict(replace(settings, steps=made.steps)) | ({} if matching is None else {"matching": matching})
