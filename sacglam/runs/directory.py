@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,32 +22,38 @@ from sacglam.errors import ConfigError, RunDirectoryError, UntrustedError, write
 from sacglam.runs.logs import LineLog
 from sacglam.runs.summary import SUMMARY
 
-_LOCK = ".lock"
+_LOCK, _POLL_S = ".lock", 0.2
 EVALUATED, EVALUATED_RETURN = "eval_success/overall", "eval_return"
 _OWN_RAY = (None, "auto", "local")
 """Ray addresses chosen by this machine or its environment; Ray would unpickle data from any other cluster."""
 
 
 @contextmanager
-def locked_folder(root: Path, busy: str) -> Iterator[int]:
-    """Lock a folder, creating it if needed; yields the file descriptor of the lock.
+def locked_folder(root: Path, busy: str, name: str = _LOCK, patience_s: float = 0.0) -> Iterator[int]:
+    """Lock a folder by the file `name` in it, creating it if needed; yields the file descriptor of the lock.
 
     The lock lasts until the last process that holds the descriptor ends.
 
     Raises:
-        RunDirectoryError: another process holds the lock (message `busy`), or the folder cannot be created.
+        RunDirectoryError: another process holds the lock for `patience_s` (message `busy`), or the folder cannot be
+            created.
     """
-    file = root / _LOCK
+    file = root / name
     with write_explained(file):
         root.mkdir(parents=True, exist_ok=True)
         held = files.opened(file, "ab")
+    deadline = time.monotonic() + patience_s
     with held:
-        try:
-            files.lock(held)
-        except BlockingIOError:
-            raise RunDirectoryError(busy) from None
-        except OSError:  # the file system has no locks
-            pass
+        while True:
+            try:
+                files.lock(held)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise RunDirectoryError(busy) from None
+                time.sleep(_POLL_S)
+            except OSError:  # the file system has no locks
+                break
         yield held.fileno()
 
 

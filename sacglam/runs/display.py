@@ -31,12 +31,8 @@ class Tracker:
         """The run starts or resumes; its records will appear in its folder."""
 
     def logged(self, line: Mapping[str, float]) -> bool:
-        """A line of metrics was logged. Returns whether the run is to stop, as after Ctrl-C; for that override this."""
-        self.check()
+        """A line of metrics was logged. Returns whether the run is to stop, as after Ctrl-C."""
         return False
-
-    def check(self) -> None:
-        """A line of metrics was logged."""
 
     def close(self) -> dict[str, Any]:
         """The run has written its last record. Returns what to add to its summary."""

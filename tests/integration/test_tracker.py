@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ class Counting(Tracker):
         self._lines = [len(self._directory.metrics())]
 
     @override
-    def check(self) -> None:
+    def logged(self, line: Mapping[str, float]) -> bool:
         assert self._lines is not None
         self._lines.append(len(self._directory.metrics()))
+        return False
 
     @override
     def close(self) -> dict[str, Any]:

@@ -98,10 +98,9 @@ class Sidecars(Tracker):
 
     @override
     def logged(self, line: Mapping[str, float]) -> bool:
-        super().logged(line)
+        self.check()
         return bool(self.callback and self.callback(line))
 
-    @override
     def check(self) -> None:
         """Report the processes that have ended early."""
         for name, process in list(self._processes.items()):

@@ -3,22 +3,19 @@
 import os
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sacglam import files
-from sacglam.errors import SacglamError, TrackingError, write_explained
-from sacglam.runs.directory import RunDirectory
+from sacglam.errors import SacglamError, TrackingError
+from sacglam.runs.directory import RunDirectory, locked_folder
 from sacglam.runs.logs import open_log
 from sacglam.tools.tracking import records, sidecar
 from sacglam.tools.tracking.destinations import OPENED
 from sacglam.tools.tracking.records import Point
 
-_POLL_S = 0.2
 _WAIT_S = 1.0
 _NICENESS = 10
 _PATIENCE_S = 10.0  # with the sidecar of a run that was killed a moment ago, which writes the rest and ends
@@ -58,13 +55,19 @@ def fill(
     `advance` is called with the number of lines done.
 
     Raises:
-        TrackingError: the tracker is not installed, cannot write, or the run has another writer.
+        TrackingError: the tracker is not installed, or cannot write.
+        RunDirectoryError: the run has another writer.
     """
     if not sidecar.installed(name):
         raise TrackingError(f"{sidecar.TITLES[name]} is not installed here; {sidecar.install(name)}")
     metrics = Tail(directory.metrics_file, records.of_metrics)
     samples = Tail(directory.samples_file, records.of_samples)
-    with _sole_writer(directory, name), sidecar.explained(name, repo):
+    busy = (
+        f"another process is writing the run at {directory.root} into {sidecar.TITLES[name]}, while it trains or by an "
+        "import; wait for it to end"
+    )
+    # Aim has a lock of its own, but current versions of filelock take its contents for damaged and break it.
+    with locked_folder(directory.root, busy, f".{name}.lock", _PATIENCE_S), sidecar.explained(name, repo):
         run = OPENED[name](directory, repo, sidecar.read_hash(directory, name))
         sidecar.write_hash(directory, run.id, repo, name)
         done, more = 0, True
@@ -80,31 +83,6 @@ def fill(
     if damaged := metrics.damaged + samples.damaged:
         warnings.warn(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were left out", stacklevel=1)
     return run.id
-
-
-@contextmanager
-def _sole_writer(directory: RunDirectory, name: str) -> Iterator[None]:
-    """Keep other writers from the run, by a lock that ends with this process.
-
-    Aim has a lock of its own, but current versions of filelock take its contents for damaged and break it.
-    """
-    deadline = time.monotonic() + _PATIENCE_S
-    file = directory.root / f".{name}.lock"
-    with write_explained(file):
-        held = files.opened(file, "ab")
-    with held:
-        while True:
-            try:
-                files.lock(held)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TrackingError(
-                        f"another process is writing the run at {directory.root} into {sidecar.TITLES[name]}, while "
-                        "it trains or by an import; wait for it to end"
-                    ) from None
-                time.sleep(_POLL_S)
-        yield
 
 
 def main() -> None:
