@@ -1,6 +1,8 @@
 """Every command in the bash blocks of README, CONTRIBUTING and docs runs, at a size that takes seconds.
 
 A block is one script, and the blocks of a page share a folder, since later commands use what earlier ones have made.
+Blocks of sh are left out: they need a server or another project. tests/unit/test_docs.py checks that what they and
+commands within sentences name exists.
 """
 
 from __future__ import annotations

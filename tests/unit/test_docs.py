@@ -6,13 +6,17 @@ import ast
 import importlib.util
 import pkgutil
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
+from typer.main import get_group
 
+from sacglam.cli import app
 from sacglam.config import Config
 from sacglam.config.section import Named, Section
 
@@ -97,6 +101,51 @@ def test_a_name_that_is_not_there_is_found() -> None:
     bad = ["Learner.no_such", "sacglam.no_such", "algo.no_such", "sacglam/no_such.py", "with_boot" + "strap"]
     good = ["Learner.state()", "sacglam.envs.register", "algo.epochs", "sacglam/loop.py", "sac_losses"]
     assert list(wrong(" ".join(f"`{name}`" for name in [*bad, *good]))) == bad
+
+
+COMMANDS = {
+    name: {each for p in command.params for each in p.opts} for name, command in get_group(app).commands.items()
+}
+"""The options of each command."""
+TYPED = [*DOCS, *(page for page in (ROOT / "docs/results").rglob("*.md") if page.name != "report.md")]
+CONFIGS = "|".join(folder.name for folder in (ROOT / "configs").iterdir() if folder.is_dir())
+
+
+def wrong_commands(text: str) -> Iterator[str]:
+    """Commands in code with an option, a setting or a configuration that is not there."""
+    bash = re.findall(r"```(?:bash|sh)\n(.*?)```", text, flags=re.DOTALL)
+    lines = [re.sub(r"(^|\s)#.*", "", line) for block in bash for line in block.replace("\\\n", " ").splitlines()]
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    for line in (*lines, *inline):
+        for name, rest in re.findall(r"(?:^|&& )(?:\w+=\S+ )*sacglam ([a-z][a-z-]*)([^&|]*)", line):
+            words = pairwise(["", *shlex.split(rest)])
+            if name not in COMMANDS or not all(exists(name, before, word) for before, word in words):
+                yield line.strip()
+
+
+def exists(command: str, before: str, word: str) -> bool:
+    """Whether the option, setting or configuration that a word of a command names exists; any other word does."""
+    word = word.strip("[]")
+    if word.startswith("--"):
+        return word in COMMANDS[command]
+    if before == "--set" and command not in ("envs", "serve-env"):  # whose options are the environment's
+        return word.startswith("env.options.") or word.split("=")[0] in SETTINGS
+    name = re.fullmatch(rf"(?:configs/)?((?:{CONFIGS})/[\w.-]+?)(?:\.yaml)?", word)
+    return name is None or (ROOT / "configs" / f"{name[1]}.yaml").exists() or "NAME" in word
+
+
+@pytest.mark.parametrize("file", TYPED, ids=lambda file: file.name)
+def test_what_commands_name_exists(file: Path) -> None:
+    added_in_the_first_hour = "algo.actor_q"
+    assert [command for command in wrong_commands(file.read_text()) if added_in_the_first_hour not in command] == []
+
+
+def test_a_command_that_names_what_is_not_there_is_found() -> None:
+    bad = ["sacglam train --no-such", "sacglam no-such", "sacglam train full/none", "sacglam train --set algo.none=1"]
+    good = ["A=1 sacglam train full/sac_her --set steps=1", "sacglam envs --check NAME --set kwargs.a=b"]
+    text = "\n".join(f"`{command}`" for command in [*bad, *good])
+    assert list(wrong_commands(text)) == bad
+    assert list(wrong_commands(f"```bash\npip install x && {bad[0]}  # why\n```")) == [f"pip install x && {bad[0]}"]
 
 
 def blocks(file: Path) -> list[str]:
