@@ -69,7 +69,7 @@ PARTS = {
     "learner": Part("learner.learner:Learner", "", 3, 1, "gradient steps", GREEN),
     "algorithm": Part("algos.sac:Sac", "algos.ppo:Ppo", 4, 1, "targets and losses", GREEN),
     "engines": Part("runtime.engines:EngineGroup", "runtime.learners:LearnerGroup", 1, 0, "scores the actions", ORANGE),
-    "handoff": Part("runtime.handoff:EngineHandoff", "runtime.handoff:Handoff", 3, 0, "loads, compares", ORANGE),
+    "handoff": Part("runtime.handoff:Handoff", "", 3, 0, "loads, compares", ORANGE),
     "model": Part("models.actor_critic:ActorCritic", "models.actor_critic:ActorValue", 4, 0, "policy and Q", GREEN),
 }
 ARROWS = [

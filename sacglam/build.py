@@ -25,8 +25,8 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
 from sacglam.prompt import Prompt
 from sacglam.runtime.engines import EngineGroup
-from sacglam.runtime.group import START_S, LocalWorker, Worker, gather
-from sacglam.runtime.handoff import EngineHandoff, Handoff
+from sacglam.runtime.group import START_S, Worker, gather
+from sacglam.runtime.handoff import Handoff
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
@@ -48,7 +48,6 @@ class Parts:
     """What the loop works with."""
 
     learners: LearnerGroup
-    handoff: Handoff
     collector: Collector
     partner: Partner
     clock: PhaseClock
@@ -56,8 +55,8 @@ class Parts:
     """The model that learns and acts, where all of it is in this process."""
     runtime: RayRuntime | None = None
     """The processes next to the driver's, if there are any."""
-    engines: EngineGroup | None = None
-    """None where the learner scores."""
+    handoff: Handoff | None = None
+    """The engines, and how they get adapters; None where the learner scores."""
 
     @property
     def scorer(self) -> Scorer:
@@ -73,8 +72,8 @@ class Parts:
         if self.runtime is None:
             return {}
         processes: dict[str, Any] = {"engines": config.engines.count, "learners": config.learners.count}
-        if self.engines:
-            processes["engine_restarts"] = self.engines.restarts
+        if self.handoff:
+            processes["engine_restarts"] = self.handoff.engines.restarts
         if config.learners.count:  # else the driver learns, and on its own clock
             processes["learner_seconds"] = {name: round(each, 3) for name, each in self.learners.seconds().items()}
         return processes
@@ -99,9 +98,9 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
         return _build_distributed(config, clock, note)
     model = build_model(config)
     learner = build_learner(config, model, clock)
-    learners = LearnerGroup([LocalWorker(learner)], config.runtime.timeout_s)
+    learners = LearnerGroup([Worker(learner)], config.runtime.timeout_s)
     acting, partner = collector(config, learners, clock, learners), _partner(config, learners, clock)
-    return Parts(learners, Handoff(), acting, partner, clock, model)
+    return Parts(learners, acting, partner, clock, model)
 
 
 def _partner(config: Config, learners: LearnerGroup, clock: PhaseClock) -> Partner:
@@ -125,15 +124,13 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
     try:
         engines = EngineGroup(start, where.engines, config.runtime.timeout_s, note) if where.engines else None
         learners = _start_learners(runtime, config, where, clock)
-        handoff = Handoff()
+        handoff = None
         if engines:
             tolerance, every = PARITY_TOLERANCES[config.model.dtype], PARITY_EVERY * config.algo.updates
             states, first = first_states(config, _PARITY_STATES), config.replay.demonstration_updates
-            handoff = EngineHandoff(engines, states, tolerance, every, clock, first)
+            handoff = Handoff(engines, states, tolerance, every, clock, first)
         acting = collector(config, engines or learners, clock, learners)
-        return Parts(
-            learners, handoff, acting, _partner(config, learners, clock), clock, runtime=runtime, engines=engines
-        )
+        return Parts(learners, acting, _partner(config, learners, clock), clock, runtime=runtime, handoff=handoff)
     except BaseException:
         runtime.close()
         raise
@@ -143,7 +140,7 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
     timeout_s = config.runtime.timeout_s
     if not where.learners:  # the driver learns, on its own clock
         cpu.prepare(where.learner_threads)
-        return LearnerGroup([LocalWorker(build_learner(config, build_model(config), clock))], timeout_s)
+        return LearnerGroup([Worker(build_learner(config, build_model(config), clock))], timeout_s)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
     [meeting] = gather([workers[0].init_method()], START_S)
     for rank, worker in enumerate(workers):
@@ -170,17 +167,18 @@ def build_model(config: Config) -> AgentModel:
     """The model with fresh adapters and heads, seeded by `config.seed` through torch's global generator."""
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
-    architecture, critic = loaded.architecture, config.critic
+    critic = config.critic
     sharded = config.learners.count > 0 and config.learners.zero_stage == 3
     merged = not sharded and merges(config.model, loaded.config)
     adapters = config.algo.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
-    lm = PackedLM(loaded.model, lora_config(config.model, loaded.config), adapters, merged)
+    lora, checkpointing = lora_config(config.model, loaded.config), config.model.gradient_checkpointing
+    lm = PackedLM(loaded.model, lora, adapters, merged, checkpointing)
     if config.model.compile:
         lm.compile_layers()
     if config.model.cache_mib:
         lm.cache_frozen_layers(config.model.cache_mib << 20)
         check_frozen(lm, config.model.name)
-    ends, prompt = (config.policy.score_eos, architecture.prompt_eos), Prompt(config.prompt)
+    ends, prompt = (config.policy.score_eos, lm.architecture.prompt_eos), Prompt(config.prompt)
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
     policy = PolicyHead.of(config.policy)
     weight = critic.score_weight / policy.temperature  # of the score that the policy reads

@@ -50,9 +50,9 @@ class Loop:
                     experience.add(replace(batch, episodes=described))  # PPO takes the interval's steps instead
                     batches = () if rollout.at_random else experience.batches()
                 if batches:
-                    probe, updates = parts.handoff.probe(parts.learners.begun), self._config.algo.updates
+                    probe = parts.handoff.probe(parts.learners.begun) if parts.handoff else None
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
-                        parts.learners.learn(batches, updates, probe)
+                        parts.learners.learn(batches, self._config.algo.updates, probe)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
                 parts.collector.goals.observe(described)
                 self.window.add_episodes(batch.episodes, self._env.goal_type, self._env.own_rewards)
@@ -92,7 +92,8 @@ class Loop:
                 learned = parts.learners.finish()
             for metrics in learned.metrics:
                 self.window.add(metrics)
-            self.window.add(parts.handoff.deliver(learned.adapter))
+            if parts.handoff and learned.adapter:
+                self.window.add(parts.handoff.deliver(learned.adapter))
             self.progress.updates = parts.learners.updates
 
     def start_up(self, display: Display, check: Callable[[], None]) -> None:
@@ -106,14 +107,15 @@ class Loop:
         display.stage("starting processes", 2)
         parts.learners.wait_ready(check)
         display.advance(1)
-        if parts.engines:
-            parts.engines.wait_ready(check)
+        if parts.handoff:
+            parts.handoff.engines.wait_ready(check)
         display.advance(2)
 
     def publish(self) -> None:
         """Send the current adapter to the engines, if there are any."""
         parts = self._parts
-        if (probe := parts.handoff.probe(self._config.replay.demonstration_updates)) is not None:
+        if parts.handoff:
+            probe = parts.handoff.probe(self._config.replay.demonstration_updates)
             with self.training_time():
                 self.window.add(parts.handoff.deliver(parts.learners.publish(probe)))
 

@@ -42,4 +42,4 @@ def awac_loss(log_pi_BA: Tensor, q_CBA: Tensor, action_B: Tensor, temperature: f
         value_B = equations.soft_value(log_pi_BA, q_CBA, 0.0)
         advantage_B = equations.taken(q_CBA, action_B).min(dim=0).values - value_B
         weight_B = (advantage_B / temperature).exp().clamp(max=_MOST)
-    return -(weight_B * log_pi_BA.gather(-1, action_B[:, None]).squeeze(-1)).mean()
+    return -(weight_B * equations.taken(log_pi_BA, action_B)).mean()

@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos.base import Algorithm
-from sacglam.algos.math import finite
+from sacglam.algos.math import finite, taken
 from sacglam.clock import PhaseClock
 from sacglam.models.agent_model import AgentModel
 from sacglam.types import Window
@@ -35,7 +35,7 @@ class Imitation(Algorithm):
         packed, action_B = batch
         with self._clock.phase("forward"):
             log_pi_BA: Tensor = self._model.evaluate(packed).log_pi_BA
-            taken_B = log_pi_BA.gather(-1, action_B[:, None]).squeeze(-1)
+            taken_B = taken(log_pi_BA, action_B)
             every_B = finite(log_pi_BA).sum(dim=-1) / (log_pi_BA != -torch.inf).sum(dim=-1)
             loss = -((1 - _SMOOTHING) * taken_B + _SMOOTHING * every_B).mean()
             right = (log_pi_BA.argmax(dim=-1) == action_B).double().mean()

@@ -52,9 +52,9 @@ def lambda_returns(reward_WT: Tensor, next_value_WT: Tensor, gamma: float, lambd
     return return_WT
 
 
-def taken(q_CBA: Tensor, action_B: Tensor) -> Tensor:
-    """Q of the action taken, shape (C, B)."""
-    return q_CBA.gather(-1, action_B.expand(q_CBA.shape[0], -1)[..., None]).squeeze(-1)
+def taken(value_BA: Tensor, action_B: Tensor) -> Tensor:
+    """The value of the action taken, such as its log pi, shape (B,); of Q (C, B, A), shape (C, B)."""
+    return value_BA.gather(-1, action_B.expand(value_BA.shape[:-1])[..., None]).squeeze(-1)
 
 
 def critic_loss(q_CBA: Tensor, action_B: Tensor, target_B: Tensor) -> Tensor:

@@ -67,20 +67,19 @@ class Ppo(Algorithm):
         minibatch would not be 1.
         """
         prompt = self.model.prompt
-        visits = [(prompt.at(w, t), _action(w, t)) for w in windows for t in range(_visited(w))]
+        # In the state after a window's last step no action was taken; any will do.
+        visits = [(prompt.at(w, t), action) for w in windows for t, action in enumerate([*w.actions, 0][: _visited(w)])]
         log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
-        estimates = list(self._estimates(windows, value_N))
-        advantage_N, return_N, kept_N = (torch.cat(column) for column in zip(*estimates, strict=True))
+        return_N, kept_N = (torch.cat(column) for column in zip(*self._returns(windows, value_N), strict=True))
+        # Equal to the sum of Schulman et al. (2016), Eq. 16.
+        advantage_N = return_N - value_N[kept_N]
         advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
         numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
         taken = (visits[i] for i in kept_N.tolist())
         return [Sample(query, action, *known) for (query, action), known in zip(taken, numbers, strict=True)]
 
-    def _estimates(self, windows: Sequence[Window], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """For each window: its steps' advantages and returns, and their indices among the visited states.
-
-        R_t is the lambda-return and A_t = R_t - V(s_t), which equals the sum of Schulman et al. (2016), Eq. 16.
-        """
+    def _returns(self, windows: Sequence[Window], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each window: its steps' lambda-returns, and their indices among the visited states."""
         first = 0
         for window in windows:
             steps, visited = len(window), _visited(window)
@@ -92,7 +91,7 @@ class Ppo(Algorithm):
                 self.config.gamma,
                 self.config.gae_lambda,
             )
-            yield return_T - value_T, return_T, torch.arange(first, first + steps)
+            yield return_T, torch.arange(first, first + steps)
             first += visited
 
     @torch.no_grad()
@@ -102,7 +101,7 @@ class Ppo(Algorithm):
             queries, actions = zip(*visits, strict=True)
             values = self.model.evaluate(self.model.pack(queries))
             action_B = self.model.tensor(actions)
-            return torch.stack([_taken(values.log_pi_BA, action_B), values.value_B])
+            return torch.stack([equations.taken(values.log_pi_BA, action_B), values.value_B])
 
     @override
     def collate(self, rows: Sequence[Sample]) -> PpoBatch:
@@ -134,15 +133,10 @@ def _visited(window: Window) -> int:
     return len(window) + (not window.terminated)
 
 
-def _action(window: Window, t: int) -> int:
-    """The action taken at `t`; 0 in the state after the last."""
-    return window.actions[t] if t < len(window) else 0
-
-
 def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The joint loss of one minibatch, and metrics (means over rows)."""
     values = model.evaluate(batch.packed)
-    log_prob_B = _taken(values.log_pi_BA, batch.action_B)
+    log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
     log_ratio_B = log_prob_B - batch.old_log_prob_B
     policy = equations.clipped_loss(log_ratio_B.exp(), batch.advantage_B, config.clip)
     value = equations.value_loss(values.value_B, batch.return_B)
@@ -159,8 +153,3 @@ def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[T
         "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean(),  # of the old policy from the new one
     }
     return loss, metrics
-
-
-def _taken(log_pi_BA: Tensor, action_B: Tensor) -> Tensor:
-    """log pi of the action taken, shape (B,)."""
-    return log_pi_BA.gather(-1, action_B[:, None]).squeeze(-1)

@@ -199,7 +199,7 @@ def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, confi
     target_B = target_WT.flatten()[batch.place_B]
     if batch.known_BA is None:
         return target_B
-    return torch.maximum(target_B, batch.known_BA.gather(-1, batch.action_B[:, None]).squeeze(-1))
+    return torch.maximum(target_B, equations.taken(batch.known_BA, batch.action_B))
 
 
 def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) -> Tensor:
@@ -214,7 +214,7 @@ def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) ->
         following_WT[:, -1] = batch.return_after_W
         return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
         return_B = return_WT.flatten()[batch.place_B]
-        log_prob_B = values.log_pi_BA.gather(-1, batch.action_B[:, None]).squeeze(-1)
+        log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
     value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
     advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
     return equations.imitation_loss(log_prob_B, advantage_B)

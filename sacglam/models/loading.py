@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
 from sacglam.config.sections import ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.architectures import Architecture, architecture_of
+from sacglam.models.architectures import architecture_of
 from sacglam.models.gguf import converted, gguf_file
 from sacglam.models.load_errors import check_folder, check_parts, explained, looks_local, read_whole
 from sacglam.models.lora import add_adapters
@@ -40,11 +39,6 @@ class ModelText:
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     max_tokens: int
-
-    @property
-    def architecture(self) -> type[Architecture]:
-        """The kind of model it is."""
-        return architecture_of(self.config)
 
 
 @dataclass(frozen=True)
@@ -75,11 +69,9 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
         logging.disable_progress_bar()
     with explained(settings.name):
         check_parts(text.source)
-        read = partial(read_whole, partial(text.architecture.auto.from_pretrained, text.source), **options)
+        read = partial(read_whole, partial(architecture_of(text.config).auto.from_pretrained, text.source), **options)
         model = read_in_4_bits(read, dtype, device) if quantised else read()
         model = model.to(device).requires_grad_(False).eval()
-        if settings.gradient_checkpointing:
-            _checkpoint_layers(model)
         check_packing(model, settings.name)
     return LoadedModel(**vars(text), model=model)
 
@@ -169,19 +161,6 @@ def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...
         model = architecture_of(config).auto.from_config(config)
         adapted = add_adapters(model, lora, [ACTOR]).targeted_module_names
     return tuple(sorted({name.rpartition(".")[2] for name in adapted}))
-
-
-def _checkpoint_layers(model: PreTrainedModel) -> None:
-    """Recompute each layer in the backward pass.
-
-    transformers does so only in training mode, which also enables dropout. So only the layers themselves are put into
-    that mode, not the modules within them.
-    """
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.disable_input_require_grads()  # needed only by other ways of recomputing
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.training = True
 
 
 def _max_tokens(config: PreTrainedConfig) -> int:

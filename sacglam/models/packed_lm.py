@@ -58,11 +58,16 @@ class PackedLM:
     """
 
     def __init__(
-        self, model: PreTrainedModel, lora: LoraConfig, adapters: Iterable[str] = (ACTOR,), merged: bool = False
+        self,
+        model: PreTrainedModel,
+        lora: LoraConfig,
+        adapters: Iterable[str] = (ACTOR,),
+        merged: bool = False,
+        checkpointing: bool = False,
     ) -> None:
         """Freeze `model` and add one LoRA adapter for each name in `adapters`; initially all equal the base model.
 
-        `merged` chooses `MergedLinear`.
+        `merged` chooses `MergedLinear`. With `checkpointing` layers are computed again in the backward pass.
         """
         self.architecture = architecture_of(model.config)(model)
         self.frozen: FrozenLayers | None = None
@@ -82,11 +87,14 @@ class PackedLM:
         """H, the width of the hidden states."""
         self.bucket = BUCKETS.get(model.device.type, 1)
         # A checkpointed layer's second run could not know which positions its first one left out.
-        self._last_mlp = None if model.is_gradient_checkpointing else last_mlp_of(model)
-        if model.is_gradient_checkpointing:
-            model.disable_input_require_grads()  # peft's
+        self._last_mlp = None if checkpointing else last_mlp_of(model)
+        if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
             model.disable_input_require_grads()  # or layers below the first adapted one would be recomputed as well
+            # transformers recomputes in training mode alone, which in the modules within a layer would enable dropout.
+            for module in model.modules():
+                if isinstance(module, GradientCheckpointingLayer):
+                    module.training = True
         self._active = ""
 
     @property

@@ -165,15 +165,12 @@ class ReplayBuffer:
 
     def state(self) -> tuple[Columns, dict[str, Any]]:
         """The buffer as number columns (for npz) and JSON values; each episode and each text is stored once."""
-        goals, observations = _Numbers(), _Numbers()
-        episodes: dict[int, tuple[int, Episode]] = {}
-        for entry in self._ring:
-            episodes.setdefault(id(entry.episode), (len(episodes), entry.episode))
-        kept = [episode for _, episode in episodes.values()]
+        goals, observations, kept = _Numbers(), _Numbers(), self.episodes()
+        places = {id(episode): place for place, episode in enumerate(kept)}
         decisions = [decision for episode in kept for decision in episode.decisions]
         steps = [step for episode in kept for step in episode.steps]
         values: dict[str, list[Any]] = {
-            "entry_episode": [episodes[id(e.episode)][0] for e in self._ring],
+            "entry_episode": [places[id(e.episode)] for e in self._ring],
             "entry_goal": [goals(e.goal) for e in self._ring],
             "entry_start": [e.start for e in self._ring],
             "goal": [goals(e.goal) for e in kept],

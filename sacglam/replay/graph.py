@@ -139,13 +139,11 @@ class ReplayGraph:
         if len(solution.starts) and rng.random() < 0.5:
             path = self._path(rng, goal, int(rng.choice(solution.starts)))
             return self._places[path[rng.integers(len(path))]]
-        return self._places[self._step_in(rng, solution, int(rng.integers(len(solution.nodes))))]
+        row = int(rng.integers(len(solution.nodes)))
+        return self._places[solution.steps[rng.integers(solution.first[row], solution.first[row + 1])]]
 
     def _pairs(self, node: int) -> range:
         return range(*np.searchsorted(self._node_P, [node, node + 1]))
-
-    def _step_in(self, rng: np.random.Generator, solution: _Solution, row: int) -> int:
-        return int(solution.steps[rng.integers(solution.first[row], solution.first[row + 1])])
 
     def _path(self, rng: np.random.Generator, goal: str, start: int) -> list[int]:
         """Steps from the state of `start` to the goal by the best known actions, each outcome drawn from the record."""

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction, Positive
-from sacglam.replay.buffer import Entry, Indices, ReplayBuffer
+from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter, hindsight_goals, last_step
 from sacglam.types import Window
@@ -21,7 +21,7 @@ class Uniform(Hindsight):
 
     @override
     def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
-        return [buffer[i] for i in _uniform(buffer, rng, size)]
+        return _uniform(buffer, rng, size)
 
 
 class NoHindsight(Uniform):
@@ -47,7 +47,7 @@ class Ratio(Hindsight):
         if not wanted.is_integer():  # rounded at random: a batch of windows is drawn in parts, the last of them small
             wanted += rng.random()
         if not len(relabelled) or not len(real):
-            return [buffer[i] for i in _uniform(buffer, rng, size)]
+            return _uniform(buffer, rng, size)
         chosen = [rng.choice(relabelled, int(wanted)), rng.choice(real, size - int(wanted))]
         return [buffer[i] for i in np.concatenate(chosen)]
 
@@ -62,7 +62,7 @@ class Prior(Hindsight):
         present = np.bincount(buffer.types, minlength=len(buffer.prior)) > 0
         weights = buffer.prior * present
         if not weights.sum():
-            return [buffer[i] for i in _uniform(buffer, rng, size)]
+            return _uniform(buffer, rng, size)
         counts = rng.multinomial(size, weights / weights.sum())
         drawn = [rng.choice(np.flatnonzero(buffer.types == kind), count) for kind, count in enumerate(counts) if count]
         return [buffer[i] for i in np.concatenate(drawn)]
@@ -87,10 +87,10 @@ class Future(Hindsight):
         wanted = int(self.share * size + rng.random()) if len(achieving) else 0
         if self.balanced:
             relabelled = [self._relabel(buffer, rng, *_of_a_type(buffer, rng)) for _ in range(wanted)]
-            return relabelled + [buffer[i] for i in _uniform(buffer, rng, size - wanted)]
+            return relabelled + _uniform(buffer, rng, size - wanted)
         chosen = rng.choice(achieving, wanted) if wanted else ()
         own = _uniform(buffer, rng, size - wanted)
-        return [self._relabel(buffer, rng, buffer[i]) for i in chosen] + [buffer[i] for i in own]
+        return [self._relabel(buffer, rng, buffer[i]) for i in chosen] + own
 
     def _relabel(
         self, buffer: ReplayBuffer, rng: np.random.Generator, entry: Entry, goal_type: str | None = None
@@ -156,8 +156,8 @@ def _of_a_type(buffer: ReplayBuffer, rng: np.random.Generator) -> tuple[Entry, s
     return buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))], buffer.type_names[kind]
 
 
-def _uniform(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Indices:
-    return rng.integers(len(buffer), size=size)
+def _uniform(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
+    return [buffer[i] for i in rng.integers(len(buffer), size=size)]
 
 
 def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
 
-from typing_extensions import override
-
 from sacglam.errors import SacglamError
 
 START_S = 600.0
@@ -23,14 +21,19 @@ class WorkerLost(SacglamError):
 
 
 class Worker:
-    """Runs the methods of one object, in the order of submission."""
+    """Runs the methods of one object, in the order of submission; this class, at once and in this process."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
-        """Call `method`; without `reply` its result stays there, and None comes back.
+        """Call `method`; without `reply` its result may stay there, and None come back.
 
         The future raises `WorkerLost` if the worker has died, or whatever the call raised.
         """
-        raise NotImplementedError
+        done: Future[Any] = Future()
+        done.set_result(getattr(self._target, method)(*args))
+        return done
 
     def shared(self, value: Any) -> Any:
         """An argument for calls to several workers of this kind, serialised once for all of them."""
@@ -41,19 +44,6 @@ class Worker:
 
     def kill(self) -> None:
         """End the worker at once, even if it hangs."""
-
-
-class LocalWorker(Worker):
-    """Calls methods of an object in this process, at once."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    @override
-    def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
-        done: Future[Any] = Future()
-        done.set_result(getattr(self._target, method)(*args))
-        return done
 
 
 def gather(calls: Sequence["Future[Any]"], timeout_s: float, tick: Tick = lambda: None) -> list[Any]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from typing_extensions import override
 
 from sacglam.clock import PhaseClock
 from sacglam.errors import ParityError
@@ -12,20 +11,8 @@ from sacglam.runtime.engines import EngineGroup
 from sacglam.types import Adapter, LogPolicy, Query
 
 
-class Handoff:
-    """Sends adapters to the scorer. This base class does nothing: the rollout scores with the learner's weights."""
-
-    def probe(self, updates: int) -> Sequence[Query] | None:
-        """The states at which to compare policies after `updates`; None if no adapter is needed."""
-        return None
-
-    def deliver(self, adapter: Adapter | None) -> dict[str, float]:
-        """Send an adapter to the engines; returns metrics."""
-        return {}
-
-
 @dataclass(eq=False)
-class EngineHandoff(Handoff):
+class Handoff:
     """Loads each adapter into all engines, and checks some of them at the parity gate.
 
     `queries` are the fixed probe states; `tolerance` bounds their mean total variation, since in bfloat16 rounding can
@@ -41,20 +28,16 @@ class EngineHandoff(Handoff):
     first: int = 0
     """Updates from which `every` counts."""
 
-    @override
     def probe(self, updates: int) -> Sequence[Query]:
         """The probe states, or none if no comparison is due."""
         return self.queries if (updates - self.first) % self.every == 0 else ()
 
-    @override
-    def deliver(self, adapter: Adapter | None) -> dict[str, float]:
+    def deliver(self, adapter: Adapter) -> dict[str, float]:
         """Load the adapter and, if it comes with the learner's policy at the probe states, compare.
 
         Raises:
             ParityError: an engine's policy differs from the learner's by more than the tolerance.
         """
-        if adapter is None:
-            return {}
         with self.clock.phase("handoff"):
             self.engines.load(adapter)
         if not adapter.probe:

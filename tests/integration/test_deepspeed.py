@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import pickle
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.scoring.packed import PackedScorer
+from tests import launcher
 from tests.integration import gpu_rank, rank
 from tests.integration.rank import QUERIES, STAGES, VARIANTS_AT, State
 
@@ -37,24 +37,20 @@ CASES = [(*which, stage) for which in RANKS for stage in STAGES]
 def start(world: int, folder: Path, saved: dict[int, State], program: ModuleType = rank) -> list[dict[Any, Any]]:
     """Run all ranks of a world to their end; what each found."""
     (folder / "saved.pkl").write_bytes(pickle.dumps(saved))
-    command = [sys.executable, "-m", program.__name__]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(number), str(world), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for number in range(world)
-    ]
+    said = [folder / f"{number}.txt" for number in range(world)]
+    ranks = []
+    for number, file in enumerate(said):
+        command = [sys.executable, "-m", program.__name__, str(number), str(world), str(folder)]
+        with file.open("wb") as output:
+            ranks.append(launcher.start(command, output, subprocess.STDOUT))
     try:
-        said = [process.communicate(timeout=400)[0] for process in ranks]
+        codes = [process.wait(timeout=400) for process in ranks]
     finally:
         for process in ranks:
             process.kill()
-    assert [process.returncode for process in ranks] == [0] * world, "\n".join(said)
-    assert not any(said), f"expected nothing to be printed, got {said}"
+    texts = [file.read_text() for file in said]
+    assert codes == [0] * world, "\n".join(texts)
+    assert not any(texts), f"expected nothing to be printed, got {texts}"
     return [pickle.loads((folder / f"{world}-{number}.pkl").read_bytes()) for number in range(world)]
 
 
@@ -206,7 +202,8 @@ def one_process() -> dict[str, Any]:
     return gpu_rank.trial(0, 0, "cpu")
 
 
-@pytest.mark.parametrize(("world", "number", "stage"), CASES)
+@pytest.mark.parametrize(("world", "number"), RANKS)
+@pytest.mark.parametrize("stage", gpu_rank.STAGES)
 def test_ranks_on_gpus_learn_and_resume_without_a_mix_up_or_a_timer(
     world: int, number: int, stage: int, on_gpus: Any, one_process: Any
 ) -> None:

@@ -33,6 +33,7 @@ needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
 
 SMALL = [
     "steps=640",
+    "algo.lr_decay=false",  # so that a run of half the steps is the beginning of this one
     "log_every_steps=32",
     "env.copies=16",
     "algo.update_interval=32",
@@ -46,6 +47,7 @@ SMALL = [
     "tracking.to=[]",
 ]
 ENGINE = "engines.count=1"
+HALF = "steps=320"
 # ZeRO-3 takes milliseconds for every module, so few have an adapter.
 T5_SETTINGS = [T5, "model.lora.rank=4", "model.lora.targets=[q, wo]", "threads=1", "steps=192"]
 
@@ -129,9 +131,10 @@ def t5_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_close(run: Path, reference: Path) -> None:
-    """Two runs made the same decisions, and their numbers differ by float error at most."""
-    assert len(metrics(run)) == len(metrics(reference))
-    for one, other in zip(metrics(run), metrics(reference), strict=True):
+    """A run made the same decisions as another, maybe longer one, and their numbers differ by float error at most."""
+    lines = summary(run)["env_steps"] // 32
+    assert lines > 0
+    for one, other in zip(metrics(run), metrics(reference)[:lines], strict=True):
         assert one.keys() == other.keys()
         for name in one:
             assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-3), (name, one, other)
@@ -150,7 +153,7 @@ def test_a_separate_engine_changes_nothing(calm: Path, tmp_path: Path) -> None:
 def test_three_ranks_that_score_train_as_one_process_does(calm: Path, tmp_path: Path) -> None:
     """The calm run has an engine, which changes nothing. With stage 3 a forward pass is a collective of all ranks."""
     run = tmp_path / "ranks"
-    done = call(train(run, "threads=1", "learners.zero_stage=3", learners="3"))
+    done = call(train(run, "threads=1", HALF, "learners.zero_stage=3", learners="3"))
     assert done.returncode == 0, done.stderr
     assert_close(run, calm)
     assert (summary(run)["engines"], summary(run)["learners"]) == (0, 3)
@@ -162,7 +165,7 @@ def test_three_ranks_that_score_train_as_one_process_does(calm: Path, tmp_path: 
 @needs_vllm
 def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path) -> None:
     run = tmp_path / "full"
-    words = [word for each in [*SMALL, "threads=1"] for word in ("--set", each)]
+    words = [word for each in [*SMALL, HALF, "threads=1"] for word in ("--set", each)]
     command = sacglam("train", "--out", run, *words, device="cpu", engines="1", learners="2")
     done = call(command, fresh=True)
     assert done.returncode == 0, done.stderr
@@ -274,13 +277,13 @@ def test_ctrl_c_while_two_ranks_start_ends_the_run_before_its_first_step(tmp_pat
 def test_lag_bounds_staleness_nothing_outlives_a_killed_driver_and_its_run_resumes(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     whole = tmp_path / "whole"
-    assert call(train(whole, ENGINE, "threads=1", "runtime.lag=1", learners="1")).returncode == 0
+    assert call(train(whole, ENGINE, "threads=1", HALF, "runtime.lag=1", learners="1")).returncode == 0
     ages = [line["staleness"] for line in metrics(whole)]
     assert max(ages) == 2  # one interval of two updates
-    assert summary(whole)["updates"] > 30
-    settings = [ENGINE, "threads=1", "runtime.lag=1", "tracking.to=[aim]"]
+    assert summary(whole)["updates"] > 10
+    settings = [ENGINE, "threads=1", HALF, "runtime.lag=1", "tracking.to=[aim]"]
     with started(train(run, *settings, learners="1"), log) as process:
-        wait_for_lines(run, 8, process, log)
+        wait_for_lines(run, 6, process, log)  # past the first checkpoint
         everything = below(process.pid)
         process.kill()
         process.wait()

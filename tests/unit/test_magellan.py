@@ -16,7 +16,7 @@ import pytest
 from sacglam.config import parse
 from sacglam.magellan import MagellanSource, area_under_curve
 from sacglam.prompt import query
-from sacglam.runtime.group import LocalWorker
+from sacglam.runtime.group import Worker
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.types import Classifiers, Practice, Query
 from tests.unit.learner.test_learner import make_learner
@@ -154,7 +154,7 @@ MOSTLY_IMPOSSIBLE = {goal: name for name, goals in NAMES.items() for goal in goa
 @pytest.mark.parametrize("seed", range(2))
 def test_a_synthetic_history_is_predicted_and_impossible_goals_make_no_progress(seed: int) -> None:
     learner = make_learner("goals=magellan", f"seed={seed}")
-    group, rng = LearnerGroup([LocalWorker(learner)], 60.0), np.random.default_rng(seed)
+    group, rng = LearnerGroup([Worker(learner)], 60.0), np.random.default_rng(seed)
     settings = parse({"goals": "magellan"}).goals
     starts = settings.build(list(MOSTLY_IMPOSSIBLE), MOSTLY_IMPOSSIBLE.__getitem__, rng, query, group)
     practice, auc, impossible = Counter[str](), list[float](), list[float]()

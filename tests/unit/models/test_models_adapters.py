@@ -22,7 +22,6 @@ from transformers import (
 
 from sacglam.errors import ModelError
 from sacglam.models.agent_model import Backbone
-from sacglam.models.loading import _checkpoint_layers
 from sacglam.models.packed_lm import ACTOR, CRITIC, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
@@ -115,10 +114,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(lm_name: str, backbone:
     outcomes = []
     for checkpointing in (False, True):
         base = tiny_model(lm_name)
-        if checkpointing:
-            _checkpoint_layers(base)
         calls = [_Calls(mlp) for mlp in _first_mlps(base)]
-        lm = adapted(lm_name, base, names, merged=merged)
+        lm = adapted(lm_name, base, names, merged=merged, checkpointing=checkpointing)
         shake(lm, names)
         model, heads, _ = tiny_actor_critic(lm, backbone)
         batch = sac_batch(lm)[0]
@@ -142,8 +139,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(lm_name: str, backbone:
 def test_checkpointing_switches_no_dropout_on(lm_name: str) -> None:
     base = tiny_model(lm_name)
     assert any(isinstance(module, nn.Dropout) and module.p > 0 for module in base.modules())
-    _checkpoint_layers(base)
-    lm = adapted(lm_name, base)
+    lm = adapted(lm_name, base, checkpointing=True)
     packed = lm.pack(ragged())
     with torch.no_grad():
         assert torch.equal(lm.forward(packed).log_probs_BA, lm.forward(packed).log_probs_BA)

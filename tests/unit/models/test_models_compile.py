@@ -12,7 +12,6 @@ from torch._dynamo.utils import counters
 from sacglam.build import build_model
 from sacglam.config import load, parse
 from sacglam.errors import ConfigError, ModelError
-from sacglam.models.loading import _checkpoint_layers
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import adapted, assert_same_gradients, gradients, ragged, shake, tiny_lm, tiny_model
@@ -42,10 +41,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_compiled_layers_score_and_learn_as_plain_ones_in_few_graphs(
     name: str, checkpointing: bool, graphs: int
 ) -> None:
-    base = tiny_model(name)
-    if checkpointing:
-        _checkpoint_layers(base)
-    plain, compiled = tiny_lm(name), adapted(name, base)
+    plain, compiled = tiny_lm(name), adapted(name, tiny_model(name), checkpointing=checkpointing)
     shake(compiled, [ACTOR])
     compiled.compile_layers("aot_eager")
     assert list(compiled.adapter_bytes()) == list(plain.adapter_bytes())

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from sacglam.config import parse
 from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.errors import ConfigError, ModelError
-from sacglam.models.loading import _checkpoint_layers, lora_config
+from sacglam.models.loading import lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing import distinct
 from sacglam.models.packing_check import check_frozen
@@ -56,10 +56,8 @@ def lean_lm(
 ) -> PackedLM:
     """A tiny model of four layers with adapters on the last of them."""
     base = deep_model(name)
-    if checkpointing:
-        _checkpoint_layers(base)
     chosen = ModelConfig(name=name, lora=LoraSettings(rank=4, alpha=8.0, layers=adapted))
-    lm = PackedLM(base, lora_config(chosen, base.config), adapters, merged)
+    lm = PackedLM(base, lora_config(chosen, base.config), adapters, merged, checkpointing)
     lm.bucket = bucket
     shake(lm, adapters)
     return lm

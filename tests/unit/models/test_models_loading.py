@@ -45,7 +45,7 @@ from transformers import (
 
 from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.architectures import DecoderOnly, EncoderDecoder
+from sacglam.models.architectures import DecoderOnly, EncoderDecoder, architecture_of
 from sacglam.models.loading import (
     ANY_LENGTH,
     BUILTIN,
@@ -125,17 +125,10 @@ def test_bfloat16(folder: Path) -> None:
 
 def test_the_built_in_model() -> None:
     loaded = load_model(ModelConfig(), CPU)
-    assert loaded.architecture is DecoderOnly
+    assert architecture_of(loaded.config) is DecoderOnly
     assert loaded.model.config.model_type == "llama"
     assert loaded.max_tokens == loaded.model.config.max_position_embeddings
     assert len(loaded.tokenizer) <= loaded.model.config.vocab_size
-
-
-def test_gradient_checkpointing_is_on_and_dropout_off(folder: Path) -> None:
-    loaded = load_model(ModelConfig(name=str(folder), gradient_checkpointing=True), CPU)
-    assert loaded.model.is_gradient_checkpointing
-    layers = list(loaded.model.get_decoder().layers)
-    assert {module for module in loaded.model.modules() if module.training} == set(layers)
 
 
 def test_the_adapter_settings_arrive(folder: Path) -> None:
@@ -227,7 +220,7 @@ def test_a_t5_of_a_local_folder(name: str, dtype: str, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     settings = ModelConfig(name=str(tmp_path), dtype=dtype)  # type: ignore[arg-type]
     loaded = load_model(settings, CPU)
-    assert loaded.architecture is EncoderDecoder
+    assert architecture_of(loaded.config) is EncoderDecoder
     assert loaded.max_tokens == ANY_LENGTH
     assert EncoderDecoder(loaded.model).logit_scale() == EncoderDecoder(base).logit_scale()
     head, own = loaded.model.get_output_embeddings().weight, base.get_output_embeddings().weight

@@ -127,9 +127,9 @@ def test_layers_whose_rows_are_no_whole_blocks_stay_as_they_are(name: str, kept:
 
 @pytest.mark.parametrize(("name", "checkpointing"), [("llama", True), ("flan", False)])
 def test_packed_equals_separate_and_gradients_reach_adapters_alone(name: str, checkpointing: bool, load: Load) -> None:
-    base = load(name, gradient_checkpointing=checkpointing)
+    base = load(name)
     reference_base, before = dense(name, base), weights(base)
-    lm = adapted(name, base)
+    lm = adapted(name, base, checkpointing=checkpointing)
     lm.bucket = 16
     shake(lm, [ACTOR])
     assert_same_scores_and_gradients(lm, Reference(name, lm, base=reference_base), ragged())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sacglam.errors import DivergenceError
-from sacglam.runtime.group import LocalWorker, WorkerLost, gather
+from sacglam.runtime.group import Worker, WorkerLost, gather
 
 
 def done(value: Any) -> Future[Any]:
@@ -27,7 +27,7 @@ def failed(error: Exception) -> Future[Any]:
 
 def test_a_local_worker_calls_at_once() -> None:
     words: list[str] = []
-    worker = LocalWorker(words)
+    worker = Worker(words)
     worker.submit("append", "a")
     assert words == ["a"]
     assert worker.submit("index", "a").result() == 0
