@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,8 +38,8 @@ from sacglam.clock import PhaseClock
 from sacglam.config.sections import CriticConfig
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
-from sacglam.models.actor_critic import ActorCritic, ActorValue, adapters_needed
-from sacglam.models.heads import PolicyHead, QHeads, ValueHead
+from sacglam.models.actor_critic import ActorCritic, ActorValue
+from sacglam.models.heads import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
 from sacglam.scoring.packed import PackedScorer
@@ -195,13 +196,12 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
     words = common.word_tokenizer(common.model_config(options).vocab_size)
     tokenizer, policy, clock = QueryTokenizer(words, common.MAX_TOKENS), PolicyHead(), PhaseClock()
     with torch.device("meta"):
-        lm = common.build_lm("packed", options, adapters_needed("shared", "adapter"))
-        critics = [QHeads(lm.hidden_size, CriticConfig()) for _ in range(2)]
-        value = ValueHead(lm.hidden_size, CriticConfig().hidden)
-    actor_critic = ActorCritic(lm, tokenizer, policy, *critics, "shared", "adapter")
-    sac = Sac(actor_critic, SacConfig(warmup_updates=0), 1, clock)
-    actor_value = ActorValue(lm, tokenizer, policy, value, "shared")
-    ppo = Ppo(actor_value, PpoConfig(), None, clock)
+        lm = common.build_lm("packed", options, ActorCritic.adapters(CriticConfig()))
+        actor_critic = ActorCritic(lm, tokenizer, policy, CriticConfig())
+        actor_value = ActorValue(lm, tokenizer, policy, CriticConfig())
+    rng = np.random.default_rng(0)
+    sac = Sac(actor_critic, SacConfig(warmup_updates=0), 1, rng, clock)
+    ppo = Ppo(actor_value, PpoConfig(), 1, rng, clock)
     scorer = PackedScorer(lm, tokenizer, policy)
 
     windows = [update.one_step(row, options, options.actions) for row in range(rows)]

@@ -20,6 +20,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from benchmarks import common
 from sacglam.algos.sac import Sac, SacConfig
 from sacglam.clock import PhaseClock
@@ -27,8 +29,8 @@ from sacglam.config.sections import CriticConfig
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
 from sacglam.memory import peak_bytes
-from sacglam.models.actor_critic import ActorCritic, adapters_needed
-from sacglam.models.heads import PolicyHead, QHeads
+from sacglam.models.actor_critic import ActorCritic
+from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
@@ -40,7 +42,7 @@ CLOCKS = {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
 TERMINAL_EVERY = 4  # one row in four ends its episode and needs no bootstrap
 
 
-ADAPTERS = adapters_needed("shared", "adapter")
+ADAPTERS = ActorCritic.adapters(CriticConfig())
 
 
 def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[], dict[str, float]]:
@@ -51,15 +53,14 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
 
 def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tuple[Learner, list[Window]]:
     """A learner of `lm`, and the steps of an update."""
-    heads, target_heads = (QHeads(lm.hidden_size, CriticConfig()).to(options.device) for _ in range(2))
     words = common.word_tokenizer(common.model_config(options).vocab_size)
     config = SacConfig(batch_size=options.rows, warmup_updates=0, micro_batch_size=options.micro_batch)
     tokenizer, policy = QueryTokenizer(words, max_tokens=2048), PolicyHead()
-    model = ActorCritic(lm, tokenizer, policy, heads, target_heads, "shared", "adapter")
+    model = ActorCritic(lm, tokenizer, policy, CriticConfig())
     clock = PhaseClock()
     learner = Learner(
         model,
-        Sac(model, config, 1, clock),
+        Sac(model, config, 1, np.random.default_rng(0), clock),
         PackedScorer(lm, tokenizer, policy),
         Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         config,

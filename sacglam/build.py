@@ -183,7 +183,7 @@ def build_model(config: Config) -> AgentModel:
     policy = PolicyHead.of(config.policy)
     weight = critic.score_weight / policy.temperature  # of the score that the policy reads
     settings = critic.model_copy(update={"score_weight": weight})
-    return config.algo.model(lm, tokenizer, policy, settings, config.device)
+    return config.algo.model(lm, tokenizer, policy, settings)
 
 
 def critic_settings(config: Config) -> dict[str, Any]:

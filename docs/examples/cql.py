@@ -6,21 +6,21 @@ It is SAC with one more term in the critic's loss, which lowers the Q values of 
 for: of all actions of a state in proportion to e^Q, and not of the one taken.
 """
 
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sacglam.algos import math as equations
 from sacglam.algos.sac import Sac, SacBatch, SacConfig
-from sacglam.clock import PhaseClock
 from sacglam.config.section import NonNegativeFloat
 from sacglam.config.sections import CriticConfig
 
 
 class CqlConfig(SacConfig):
     """SAC's settings and one more."""
+
+    rule: ClassVar[str] = "docs.examples.cql:Cql"
 
     type: str = "docs.examples.cql:CqlConfig"
     conservatism: NonNegativeFloat = 0.1
@@ -29,10 +29,6 @@ class CqlConfig(SacConfig):
     def forward_passes(self, critic: CriticConfig) -> float:
         """SAC's, and one more with a gradient."""
         return super().forward_passes(critic) + 2 * self.batch_size
-
-    def build(self, model: Any, total_updates: int, rng: np.random.Generator, clock: PhaseClock) -> "Cql":
-        """The learning rule on an `ActorCritic`."""
-        return Cql(model, self, total_updates, clock)
 
 
 class Cql(Sac):

@@ -1,11 +1,15 @@
 """The interface between the learner and an algorithm: losses and what goes with them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor
 
+from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import Lerp
+from sacglam.models.agent_model import AgentModel
 
 MapNoGrad = Callable[[Callable[[Sequence[Any]], Tensor], Sequence[Any], int], Tensor]
 """`map_no_grad(compute, rows, size)` computes without gradient over many rows, split over the learner's ranks.
@@ -14,8 +18,18 @@ MapNoGrad = Callable[[Callable[[Sequence[Any]], Tensor], Sequence[Any], int], Te
 """
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """A learning rule over one model. `update` is the number of updates done so far."""
+
+    model_class: ClassVar[type[AgentModel]]
+    """The class of its model."""
+
+    def __init__(
+        self, model: Any, config: Any, total_updates: int, rng: np.random.Generator, clock: PhaseClock
+    ) -> None:
+        """`total_updates` are those of the whole run, at which decays end; `rng` draws the same on every rank."""
+        self._model, self._config, self._total_updates = model, config, total_updates
+        self._rng, self._clock = rng, clock
 
     def minibatches(self, batches: Sequence[Sequence[Any]], map_no_grad: MapNoGrad) -> Iterable[Sequence[Any]]:
         """The rows of each gradient step, from the batches of one interval; by default one step per batch."""
@@ -25,9 +39,11 @@ class Algorithm(Protocol):
         """The steps in a row; losses are means over steps."""
         return 1
 
+    @abstractmethod
     def collate(self, rows: Sequence[Any]) -> Any:
         """Rows as tensors on the model's device."""
 
+    @abstractmethod
     def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its metrics, both means over steps; scalars on the model's device, without gradient."""
 
@@ -43,6 +59,5 @@ class Algorithm(Protocol):
         """Everything but the weights that a checkpoint needs, such as generators, as JSON values."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Restore what `state()` returned."""
-        return None

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -12,8 +11,8 @@ from typing_extensions import override
 from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm, MapNoGrad
 from sacglam.algos.ppo_settings import PpoConfig
-from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorValue
+from sacglam.models.agent_model import AgentModel
 from sacglam.types import Query, Window
 
 _TINY = 1e-8  # avoids a division by zero if all advantages are equal
@@ -41,22 +40,21 @@ class PpoBatch:
     return_B: Tensor
 
 
-@dataclass(eq=False)
 class Ppo(Algorithm):
-    """The updates of PPO-GLAM on an `ActorValue`; `rng` shuffles in the same order on every rank."""
+    """The updates of PPO-GLAM on an `ActorValue`."""
 
-    model: ActorValue
-    config: PpoConfig
-    rng: np.random.Generator
-    clock: PhaseClock
+    model_class: ClassVar[type[AgentModel]] = ActorValue
+
+    _model: ActorValue
+    _config: PpoConfig
 
     @override
     def minibatches(self, batches: Sequence[Sequence[Window]], map_no_grad: MapNoGrad) -> Iterator[Sequence[Sample]]:
         # Advantages are computed once, before the first epoch.
         samples = self._samples([window for batch in batches for window in batch], map_no_grad)
-        size = self.config.batch_size
-        for _ in range(self.config.epochs):
-            order = self.rng.permutation(len(samples))
+        size = self._config.batch_size
+        for _ in range(self._config.epochs):
+            order = self._rng.permutation(len(samples))
             for start in range(0, len(samples), size):
                 yield [samples[i] for i in order[start : start + size]]
 
@@ -66,10 +64,10 @@ class Ppo(Algorithm):
         Old log-probabilities are the learner's own: an engine's differ in the last digits, so the ratio of the first
         minibatch would not be 1.
         """
-        prompt = self.model.prompt
+        prompt = self._model.prompt
         # In the state after a window's last step no action was taken; any will do.
         visits = [(prompt.at(w, t), action) for w in windows for t, action in enumerate([*w.actions, 0][: _visited(w)])]
-        log_prob_N, value_N = map_no_grad(self._look, visits, self.config.micro_batch_size or self.config.batch_size)
+        log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
         return_N, kept_N = (torch.cat(column) for column in zip(*self._returns(windows, value_N), strict=True))
         # Equal to the sum of Schulman et al. (2016), Eq. 16.
         advantage_N = return_N - value_N[kept_N]
@@ -86,10 +84,10 @@ class Ppo(Algorithm):
             value_T = value_N[first : first + steps]
             last_value = value_N.new_zeros(1) if window.terminated else value_N[first + steps : first + visited]
             return_T = equations.lambda_returns(
-                torch.tensor(window.rewards, dtype=torch.float64) * (self.config.reward_scale or 1.0),
+                torch.tensor(window.rewards, dtype=torch.float64) * (self._config.reward_scale or 1.0),
                 torch.cat([value_T[1:], last_value]),
-                self.config.gamma,
-                self.config.gae_lambda,
+                self._config.gamma,
+                self._config.gae_lambda,
             )
             yield return_T, torch.arange(first, first + steps)
             first += visited
@@ -97,17 +95,17 @@ class Ppo(Algorithm):
     @torch.no_grad()
     def _look(self, visits: Sequence[tuple[Query, int]]) -> Tensor:
         """log pi(a|s) of the action taken and V(s), shape (2, visits)."""
-        with self.clock.phase("target"):
+        with self._clock.phase("target"):
             queries, actions = zip(*visits, strict=True)
-            values = self.model.evaluate(self.model.pack(queries))
-            action_B = self.model.tensor(actions)
+            values = self._model.evaluate(self._model.pack(queries))
+            action_B = self._model.tensor(actions)
             return torch.stack([equations.taken(values.log_pi_BA, action_B), values.value_B])
 
     @override
     def collate(self, rows: Sequence[Sample]) -> PpoBatch:
-        tensor = self.model.tensor
+        tensor = self._model.tensor
         return PpoBatch(
-            packed=self.model.pack([row.query for row in rows]),
+            packed=self._model.pack([row.query for row in rows]),
             action_B=tensor([row.action for row in rows]),
             old_log_prob_B=tensor([row.old_log_prob for row in rows], torch.float32),
             advantage_B=tensor([row.advantage for row in rows], torch.float32),
@@ -116,16 +114,16 @@ class Ppo(Algorithm):
 
     @override
     def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        with self.clock.phase("forward"):
-            return ppo_losses(self.model, batch, self.config)
+        with self._clock.phase("forward"):
+            return ppo_losses(self._model, batch, self._config)
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"rng": self.rng.bit_generator.state}
+        return {"rng": self._rng.bit_generator.state}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
-        self.rng.bit_generator.state = state["rng"]
+        self._rng.bit_generator.state = state["rng"]
 
 
 def _visited(window: Window) -> int:

@@ -1,27 +1,18 @@
-"""The settings of PPO, and what it needs. Reading a configuration must not import torch; `build` does."""
+"""The settings of PPO, and what it needs. Reading a configuration must not import torch."""
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from typing_extensions import override
 
-from sacglam.clock import PhaseClock
 from sacglam.config.algorithm import AlgoConfig, gradient_passes
 from sacglam.config.section import Fraction, NonNegativeFloat, Positive, PositiveFloat
 from sacglam.config.sections import CriticConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sacglam.algos.base import Algorithm
-    from sacglam.models.actor_critic import ActorValue
-    from sacglam.models.heads import PolicyHead
-    from sacglam.models.packed_lm import PackedLM
-    from sacglam.models.tokens import QueryTokenizer
 
 
 class PpoConfig(AlgoConfig):
     """Proximal policy optimisation, the baseline (paper, Table 1)."""
 
+    rule: ClassVar[str] = "sacglam.algos.ppo:Ppo"
     on_policy: ClassVar[bool] = True
     has_q: ClassVar[bool] = False
     entropy_settings: ClassVar[str] = "algo.entropy_coef"
@@ -69,26 +60,3 @@ class PpoConfig(AlgoConfig):
     @override
     def once(self) -> Self:
         return self.model_copy(update={"epochs": 1})
-
-    @override
-    def adapters(self, critic: CriticConfig) -> list[str]:
-        from sacglam.models.agent_model import trained_adapters
-
-        return trained_adapters(critic.backbone)
-
-    @override
-    def model(
-        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig, device: str
-    ) -> "ActorValue":
-        from sacglam.models.actor_critic import ActorValue
-        from sacglam.models.heads import ValueHead
-
-        return ActorValue(lm, tokenizer, policy, ValueHead(lm.hidden_size, critic.hidden).to(device), critic.backbone)
-
-    @override
-    def build(
-        self, model: "ActorValue", total_updates: int, rng: "np.random.Generator", clock: PhaseClock
-    ) -> "Algorithm":
-        from sacglam.algos.ppo import Ppo
-
-        return Ppo(model, self, rng, clock)

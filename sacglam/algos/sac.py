@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from sacglam.algos import math as equations
 from sacglam.algos.base import Algorithm
 from sacglam.algos.entropy import EntropyCoefficient
 from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
-from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
+from sacglam.models.agent_model import AgentModel
 from sacglam.replay.graph import UNTRIED
 from sacglam.types import Window
 
@@ -39,10 +39,10 @@ class SacBatch:
 class OffPolicy(Algorithm):
     """Updates of an `ActorCritic` with SAC's critic; a subclass defines the losses, the actor's among them."""
 
-    def __init__(self, model: ActorCritic, config: OffPolicyConfig, clock: PhaseClock) -> None:
-        self._model = model
-        self._config = config
-        self._clock = clock
+    model_class: ClassVar[type[AgentModel]] = ActorCritic
+
+    _model: ActorCritic
+    _config: OffPolicyConfig
 
     @override
     def learnt_steps(self, row: Window) -> int:
@@ -93,11 +93,9 @@ class Sac(OffPolicy):
 
     _config: SacConfig
 
-    def __init__(self, model: ActorCritic, config: SacConfig, total_updates: int, clock: PhaseClock) -> None:
-        """A relative target entropy that decays reaches its final value after `total_updates`."""
-        super().__init__(model, config, clock)
-        self.alpha = EntropyCoefficient(config.alpha.init, config.alpha.lr)
-        self._total_updates = total_updates
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.alpha = EntropyCoefficient(self._config.alpha.init, self._config.alpha.lr)
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:

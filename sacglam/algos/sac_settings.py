@@ -1,13 +1,12 @@
-"""The settings of SAC, and what it needs. Reading a configuration must not import torch; `build` does."""
+"""The settings of SAC, and what it needs. Reading a configuration must not import torch."""
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator
 from typing_extensions import override
 
-from sacglam.clock import PhaseClock
 from sacglam.config.algorithm import AlgoConfig, gradient_passes
 from sacglam.config.section import (
     Fraction,
@@ -20,15 +19,6 @@ from sacglam.config.section import (
 )
 from sacglam.config.sections import CriticConfig
 from sacglam.types import Window
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sacglam.algos.base import Algorithm
-    from sacglam.models.actor_critic import ActorCritic
-    from sacglam.models.heads import PolicyHead
-    from sacglam.models.packed_lm import PackedLM
-    from sacglam.models.tokens import QueryTokenizer
 
 
 def _target_entropy(value: Any) -> Any:
@@ -125,37 +115,14 @@ class OffPolicyConfig(AlgoConfig):
         bootstrap = (1 + own_pass) / self.window + (own_pass and self.td_lambda is not None)
         return (gradient_passes(critic) + bootstrap) * self.batch_size
 
-    @override
-    def adapters(self, critic: CriticConfig) -> list[str]:
-        from sacglam.models.actor_critic import adapters_needed
-
-        return adapters_needed(critic.backbone, critic.target_backbone)
-
-    @override
-    def model(
-        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig, device: str
-    ) -> "ActorCritic":
-        from sacglam.models.actor_critic import ActorCritic
-        from sacglam.models.heads import QHeads
-
-        heads, target_heads = (QHeads(lm.hidden_size, critic).to(device) for _ in range(2))
-        return ActorCritic(lm, tokenizer, policy, heads, target_heads, critic.backbone, critic.target_backbone)
-
 
 class SacConfig(OffPolicyConfig):
     """Soft actor-critic (paper, Tables 2 and 3)."""
 
+    rule: ClassVar[str] = "sacglam.algos.sac:Sac"
     entropy_settings: ClassVar[str] = "algo.alpha.target_entropy and algo.alpha.init"
 
     type: str = "sac"
     self_imitation: NonNegativeFloat = 0.0
     """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
     alpha: AlphaConfig = AlphaConfig()
-
-    @override
-    def build(
-        self, model: "ActorCritic", total_updates: int, rng: "np.random.Generator", clock: PhaseClock
-    ) -> "Algorithm":
-        from sacglam.algos.sac import Sac
-
-        return Sac(model, self, total_updates, clock)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from sacglam.config.section import Named, OpenFraction, Positive, PositiveFloat
 from sacglam.config.sections import CriticConfig
+from sacglam.plugins import find
 from sacglam.types import Window
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class AlgoConfig(Named):
         "ppo": "sacglam.algos.ppo_settings:PpoConfig",
         "awac": "sacglam.algos.awac_settings:AwacConfig",
     }
+    rule: ClassVar[str]
+    """Its learning rule as `module:Class`: a subclass of `sacglam.algos.base.Algorithm`."""
     on_policy: ClassVar[bool] = False
     """Whether it learns only from its current policy's steps: no replay, no random actions, no lag."""
     learns_offline: ClassVar[bool] = False
@@ -149,19 +152,26 @@ class AlgoConfig(Named):
         """The same algorithm, learning every row only once."""
         return self
 
-    @abstractmethod
     def adapters(self, critic: CriticConfig) -> list[str]:
         """The LoRA adapters that its model needs, the actor's first."""
+        needed: list[str] = self._rule.model_class.adapters(critic)
+        return needed
 
-    @abstractmethod
     def model(
-        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig, device: str
+        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig
     ) -> "AgentModel":
         """Policy and critic on `lm`, which has `adapters(critic)`; fresh heads from torch's global generator."""
+        model: AgentModel = self._rule.model_class(lm, tokenizer, policy, critic)
+        return model
 
-    @abstractmethod
     def build(self, model: Any, total_updates: int, rng: "np.random.Generator", clock: "PhaseClock") -> "Algorithm":
         """The learning rule for the model that `model()` returned; `rng` is the same on every rank."""
+        rule: Algorithm = self._rule(model, self, total_updates, rng, clock)
+        return rule
+
+    @property
+    def _rule(self) -> Any:
+        return find(self.rule, "algorithm")
 
 
 def gradient_passes(critic: CriticConfig) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from sacglam.models.agent_model import AgentModel, Backbone, trained_adapters
-from sacglam.models.heads import PolicyHead, QHeads
+from sacglam.config.sections import CriticConfig
+from sacglam.models.agent_model import AgentModel
+from sacglam.models.heads import PolicyHead, QHeads, ValueHead
 from sacglam.models.packed_lm import ACTOR, PackedLM, target_of
 from sacglam.models.packing import Packed
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
-TargetBackbone = Literal["adapter", "online"]
 Lerp = Callable[[Sequence[nn.Parameter], Sequence[nn.Parameter], float], None]
 """See `lerp`."""
 
@@ -36,38 +35,28 @@ class PolicyValues:
     q_CBA: Tensor
 
 
-def adapters_needed(backbone: Backbone, target_backbone: TargetBackbone) -> list[str]:
-    """The LoRA adapters that a kind of critic needs, the actor's first."""
-    trained = trained_adapters(backbone)
-    return trained + ([target_of(trained[-1])] if target_backbone == "adapter" else [])
-
-
 class ActorCritic(AgentModel):
     """SAC's policy and Q functions from one packed forward pass, and their target network.
 
     The target network is a second LoRA adapter and a second set of heads; the base model is never copied.
     """
 
-    def __init__(
-        self,
-        lm: PackedLM,
-        tokenizer: QueryTokenizer,
-        policy: PolicyHead,
-        heads: QHeads,
-        target_heads: QHeads,
-        backbone: Backbone,
-        target_backbone: TargetBackbone,
-    ) -> None:
-        """`lm` holds the adapters named by `adapters_needed(backbone, target_backbone)`."""
-        super().__init__(lm, tokenizer, policy, heads, backbone)
-        self._target_heads = target_heads.requires_grad_(False)
-        self._adapters = adapters_needed(backbone, target_backbone)
-        self._target_adapter = target_of(self._critic_adapter) if target_backbone == "adapter" else None
-        self._head_modules["target_heads"] = target_heads
+    def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
+        """`lm` holds `adapters(critic)`; the heads begin at random, from torch's global generator."""
+        super().__init__(lm, tokenizer, policy, critic, QHeads(lm.hidden_size, critic))
+        self._target_heads = QHeads(lm.hidden_size, critic).to(lm.device).requires_grad_(False)
+        self._target_adapter = target_of(self._critic_adapter) if critic.target_backbone == "adapter" else None
+        self._head_modules["target_heads"] = self._target_heads
         self._target_heads.load_state_dict(self._heads.state_dict())
         if self._target_adapter:
             for parameter in lm.adapter_parameters(self._target_adapter).values():
                 parameter.requires_grad_(False)
+
+    @override
+    @classmethod
+    def adapters(cls, critic: CriticConfig) -> list[str]:
+        trained = super().adapters(critic)
+        return [*trained, target_of(trained[-1])] if critic.target_backbone == "adapter" else trained
 
     @override
     def evaluate(self, packed: Packed, taken_B: Tensor | None = None) -> PolicyValues:
@@ -121,6 +110,10 @@ class PolicyValue:
 
 class ActorValue(AgentModel):
     """PPO's policy and V(s) from one packed forward pass (Carta et al., 2023)."""
+
+    def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
+        """`lm` holds `adapters(critic)`; the head begins at random, from torch's global generator."""
+        super().__init__(lm, tokenizer, policy, critic, ValueHead(lm.hidden_size, critic.hidden))
 
     @override
     def evaluate(self, packed: Packed) -> PolicyValue:

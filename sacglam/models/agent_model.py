@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sacglam import files, memory
+from sacglam.config.sections import CriticConfig
 from sacglam.errors import CheckpointError, ModelError
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR, CRITIC, LMOutput, PackedLM
@@ -24,30 +25,29 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.types import Query
 
-Backbone = Literal["shared", "frozen", "separate"]
 _SAME = {"base_model_name_or_path": "the base model", "r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}
-
-
-def trained_adapters(backbone: Backbone) -> list[str]:
-    """The LoRA adapters trained with this critic backbone, the actor's first."""
-    return [ACTOR, CRITIC] if backbone == "separate" else [ACTOR]
 
 
 class AgentModel(ABC):
     """An agent's weights: the LoRA adapters of a language model, and a critic's heads on its hidden states."""
 
     def __init__(
-        self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, heads: nn.Module, backbone: Backbone
+        self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig, heads: nn.Module
     ) -> None:
-        """`lm` holds the adapters named by `trained_adapters(backbone)`; `heads` reads an `LMOutput`."""
+        """`lm` holds `adapters(critic)`; `heads` reads an `LMOutput`."""
         self.lm = lm
         self.tokenizer = tokenizer
         self.policy = policy
-        self._heads = heads
+        self._heads = heads.to(lm.device)
         self._head_modules: dict[str, nn.Module] = {"heads": heads}  # by the prefix of their names in `state()`
-        self._adapters = trained_adapters(backbone)
-        self._critic_adapter = self._adapters[-1]
-        self._detach = backbone == "frozen"
+        self._adapters = self.adapters(critic)
+        self._critic_adapter = CRITIC if critic.backbone == "separate" else ACTOR
+        self._detach = critic.backbone == "frozen"
+
+    @classmethod
+    def adapters(cls, critic: CriticConfig) -> list[str]:
+        """The LoRA adapters that it needs, the actor's first."""
+        return [ACTOR, CRITIC] if critic.backbone == "separate" else [ACTOR]
 
     @property
     def module(self) -> nn.Module:

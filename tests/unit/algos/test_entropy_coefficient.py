@@ -7,6 +7,7 @@ import math
 from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +111,7 @@ def test_a_relative_target_falls_with_the_learning_rates(
     targets = []
     monkeypatch.setattr(EntropyCoefficient, "update", lambda self, entropy, target: targets.append(target))
     config = SacConfig(alpha=AlphaConfig(target_entropy=target), lr_decay=lr_decay, warmup_updates=0)
-    sac = Sac(cast(ActorCritic, NoTarget()), config, 4, PhaseClock())
+    sac = Sac(cast(ActorCritic, NoTarget()), config, 4, np.random.default_rng(0), PhaseClock())
     for update in range(6):
         sac.after_step({"entropy": 0.3, "random_entropy": 2.0}, update, lambda moving, towards, share: None)
     assert targets == pytest.approx(expected)

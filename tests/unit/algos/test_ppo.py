@@ -57,7 +57,7 @@ def window(*, terminated: bool = False) -> Window:
 
 def make(config: PpoConfig = CONFIG, seed: int = 0) -> tuple[Ppo, Known]:
     model = Known()
-    return Ppo(cast(ActorValue, model), config, np.random.default_rng(seed), PhaseClock()), model
+    return Ppo(cast(ActorValue, model), config, 1, np.random.default_rng(seed), PhaseClock()), model
 
 
 def _text(query: Query) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,13 +27,14 @@ from transformers import (
 
 from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
 from sacglam.config.sections import CriticConfig
-from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
-from sacglam.models.agent_model import Backbone
+from sacglam.models.actor_critic import ActorCritic
 from sacglam.models.architectures import architecture_of
 from sacglam.models.heads import PolicyHead, QHeads
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 
+Backbone = Literal["shared", "frozen", "separate"]
+TargetBackbone = Literal["adapter", "online"]
 VOCABULARY = 61
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -266,8 +267,10 @@ def tiny_actor_critic(
 ) -> tuple[ActorCritic, QHeads, QHeads]:
     """Actor and critic on `lm`, and the online and target heads; the target heads differ from the online ones."""
     torch.manual_seed(2)
-    heads, target_heads = (QHeads(lm.hidden_size, critic_config([16], 2, critic_input, 0.3)) for _ in range(2))
-    model = ActorCritic(lm, cast(QueryTokenizer, None), PolicyHead(), heads, target_heads, backbone, target_backbone)
+    kind = {"backbone": backbone, "target_backbone": target_backbone}
+    critic = critic_config([16], 2, critic_input, 0.3).model_copy(update=kind)
+    model = ActorCritic(lm, cast(QueryTokenizer, None), PolicyHead(), critic)
+    heads, target_heads = cast(QHeads, model._heads), model._target_heads
     with torch.no_grad():
         for parameter in target_heads.parameters():
             parameter += 0.1 * torch.randn(parameter.shape)
@@ -275,7 +278,7 @@ def tiny_actor_critic(
 
 
 def adapters_of(backbone: Backbone, target_backbone: TargetBackbone = "adapter") -> list[str]:
-    return adapters_needed(backbone, target_backbone)
+    return ActorCritic.adapters(CriticConfig(backbone=backbone, target_backbone=target_backbone))
 
 
 def critic_config(hidden: list[int], critics: int, critic_input: str, score_weight: float = 0.0) -> CriticConfig:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from sacglam.algos import math as equations
 from sacglam.errors import CheckpointError
-from sacglam.models.actor_critic import ActorCritic, TargetBackbone, adapters_needed
-from sacglam.models.agent_model import Backbone
+from sacglam.models.actor_critic import ActorCritic
 from sacglam.models.packed_lm import ACTOR, CRITIC, target_of
 from tests.unit.models.reference import (
+    Backbone,
+    TargetBackbone,
     adapted,
     adapters_of,
     ragged,
@@ -50,7 +51,7 @@ def _moved(parameters: Iterable[nn.Parameter]) -> str:
 def test_the_adapters_that_each_variant_needs(
     backbone: Backbone, target_backbone: TargetBackbone, names: list[str]
 ) -> None:
-    assert adapters_needed(backbone, target_backbone) == names
+    assert adapters_of(backbone, target_backbone) == names
     assert target_of(ACTOR) == "default_target"
     assert target_of(CRITIC) == "critic_target"
 

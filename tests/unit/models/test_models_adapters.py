@@ -21,11 +21,11 @@ from transformers import (
 )
 
 from sacglam.errors import ModelError
-from sacglam.models.agent_model import Backbone
 from sacglam.models.packed_lm import ACTOR, CRITIC, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from tests.unit.models.reference import (
     BOTH,
+    Backbone,
     adapted,
     adapters_of,
     alone,

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from sacglam.algos.sac import SacConfig
 from sacglam.errors import ModelError
-from sacglam.models.actor_critic import TargetBackbone
-from sacglam.models.agent_model import Backbone
 from sacglam.models.heads import QHeads
 from sacglam.models.packed_lm import ACTOR, CRITIC, target_of
 from sacglam.models.tokens import TokenisedQuery
@@ -19,7 +17,9 @@ from tests.unit.models.reference import (
     BOTH,
     PACKED,
     SEQ2SEQ,
+    Backbone,
     Reference,
+    TargetBackbone,
     adapters_of,
     assert_same_gradients,
     assert_same_scores_and_gradients,
