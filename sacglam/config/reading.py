@@ -66,14 +66,12 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     """Read a configuration (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
     `path` may be the name of one that comes with sacglam, such as `paper/sac_her_flan_t5_base`. A file's `base` is a
-    name or a path relative to the file: it sets all that the file does not.
+    name or a path relative to the file: it sets all that the file does not. Overrides are like a file on that base.
 
     Raises:
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
     """
-    values = _with_base(QUICKSTART if path is None else located(path), set())
-    _apply_all(values, overrides)
-    return parse(values)
+    return parse(_merged(_with_base(QUICKSTART if path is None else located(path), set()), _nested(overrides)))
 
 
 def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
@@ -92,10 +90,7 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     if not isinstance(base, str) or source.resolve() in above:
         problem = "which is its own base" if isinstance(base, str) else "expected the path or name of a configuration"
         raise ConfigError(f"{source} has the base {base!r}, {problem}")
-    below = _with_base(located(base, source.parent), above | {source.resolve()})
-    if "name" in (values.get("env") or {}):  # another environment starts without options
-        below = {**below, "env": {**(below.get("env") or {}), "options": {}}}
-    return _merged(below, values)
+    return _merged(_with_base(located(base, source.parent), above | {source.resolve()}), values)
 
 
 def _known(name: str) -> str:
@@ -106,11 +101,15 @@ def _known(name: str) -> str:
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`base`, changed to `values`; another kind of section starts from its defaults."""
+    """`base`, changed to `values`. Another kind of section starts from its defaults, an environment without options."""
     merged = {**base, **values}
     for key, value in values.items():
         below, section = base.get(key), _KINDS.get(f"{prefix}{key}.type")
+        if section and isinstance(below, str):
+            below = {"type": below}
         if isinstance(below, dict) and isinstance(value, dict):
+            if f"{prefix}{key}" == "env" and "name" in value:
+                below = {**below, "options": {}}
             extends = not section or value.get("type", _kind(section, below)) == _kind(section, below)
             merged[key] = _merged(below, value, f"{prefix}{key}.") if extends else value
     return merged
@@ -197,30 +196,24 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
     Raises:
         ConfigError: as for `load`.
     """
-    values = config.model_dump(mode="json")
-    _apply_all(values, overrides)
-    return parse(values)
+    return parse(_merged(config.model_dump(mode="json"), _nested(overrides)))
 
 
-def _apply_all(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    for override in sorted(overrides, key=lambda each: each.partition("=")[0] not in _KINDS):  # kinds first
-        _apply(values, override)
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    key, separator, text = override.partition("=")
-    if not separator or not key:
-        raise ConfigError(f"expected an override as key=value, e.g. algo.gamma=0.9; got {_short(override)}")
-    *sections, last = key.split(".")
-    for section in sections:
-        inner = values.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"override {_short(override)}: {section!r} is a value, not a section")
-        values = inner
-    found = _parse_yaml(text, f"override {_short(override)}: the value")
-    if key in _KINDS and _kind(_KINDS[key], values) != found:
-        values.clear()  # another kind starts from its own defaults
-    values[last] = found
+def _nested(overrides: Sequence[str]) -> dict[str, Any]:
+    """Overrides such as `algo.gamma=0.9` as the values of a file."""
+    values: dict[str, Any] = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"expected an override as key=value, e.g. algo.gamma=0.9; got {_short(override)}")
+        *sections, last = key.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"override {_short(override)}: {section!r} is a value, not a section")
+        inner[last] = _parse_yaml(text, f"override {_short(override)}: the value")
+    return values
 
 
 def _explain(fault: Any, values: Mapping[str, Any]) -> str:

@@ -20,6 +20,8 @@ from sacglam.config import QUICKSTART, Config, load, located, names, parse, pars
 from sacglam.config.section import Named, Section
 from sacglam.config.sections import PromptConfig
 from sacglam.errors import ConfigError
+from sacglam.goals import ProgressConfig
+from sacglam.partners import JudgeConfig, NoisyConfig
 from sacglam.replay.sampling import Future, Graph, NoHindsight, Prior, Ratio, Uniform
 from tests.fuzz.common import within
 
@@ -221,7 +223,8 @@ def test_an_override_without_key_or_value_is_refused(tmp_path: Path, override: s
 @pytest.mark.parametrize(
     ("override", "fault"),
     [
-        ("seed.deeper=1", "'seed' is a value, not a section"),
+        ("seed.deeper=1", "seed: Input should be a valid integer"),
+        ("algo=sac algo.gamma=1", "'algo' is a value, not a section"),
         ("algo.gamma=[1", "not valid YAML"),
         ("algo.gamma=", "algo.gamma"),
         ("algo..gamma=1", "unknown setting 'algo.'"),
@@ -229,7 +232,7 @@ def test_an_override_without_key_or_value_is_refused(tmp_path: Path, override: s
 )
 def test_an_override_that_makes_no_sense_is_refused(tmp_path: Path, override: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
-        load(_write(tmp_path, "seed: 1"), [override])
+        load(_write(tmp_path, "seed: 1"), override.split())
 
 
 def test_it_is_frozen() -> None:
@@ -284,6 +287,17 @@ def test_another_environment_or_algorithm_than_its_base_s_starts_afresh(tmp_path
     found = load(tmp_path / "above.yaml")
     assert (found.env.name, found.env.copies, found.env.options) == ("playground", 4, {})
     assert (found.algo.type, found.algo.epochs) == ("ppo", 2)
+
+
+def test_overrides_are_like_a_file_on_that_base(tmp_path: Path) -> None:
+    file = _write(
+        tmp_path, "env: {name: bitflip, options: {bits: 3}}\ngoals: progress\npartner: {type: judge, budget: 5}"
+    )
+    found = load(file, ["env.name=playground", "goals.by=goal", "partner.type=judge", "partner.updates=7"])
+    assert (found.env.name, found.env.options) == ("playground", {})
+    assert found.goals == ProgressConfig(by="goal")
+    assert found.partner == JudgeConfig(budget=5, updates=7)
+    assert load(file, ["partner.type=noisy"]).partner == NoisyConfig()
 
 
 @pytest.mark.parametrize(
