@@ -23,14 +23,14 @@ from transformers import AutoTokenizer
 
 from benchmarks import common
 from sacglam.config import Config
-from sacglam.config.sections import LoraSettings, ModelConfig
+from sacglam.config.sections import CriticConfig, LoraSettings, ModelConfig
 from sacglam.envs import make
+from sacglam.models.actor_critic import ActorValue
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import ModelText
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
-from sacglam.scoring.packed import PackedScorer
 from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
 from sacglam.scoring.vllm.requests import Counts, RequestScorer
 from sacglam.types import Adapter, Query
@@ -135,7 +135,7 @@ def check_equal(
 ) -> float:
     """The engine's policy is that of the packed forward with the weights that were published."""
     queries = states(10_000, 2, options, actions)
-    packed = PackedScorer(lm, tokenizer, PolicyHead()).log_policy(queries)
+    packed = ActorValue(lm, tokenizer, PolicyHead(), CriticConfig()).log_policy(queries)
     gap = max(float(np.abs(a - b).max()) for a, b in zip(engine.log_policy(queries), packed, strict=True))
     common.log(f"  largest difference of log pi: {gap:.2g}")
     assert options.dtype != "float32" or gap < 1e-4, gap

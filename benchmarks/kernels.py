@@ -42,7 +42,6 @@ from sacglam.models.actor_critic import ActorCritic, ActorValue
 from sacglam.models.heads import PolicyHead
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
-from sacglam.scoring.packed import PackedScorer
 
 # An H100 SXM by its data sheet, and the share of it that large kernels reach.
 BYTES_PER_S = 0.8 * 3.35e12
@@ -202,7 +201,6 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
     rng = np.random.default_rng(0)
     sac = Sac(actor_critic, SacConfig(warmup_updates=0), 1, rng, clock)
     ppo = Ppo(actor_value, PpoConfig(), 1, rng, clock)
-    scorer = PackedScorer(lm, tokenizer, policy)
 
     windows = [update.one_step(row, options, options.actions) for row in range(rows)]
     queries = [query(w.goal, w.observations[0]) for w in windows]
@@ -210,11 +208,11 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
 
     def step(model: Any, algorithm: Any, config: Any, rows: Sequence[Any]) -> Callable[[], object]:
         backend = Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm)
-        learner = Learner(model, algorithm, scorer, backend, config, 1, {}, clock)
+        learner = Learner(model, algorithm, backend, config, 1, {}, clock)
         return lambda: learner._step(rows, learner.algorithm, learner.updates)
 
     return {
-        "scoring": lambda: scorer.log_policy(queries),
+        "scoring": lambda: actor_critic.log_policy(queries),
         "sac": step(actor_critic, sac, sac._config, windows),
         "ppo": step(actor_value, ppo, ppo.config, samples),
     }

@@ -12,12 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks import common
+from sacglam.config.sections import CriticConfig
 from sacglam.memory import peak_bytes
+from sacglam.models.actor_critic import ActorValue
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
-from sacglam.scoring.packed import PackedScorer
 from sacglam.types import LogPolicy
 
 
@@ -27,7 +28,7 @@ def build(variant: str, options: argparse.Namespace, actions: int) -> Callable[[
     words = common.word_tokenizer(common.model_config(options).vocab_size)
     states = [common.observation(row, options, actions) for row in range(options.rows)]
     common.check_lengths(words, states[0], options)
-    scorer = PackedScorer(lm, QueryTokenizer(words, max_tokens=2048), PolicyHead())
+    scorer = ActorValue(lm, QueryTokenizer(words, max_tokens=2048), PolicyHead(), CriticConfig())
     queries = [query("w0", state) for state in states]
     return lambda: scorer.log_policy(queries)
 

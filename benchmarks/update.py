@@ -34,7 +34,6 @@ from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
-from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Window
 
 LEAN = ("all", "last", "kept")
@@ -61,7 +60,6 @@ def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tu
     learner = Learner(
         model,
         Sac(model, config, 1, np.random.default_rng(0), clock),
-        PackedScorer(lm, tokenizer, policy),
         Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         config,
         1,

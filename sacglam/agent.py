@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_model, critic_settings, scorer_of
+from sacglam.build import build_model, critic_settings
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
@@ -22,7 +22,6 @@ from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.directory import RunDirectory, Trusted, write_files
 from sacglam.runs.summary import MODEL_CARD, model_card
-from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Observation, Past, Query
 
 
@@ -40,14 +39,9 @@ class Agent:
     summary: Mapping[str, Any] = field(default_factory=dict)
     """The run's `summary.json`; empty if it has none."""
 
-    @property
-    def scorer(self) -> PackedScorer:
-        """The policy at many states."""
-        return scorer_of(self.model)
-
     def probabilities(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
         """pi(a|o,g) of each action (paper, Eq. 2); sums to 1."""
-        [log_pi] = self.scorer.log_policy([self._query(observation, goal, actions, past)])
+        [log_pi] = self.model.log_policy([self._query(observation, goal, actions, past)])
         return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
 
     def value(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> float:
@@ -86,7 +80,7 @@ class Agent:
         past: Past = (),
     ) -> str:
         """The most probable action, or with `rng` one drawn from the policy."""
-        [log_pi] = self.scorer.log_policy([self._query(observation, goal, actions, past)])
+        [log_pi] = self.model.log_policy([self._query(observation, goal, actions, past)])
         return actions[greedy(log_pi) if rng is None else SamplingPolicy(rng)(log_pi)]
 
     def _query(self, observation: str, goal: str, actions: Sequence[str], past: Past) -> Query:

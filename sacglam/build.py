@@ -31,7 +31,6 @@ from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
 from sacglam.scoring.base import Engine, Scorer
-from sacglam.scoring.packed import PackedScorer
 
 ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
 """Makes an engine from a configuration, in the engine's own process."""
@@ -204,10 +203,10 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
     updates = config.replay.demonstration_updates + intervals * config.algo.updates
     algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
-    scorer, backend = scorer_of(model), _backend(model, config)
+    backend = _backend(model, config)
     classifiers = {name: each(model, config, backend) for name, each in _classifiers(config).items()}
     settings = critic_settings(config)
-    learner = Learner(model, algorithm, scorer, backend, config.algo, updates, settings, clock, classifiers)
+    learner = Learner(model, algorithm, backend, config.algo, updates, settings, clock, classifiers)
     if config.init_from:
         with backend.gathered(change=True):
             fits = Exported.read(Path(config.init_from)).load_into(model)
@@ -219,11 +218,6 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
 def _classifiers(config: Config) -> dict[str, Any]:
     """The classes of what learns next to the agent, by name: see `sacglam.learner.classifier.Classifier`."""
     return {name: plugins.find(found, name) for name, found in config.classifiers.items()}
-
-
-def scorer_of(model: AgentModel) -> PackedScorer:
-    """The policy of `model` at many states."""
-    return PackedScorer(model.lm, model.tokenizer, model.policy)
 
 
 def _backend(model: AgentModel, config: Config) -> Backend:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_model, scorer_of
+from sacglam.build import build_model
 from sacglam.collector import build_env, first_states
 from sacglam.config import Config
 from sacglam.config.sections import EnginesConfig, LearnersConfig, RuntimeConfig
@@ -168,6 +168,6 @@ def with_temperature(config: Config) -> Config:
     open_at = config.policy.model_copy(update={"temperature": 1.0})
     here = in_one_process(config, "cpu" if config.learners.count else config.device)
     cpu.prepare(here.threads or cpu.default_threads())
-    policies = scorer_of(build_model(here.model_copy(update={"policy": open_at}))).log_policy(first_states(config))
+    policies = build_model(here.model_copy(update={"policy": open_at})).log_policy(first_states(config))
     temperature = opening_temperature(policies, OPEN_SHARE)
     return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": temperature})})

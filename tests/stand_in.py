@@ -25,7 +25,7 @@ class StandIn(Engine):
 
     @override
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        return build.scorer_of(self.model).log_policy(queries)
+        return self.model.log_policy(queries)
 
     @override
     @torch.no_grad()

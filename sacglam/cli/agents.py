@@ -50,7 +50,7 @@ def evaluate(
         display.stage(f"evaluating {goals} goals", episodes)
         result = measure(
             lambda: build_env(agent.config),
-            agent.scorer,
+            agent.model,
             SamplingPolicy(np.random.default_rng([seed, 1])) if sample else greedy,
             split=goals,
             episodes=episodes,

@@ -80,5 +80,5 @@ def _scorer(policy: str, run: Path | None, device: str, trust: bool) -> "Scorer 
     if run and policy == "agent":
         from sacglam.agent import load_agent
 
-        return load_agent(run, device, trust).scorer
+        return load_agent(run, device, trust).model
     return UniformScorer() if policy == "random" else None

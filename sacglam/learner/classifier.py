@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import micro_batches
-from sacglam.models.agent_model import AgentModel, check_forms
+from sacglam.models.agent_model import AgentModel, check_forms, for_each
 from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
@@ -63,15 +63,9 @@ class AdapterAndHead:
         log_odds_BA: Tensor = self._head(self._model.lm.forward(self._model.pack(queries), self._adapter))[0]
         return log_odds_BA
 
-    @torch.no_grad()
     def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """The probability of each action of each query, (A,)."""
-        found: list[npt.NDArray[np.float32]] = []
-        for start in range(0, len(queries), ROWS):
-            some = queries[start : start + ROWS]
-            rows = self.log_odds(some).sigmoid().cpu().numpy()
-            found += [row[: len(query.actions)] for row, query in zip(rows, some, strict=True)]
-        return found
+        return for_each(queries, ROWS, lambda some: self.log_odds(some).sigmoid())
 
     def add_gradient(
         self, batch: Sequence[Row], loss: Callable[[Sequence[Row]], Tensor], size: Callable[[Row], int] = lambda row: 1

@@ -19,13 +19,10 @@ from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, moments_in, named, under
 from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.lora import convert_once
-from sacglam.scoring.base import Scorer
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 
 if TYPE_CHECKING:
     from sacglam.learner.classifier import Classifier
-
-_Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 
 Row = TypeVar("Row")
 
@@ -61,13 +58,12 @@ class Learner:
     """Takes the gradient steps of an algorithm and counts them; the count is the policy's version.
 
     On several ranks each holds a learner, and every call is made on all of them with the same arguments. `algorithm`
-    and `scorer` use the weights of `model`, which `backend` holds. Decaying learning rates reach their end
-    after `total_updates`. `critic` describes the critic's heads in the exported files.
+    uses the weights of `model`, which `backend` holds. Decaying learning rates reach their end after `total_updates`.
+    `critic` describes the critic's heads in the exported files.
     """
 
     model: AgentModel
     algorithm: Algorithm
-    scorer: Scorer
     backend: Backend
     config: AlgoConfig
     total_updates: int
@@ -187,7 +183,7 @@ class Learner:
         Raises:
             DivergenceError: the policy is not a number.
         """
-        return self.backend.as_forward(self.scorer.log_policy)(queries)
+        return self.backend.as_forward(self.model.log_policy)(queries)
 
     def score(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """`log_policy` at this rank's share of the states, dealt in turn.
@@ -208,10 +204,7 @@ class Learner:
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """See `AgentModel.q_values`."""
-        values: list[npt.NDArray[np.float32]] = []
-        for start in range(0, len(queries), _Q_STATES):
-            values += self.backend.as_forward(self.model.q_values)(queries[start : start + _Q_STATES])
-        return values
+        return self.backend.as_forward(self.model.q_values)(queries)
 
     def exported(self) -> dict[str, bytes]:
         """Actor and critic as files for other tools, by name."""

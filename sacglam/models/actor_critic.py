@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from sacglam.config.sections import CriticConfig
-from sacglam.models.agent_model import AgentModel
+from sacglam.models.agent_model import AgentModel, for_each
 from sacglam.models.heads import PolicyHead, QHeads, ValueHead
 from sacglam.models.packed_lm import ACTOR, PackedLM, target_of
 from sacglam.models.packing import Packed
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
+_Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 Lerp = Callable[[Sequence[nn.Parameter], Sequence[nn.Parameter], float], None]
 """See `lerp`."""
 
@@ -82,10 +83,8 @@ class ActorCritic(AgentModel):
         return PolicyValues(self.policy(actor), self._target_heads(critic))
 
     @override
-    @torch.no_grad()
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        q_BA = self.evaluate(self.pack(queries)).q_CBA.min(dim=0).values.float().cpu().numpy()
-        return [row[: len(query.actions)] for row, query in zip(q_BA, queries, strict=True)]
+        return for_each(queries, _Q_STATES, lambda some: self.evaluate(self.pack(some)).q_CBA.min(dim=0).values)
 
     @torch.no_grad()
     def update_target(self, tau: float, lerp: Lerp = lerp) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,25 @@ from torch import Tensor, nn
 
 from sacglam import files, memory
 from sacglam.config.sections import CriticConfig
-from sacglam.errors import CheckpointError, ModelError
+from sacglam.errors import CheckpointError, DivergenceError, ModelError
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.packing import Packed, sent
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
-from sacglam.types import Query
+from sacglam.types import LogPolicy, Query
 
+_STATES = 256  # scored in one pass
 _SAME = {"base_model_name_or_path": "the base model", "r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}
 
 
 class AgentModel(ABC):
-    """An agent's weights: the LoRA adapters of a language model, and a critic's heads on its hidden states."""
+    """An agent's weights: the LoRA adapters of a language model, and a critic's heads on its hidden states.
+
+    It is a scorer (`sacglam.scoring.base`) whose weights are always the current ones.
+    """
+
+    version = 0
 
     def __init__(
         self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig, heads: nn.Module
@@ -85,6 +91,19 @@ class AgentModel(ABC):
     def tensor(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         """`values` on the model's device; the host does not wait for the copy."""
         return sent(torch.tensor(values, dtype=dtype), self.device)
+
+    def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
+        """log pi over each query's actions, float32.
+
+        Raises:
+            DivergenceError: the weights produce NaN.
+        """
+        found = for_each(queries, _STATES, lambda some: self.policy(self.lm.forward(self.pack(some), ACTOR)))
+        if any(np.isnan(log_pi).any() for log_pi in found):
+            raise DivergenceError(
+                "the policy is NaN: the weights have diverged; start a new run with smaller learning rates"
+            )
+        return found
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions as a float32 array (A,); empty if the critic is a V function."""
@@ -143,6 +162,19 @@ class AgentModel(ABC):
             "critic.safetensors": save({name: tensor.contiguous().cpu() for name, tensor in own.items()}),
             "critic.json": (json.dumps(settings, indent=2) + "\n").encode(),
         }
+
+
+@torch.no_grad()
+def for_each(
+    queries: Sequence[Query], size: int, compute: Callable[[Sequence[Query]], Tensor]
+) -> list[npt.NDArray[np.float32]]:
+    """A value of each action of each query, (A,), from `compute`, which gives (B, A) for at most `size` queries."""
+    found: list[npt.NDArray[np.float32]] = []
+    for start in range(0, len(queries), size):
+        some = queries[start : start + size]
+        rows = compute(some).float().cpu().numpy()
+        found += [row[: len(query.actions)] for row, query in zip(rows, some, strict=True)]
+    return found
 
 
 def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

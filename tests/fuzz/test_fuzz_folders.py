@@ -431,7 +431,7 @@ def evaluated(run: Path, reference: Path) -> str:
             probabilities = agent.probabilities(state.text, goal, state.actions)
             value = agent.value(state.text, goal, state.actions)
             make = lambda: build_env(agent.config)  # noqa: E731
-            success = evaluate(make, agent.scorer, greedy, episodes=2, rng=np.random.default_rng(0)).success
+            success = evaluate(make, agent.model, greedy, episodes=2, rng=np.random.default_rng(0)).success
         except SacglamError as error:
             return refused(error)
     assert abs(sum(probabilities.values()) - 1) < 1e-6

@@ -21,7 +21,6 @@ from sacglam.config import override, parse
 from sacglam.errors import SacglamError
 from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from sacglam.prompt import query
-from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Observation
 from tests.fuzz import COUNTS
 from tests.fuzz.common import TINY, fuzzed, refused, within
@@ -34,8 +33,7 @@ def scored(folder: Path) -> str:
     """Build an agent on the model in `folder`, and ask it for a policy."""
     try:
         model = build_model(override(parse(TINY), [f"model.name={folder}"]))
-        scorer = PackedScorer(model.lm, model.tokenizer, model.policy)
-        [log_pi] = scorer.log_policy([query("Grasp red cat", Observation("You see: red cat", ("Go to it", "Grasp")))])
+        [log_pi] = model.log_policy([query("Grasp red cat", Observation("You see: red cat", ("Go to it", "Grasp")))])
     except SacglamError as error:
         return refused(error)
     assert np.isfinite(log_pi).all()

@@ -87,7 +87,7 @@ def test_auto_opens_the_first_states() -> None:
     found = resolving.with_temperature(closed)
     assert found == closed.model_copy(update={"policy": found.policy})
     states = first_states(found)
-    policies = build.scorer_of(build.build_model(found)).log_policy(states)
+    policies = build.build_model(found).log_policy(states)
     assert mean_entropy(policies) == pytest.approx(resolving.OPEN_SHARE * uniform_entropy(policies), rel=0.01)
 
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from peft import PeftModel
 
-from sacglam.config.sections import ModelConfig
+from sacglam.config.sections import CriticConfig, ModelConfig
+from sacglam.models.actor_critic import ActorValue
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer
-from sacglam.scoring.packed import PackedScorer
 from tests import launcher
 from tests.integration import gpu_rank, rank
 from tests.integration.rank import QUERIES, STAGES, VARIANTS_AT, State
@@ -171,12 +171,12 @@ def test_the_adapter_is_the_policy_that_learns(stage: int, found: Any, plain: An
         np.testing.assert_allclose(expected, single, atol=TOLERANCE)
 
 
-def scorer_of(folder: Path) -> PackedScorer:
+def scorer_of(folder: Path) -> ActorValue:
     """A scorer over the base model with the adapter merged in by peft."""
     loaded = load_model(ModelConfig(), torch.device("cpu"))
     merged = PeftModel.from_pretrained(loaded.model, str(folder)).merge_and_unload()
     lm = PackedLM(merged, lora_config(ModelConfig(), merged.config), [ACTOR])
-    return PackedScorer(lm, QueryTokenizer(loaded.tokenizer, loaded.max_tokens), PolicyHead())
+    return ActorValue(lm, QueryTokenizer(loaded.tokenizer, loaded.max_tokens), PolicyHead(), CriticConfig())
 
 
 def test_collectives_wait_no_longer_than_told(found: Any) -> None:

@@ -21,14 +21,14 @@ from benchmarks import engine as benchmark
 from sacglam import config as configuration
 from sacglam.build import build_model
 from sacglam.config import Config
-from sacglam.config.sections import PolicyConfig
+from sacglam.config.sections import CriticConfig, PolicyConfig
 from sacglam.errors import EngineError
+from sacglam.models.actor_critic import ActorValue
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_text
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
-from sacglam.scoring.packed import PackedScorer
 from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
 from sacglam.scoring.vllm.requests import RequestScorer
 from sacglam.types import Adapter, Query
@@ -129,7 +129,7 @@ def alike(seed: int, prompt: int) -> TokenisedQuery:
 def test_without_an_adapter_it_is_the_base_model_as_version_0(fixture: Fixture) -> None:
     # First of all tests: the engine has loaded nothing, and the learner's adapter begins as no change.
     assert fixture.engine.version == 0
-    expected = PackedScorer(fixture.model.lm, fixture.model.tokenizer, fixture.model.policy).log_policy(TEXTS)
+    expected = fixture.model.log_policy(TEXTS)
     for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, right, atol=1e-4)
@@ -141,7 +141,7 @@ def test_each_of_20_versions_scores_as_the_learner(fixture: Fixture) -> None:
     for version in range(3, 63, 3):
         fixture.engine.load(fixture.adapter(version, seed=version))
         assert fixture.engine.version == version
-        expected = PackedScorer(fixture.model.lm, fixture.model.tokenizer, fixture.model.policy).log_policy(TEXTS)
+        expected = fixture.model.log_policy(TEXTS)
         got = fixture.engine.log_policy(TEXTS)
         for now, right, past in zip(got, expected, before, strict=True):
             np.testing.assert_allclose(now, right, atol=1e-4)
@@ -156,7 +156,7 @@ def test_adapters_on_the_last_layer_alone_leave_nothing_of_an_earlier_one_below_
     for version in (91, 92, 93):
         fixture.engine.load(fixture.adapter(version, seed=version))  # on all layers, in the same slots
         fixture.engine.load(lean.adapter(version + 10, seed=version))
-        expected = PackedScorer(model.lm, model.tokenizer, model.policy).log_policy(TEXTS)
+        expected = model.log_policy(TEXTS)
         for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
             np.testing.assert_allclose(got, right, atol=1e-4)
 
@@ -165,7 +165,7 @@ def test_a_version_loaded_twice_is_scored_with_its_new_weights(fixture: Fixture)
     for seed in (1001, 1002):
         fixture.engine.load(fixture.adapter(7, seed))
         assert fixture.engine.version == 7
-        expected = PackedScorer(fixture.model.lm, fixture.model.tokenizer, fixture.model.policy).log_policy(TEXTS)
+        expected = fixture.model.log_policy(TEXTS)
         for got, right in zip(fixture.engine.log_policy(TEXTS), expected, strict=True):
             np.testing.assert_allclose(got, right, atol=1e-4)
 
@@ -218,7 +218,7 @@ def test_the_policy_settings_count_as_for_the_learner(fixture: Fixture, settings
     head = PolicyHead(settings.length_normalised, settings.temperature)
     fixture.adapter(0, seed=21, scale=0.0)  # both at the base model: this second engine has loaded nothing
     engine = VllmEngine(fixture.engine._llm, tokenizer, head)
-    expected = PackedScorer(fixture.model.lm, tokenizer, head).log_policy(TEXTS)
+    expected = ActorValue(fixture.model.lm, tokenizer, head, CriticConfig()).log_policy(TEXTS)
     for got, right in zip(engine.log_policy(TEXTS), expected, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-4)
 

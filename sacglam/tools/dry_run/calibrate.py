@@ -17,7 +17,6 @@ from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
-from sacglam.scoring.packed import PackedScorer
 from sacglam.tools.profile.phases import Recorder
 from sacglam.types import Episode, LogPolicy, Query, Window
 
@@ -133,14 +132,13 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     model.lm.frozen = None
     clock = PhaseClock()
     clock.watch(Recorder(config.device))
-    scorer = PackedScorer(model.lm, model.tokenizer, model.policy)
     # The actor learns at once, as later in a run, and the algorithm goes through its rows a single time.
     once = config.model_copy(update={"algo": config.algo.steady().once()})
     learner = build_learner(once, model, clock)
 
     def score(states: int) -> None:
         with clock.phase("scoring"):
-            scorer.log_policy(played.states[:states])
+            model.log_policy(played.states[:states])
 
     def update(rows: int) -> None:
         learner.learn([first_steps(config, played.batch, rows)])

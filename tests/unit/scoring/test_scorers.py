@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from sacglam.models.heads import PolicyHead
-from sacglam.models.packed_lm import ACTOR, PackedLM
-from sacglam.models.tokens import QueryTokenizer
+from sacglam.models.agent_model import for_each
 from sacglam.scoring.base import UniformScorer
-from sacglam.scoring.packed import PackedScorer
 from sacglam.types import Query
 
 
@@ -34,45 +30,21 @@ def test_the_uniform_scorer_takes_no_queries() -> None:
     assert UniformScorer().log_policy([]) == []
 
 
-class FakeLM:
-    """Packs queries as they are; its output is the padded table of log-probabilities number * 10 + action."""
+@pytest.mark.parametrize(("batch_size", "sizes"), [(2, [2, 2, 1]), (5, [5]), (64, [5])])
+def test_values_keep_the_order_of_their_queries_and_have_no_padding(batch_size: int, sizes: list[int]) -> None:
+    counts, seen = [3, 1, 2, 4, 1], list[int]()
 
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def pack(self, queries: Sequence[Query]) -> Sequence[Query]:
-        return queries
-
-    def forward(self, packed: Sequence[Query], adapter: str) -> Tensor:
-        assert adapter == ACTOR
-        self.sizes.append(len(packed))
-        table = torch.full((len(packed), max(len(q.actions) for q in packed)), -torch.inf)
-        for row, query in zip(table, packed, strict=True):
+    def compute(queries: Sequence[Query]) -> Tensor:
+        """The padded table of number * 10 + action."""
+        seen.append(len(queries))
+        table = torch.full((len(queries), max(len(q.actions) for q in queries)), -torch.inf, dtype=torch.float64)
+        for row, query in zip(table, queries, strict=True):
             number = int(query.prompt.split()[1])
             row[: len(query.actions)] = 10.0 * number + torch.arange(len(query.actions))
-        return table.requires_grad_()
+        return table
 
-
-def _packed_scorer(lm: FakeLM, batch_size: int) -> PackedScorer:
-    return PackedScorer(
-        cast(PackedLM, lm),
-        cast(QueryTokenizer, lambda queries: list(queries)),
-        cast(PolicyHead, lambda output: output),
-        batch_size=batch_size,
-    )
-
-
-@pytest.mark.parametrize(("batch_size", "sizes"), [(2, [2, 2, 1]), (5, [5]), (64, [5])])
-def test_the_packed_scorer_keeps_order_and_drops_padding(batch_size: int, sizes: list[int]) -> None:
-    lm = FakeLM()
-    counts = [3, 1, 2, 4, 1]
-    found = _packed_scorer(lm, batch_size).log_policy([_query(i, count) for i, count in enumerate(counts)])
+    found = for_each([_query(i, count) for i, count in enumerate(counts)], batch_size, compute)
     assert [row.tolist() for row in found] == [[10.0 * i + a for a in range(n)] for i, n in enumerate(counts)]
     assert all(row.dtype == np.float32 for row in found)
-    assert lm.sizes == sizes
-
-
-def test_the_packed_scorer_takes_no_queries() -> None:
-    lm = FakeLM()
-    assert _packed_scorer(lm, 4).log_policy([]) == []
-    assert lm.sizes == []
+    assert seen == sizes
+    assert for_each([], batch_size, compute) == []
