@@ -15,7 +15,7 @@ from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
 from sacglam.learner.backend import under
-from sacglam.models.agent_model import AgentModel, Exported
+from sacglam.models.agent_model import AgentModel, load_exported
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint
@@ -126,7 +126,7 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
     model = build_model(config)
 
     if best and evaluated:
-        Exported.read(directory.best).load_into(model)
+        load_exported(directory.best, model)
         return Agent(config, model, evaluated["env_steps"], directory.summary() or {})
 
     def restore(found: Checkpoint) -> int:

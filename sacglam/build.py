@@ -16,7 +16,7 @@ from sacglam.config import Config
 from sacglam.errors import ConfigError
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import Learner
-from sacglam.models.agent_model import AgentModel, Exported
+from sacglam.models.agent_model import AgentModel, load_exported
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config, merges
 from sacglam.models.packed_lm import PackedLM
@@ -209,7 +209,7 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     learner = Learner(model, algorithm, backend, config.algo, updates, settings, clock, classifiers)
     if config.init_from:
         with backend.gathered(change=True):
-            fits = Exported.read(Path(config.init_from)).load_into(model)
+            fits = load_exported(Path(config.init_from), model)
         if not fits:
             warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
     return learner

@@ -56,7 +56,12 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock, classifiers: Cl
     if file := config.replay.demonstrations:
         ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), envs[0])
         demonstrations = Demonstrations.load(Path(file), envs[0], config.env.repeats, ring)
-    experience = build_experience(config, envs[0], replay_rng, demonstrations.ring if demonstrations else None)
+    experience: Experience = OnPolicy()
+    if not config.algo.on_policy:
+        buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
+        buffer.others = given.episodes() if given else ()
+        cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
+        experience = HindsightReplay(buffer, replay_rng, config.replay, cut, given)
     share = config.algo.exploration_share
     explore = Exploration(share, policy_rng, experience.graph) if share else None
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
@@ -77,19 +82,6 @@ def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
             return IMAGINED
 
     return ReplayBuffer(replay, goal_type, {**prior, IMAGINED: 0})
-
-
-def build_experience(
-    config: Config, env: TextEnv, rng: np.random.Generator, demonstrations: ReplayBuffer | None = None
-) -> Experience:
-    """Where the algorithm keeps its experience, for the goals of `env`, next to `demonstrations`."""
-    if config.algo.on_policy:
-        return OnPolicy()
-    buffer = _buffer(config, config.replay, env)
-    buffer.others = demonstrations.episodes() if demonstrations else ()
-    return HindsightReplay(
-        buffer, rng, config.replay, WindowCutter(config.algo, config.prompt.history, config.env.rewards), demonstrations
-    )
 
 
 def first_states(config: Config, count: int = 64) -> list[Query]:

@@ -3,7 +3,6 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.types import LogPolicy, Query
 
+_CRITIC = ("heads.", "lora.critic.")  # how the names of the critic's own weights begin
 _STATES = 256  # scored in one pass
 _SAME = {"base_model_name_or_path": "the base model", "r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}
 
@@ -155,7 +155,7 @@ class AgentModel(ABC):
 
         `critic` is written to `critic.json`: how the heads are built and what they read.
         """
-        own = {name: tensor for name, tensor in self.state().items() if name.startswith(("heads.", "lora.critic."))}
+        own = {name: tensor for name, tensor in self.state().items() if name.startswith(_CRITIC)}
         settings = {"hidden_size": self.lm.hidden_size, **critic}
         return {
             **self.lm.adapter_bytes(),
@@ -193,55 +193,38 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Exported:
-    """An exported agent as the beginning of another: the adapter's settings and weights, and the critic's weights."""
+@torch.no_grad()
+def load_exported(folder: Path, model: AgentModel) -> bool:
+    """Give `model` the actor that `sacglam export` wrote to `folder`, or of a finished run there, and its critic if
+    that has the form of the model's; whether it had.
 
-    settings: Mapping[str, Any]
-    actor: Mapping[str, Tensor]
-    critic: Mapping[str, Tensor]
-
-    @classmethod
-    def read(cls, folder: Path) -> "Exported":
-        """What `sacglam export` wrote to `folder`, or a finished run there.
-
-        Raises:
-            ModelError: there is neither, or it is damaged.
-        """
-        folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
-        try:
-            names, most = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.safetensors"), memory.total_bytes("cpu")
-            settings, actor, critic = (files.read(folder / name, most) for name in names)
-            return cls(json.loads(settings), load(actor), load(critic))
-        except (OSError, ValueError, SafetensorError) as error:
-            raise ModelError(
-                f"expected an exported agent in {folder}: {error}. Name a finished run, or what sacglam export wrote"
-            ) from error
-
-    @torch.no_grad()
-    def load_into(self, model: AgentModel) -> bool:
-        """Give `model` this actor, and this critic if it has the same form; whether it had.
-
-        Raises:
-            ModelError: the adapter is of another base model, or has another scale.
-            CheckpointError: it has other layers, or another rank.
-        """
-        own = json.loads(model.lm.adapter_bytes()[CONFIG_NAME])
-        for key, what in _SAME.items():
-            expected, found = (Path(str(each.get(key))).name for each in (own, self.settings))
-            if expected != found:
-                raise ModelError(f"the adapter does not fit: expected {what} {expected}, as this run has, got {found}")
-        state, fits = model.state(), True
-        actor = {f"lora.{ACTOR}.{name}": tensor for name, tensor in self.actor.items()}
-        check_forms(actor, {name: state[name] for name in state if name.startswith(f"lora.{ACTOR}.")})
-        try:
-            check_forms(
-                self.critic, {name: state[name] for name in state if name.startswith(("heads.", "lora.critic."))}
-            )
-        except CheckpointError:
-            fits = False
-        for name, tensor in {**actor, **(self.critic if fits else {})}.items():
-            state[name].copy_(tensor)
-        for name, tensor in state.items():  # targets begin where what they follow does
-            tensor.copy_(state[name.replace("target_heads.", "heads.").replace("_target.", ".")])
-        return fits
+    Raises:
+        ModelError: there is neither, it is damaged, or the adapter is of another base model or has another scale.
+        CheckpointError: the adapter has other layers, or another rank.
+    """
+    folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
+    try:
+        names, most = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.safetensors"), memory.total_bytes("cpu")
+        settings, adapter, heads = (files.read(folder / name, most) for name in names)
+        given, actor, critic = json.loads(settings), load(adapter), load(heads)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ModelError(
+            f"expected an exported agent in {folder}: {error}. Name a finished run, or what sacglam export wrote"
+        ) from error
+    own = json.loads(model.lm.adapter_bytes()[CONFIG_NAME])
+    for key, what in _SAME.items():
+        expected, found = (Path(str(each.get(key))).name for each in (own, given))
+        if expected != found:
+            raise ModelError(f"the adapter does not fit: expected {what} {expected}, as this run has, got {found}")
+    state, fits = model.state(), True
+    actor = {f"lora.{ACTOR}.{name}": tensor for name, tensor in actor.items()}
+    check_forms(actor, {name: state[name] for name in state if name.startswith(f"lora.{ACTOR}.")})
+    try:
+        check_forms(critic, {name: state[name] for name in state if name.startswith(_CRITIC)})
+    except CheckpointError:
+        fits = False
+    for name, tensor in {**actor, **(critic if fits else {})}.items():
+        state[name].copy_(tensor)
+    for name, tensor in state.items():  # targets begin where what they follow does
+        tensor.copy_(state[name.replace("target_heads.", "heads.").replace("_target.", ".")])
+    return fits

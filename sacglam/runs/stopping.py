@@ -20,7 +20,7 @@ def exit_on_interrupt() -> None:
     """Make SIGINT end this process at once, with a message and exit code 130, except inside a `StopSignal`.
 
     While libraries are importing or starting, a KeyboardInterrupt would show a traceback or get lost in one of their
-    handlers. Processes they leave behind must be ended elsewhere (`sacglam.runtime.guardian`).
+    handlers. Processes they leave behind must be ended elsewhere (`sacglam.runtime.reaper`).
     """
 
     def handler(number: int, frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from sacglam import cpu, subprocesses
 from sacglam.errors import ConfigError, SacglamError
-from sacglam.runtime import guardian
+from sacglam.runtime import reaper
 from sacglam.runtime.group import Worker, WorkerLost
 
 # The object store holds batches, adapters and a learner's whole state: some megabytes, or 0.8 GB for a model with
@@ -80,7 +80,7 @@ class _Actor:
     def init_method(self, own: bool) -> str:
         """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
         if own:
-            # With our process id, by which the guardian finds the folder if we are killed.
+            # With our process id, by which the reaper finds the folder if we are killed.
             return f"file://{tempfile.mkdtemp(prefix=f'sacglam-ranks-{os.getpid()}-')}/ranks"
         from ray.util import get_node_ip_address
 
@@ -177,7 +177,7 @@ class RayRuntime:
         self._specs = list(specs)
         self._workers: list[RayWorker] = []
         self._group: Any = None
-        self._guardian: guardian.Guardian | None = None
+        self._reaper: reaper.Reaper | None = None
         self._env = {**_WORKER, **(_LOOPBACK if self._own else {})}
         os.environ |= _RAY | (_OWN_RAY if self._own else {})  # read when Ray is imported
         try:
@@ -199,14 +199,14 @@ class RayRuntime:
         on_terminate = signal.getsignal(signal.SIGTERM)
         # A cluster outlives its drivers; Ray processes that we start must not, even if we are killed meanwhile.
         if self._own:
-            self._guardian = guardian.start()
+            self._reaper = reaper.start()
         try:
             self._ray.init(**self._options(address))
         except Exception as error:  # Ray raises many types
             expected = "to start Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
             raise ConfigError(f"expected {expected}, but {error}") from error
-        if self._guardian:
-            guardian.started(self._guardian)
+        if self._reaper:
+            reaper.started(self._reaper)
         with contextlib.suppress(ValueError):  # not the main thread, where Ray sets none
             signal.signal(signal.SIGTERM, on_terminate)
 
@@ -277,8 +277,8 @@ class RayRuntime:
 
                 remove_placement_group(self._group)
         self._ray.shutdown()
-        if self._guardian:
-            self._guardian.communicate()  # closes its input; it cleans up and exits
+        if self._reaper:
+            self._reaper.communicate()  # closes its input; it cleans up and exits
 
 
 def object_store_bytes() -> int:

@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from sacglam import config as configuration
 from sacglam.agent import load_agent
 from sacglam.build import build
 from sacglam.errors import ModelError, SacglamError
-from sacglam.models.agent_model import Exported
+from sacglam.models.agent_model import AgentModel, load_exported
 from tests.conftest import TINY, call, sacglam, tiny_train
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
 
@@ -63,12 +63,12 @@ def test_what_does_not_fit_is_refused(tiny_run: Path, overrides: list[str], mess
 
 def test_what_is_no_exported_agent_is_refused(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="expected an exported agent in"):
-        Exported.read(tmp_path)
+        load_exported(tmp_path, cast(AgentModel, None))
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_run / "adapter", damaged)
     (damaged / "critic.safetensors").write_bytes(b"{")
     with pytest.raises(ModelError, match="expected an exported agent in"):
-        Exported.read(damaged)
+        load_exported(damaged, cast(AgentModel, None))
 
 
 def summary(run: Path) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
     Raises:
         EngineError: the disk refuses.
     """
-    # With our process id, by which a folder that outlives us is found (`sacglam.runtime.guardian`).
+    # With our process id, by which a folder that outlives us is found (`sacglam.runtime.reaper`).
     with TemporaryDirectory(prefix=f"sacglam-adapter-{os.getpid()}-") as root:
         folder = Path(root) / name
         try:

@@ -22,21 +22,21 @@ _POLL_STARTING_S = 0.1  # what starts between the last look and the driver's dea
 _GRACE_S = 5.0
 _STARTED = b"started"
 
-Guardian = subprocess.Popen[bytes]
+Reaper = subprocess.Popen[bytes]
 
 
-def start() -> Guardian:
+def start() -> Reaper:
     """Guard the children that the caller starts before it calls `started`, until it ends or closes the input."""
     others = [child.pid for child in psutil.Process().children()]
     command = [sys.executable, "-I", __file__, *map(str, [os.getpid(), *others])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def started(guardian: Guardian) -> None:
+def started(reaper: Reaper) -> None:
     """Report that there are no more children to guard."""
-    assert guardian.stdin
-    guardian.stdin.write(_STARTED)
-    guardian.stdin.flush()
+    assert reaper.stdin
+    reaper.stdin.write(_STARTED)
+    reaper.stdin.flush()
 
 
 def watch(driver: int, others: Sequence[int]) -> None:

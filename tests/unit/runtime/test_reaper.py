@@ -1,4 +1,4 @@
-"""The guardian: what a killed driver started is ended, and its temporary folders are removed."""
+"""The reaper: what a killed driver started is ended, and its temporary folders are removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 DRIVER = """
 import subprocess, sys, time
-from sacglam.runtime import guardian
+from sacglam.runtime import reaper
 
 def child(code):
     process = subprocess.Popen([sys.executable, "-c", code + "; import time; print(flush=True); time.sleep(600)"],
@@ -21,10 +21,10 @@ def child(code):
     return process.pid
 
 before = child("pass")
-guard = guardian.start()
+guard = reaper.start()
 guarded = child("import os, tempfile; tempfile.mkdtemp(prefix=f'sacglam-ranks-{os.getpid()}-')")
-time.sleep(2)  # a guardian that has just started may take this long to look
-guardian.started(guard)
+time.sleep(2)  # a reaper that has just started may take this long to look
+reaper.started(guard)
 time.sleep(1)
 print(before, guarded, child("pass"), flush=True)
 time.sleep(600)
