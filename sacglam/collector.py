@@ -57,13 +57,14 @@ def collector(config: Config, scorer: Scorer, clock: PhaseClock, classifiers: Cl
         ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), envs[0])
         demonstrations = Demonstrations.load(Path(file), envs[0], config.env.repeats, ring)
     experience: Experience = OnPolicy()
+    explore = None
     if not config.algo.on_policy:
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
         buffer.others = given.episodes() if given else ()
         cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
-        experience = HindsightReplay(buffer, replay_rng, config.replay, cut, given)
-    share = config.algo.exploration_share
-    explore = Exploration(share, policy_rng, experience.graph) if share else None
+        experience = replay = HindsightReplay(buffer, replay_rng, config.replay, cut, given)
+        if share := config.algo.exploration_share:
+            explore = Exploration(share, policy_rng, replay.graph)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, rngs, demonstrations)

@@ -25,10 +25,6 @@ class Experience(ABC):
     def batches(self) -> Batches:
         """The batches to learn from after this interval; empty while there is too little experience."""
 
-    def graph(self) -> ReplayGraph:
-        """The graph of the episodes kept."""
-        return ReplayGraph([], gamma=1.0)
-
     def missing(self) -> str:
         """Why there are no `batches` yet, as text; empty if there are."""
         return ""
@@ -89,8 +85,8 @@ class HindsightReplay(Experience):
         own = draw(self.buffer, self.rng, self.cut.of(size - theirs)) if theirs < size else []
         return own + (draw(self.demonstrations, self.rng, self.cut.of(theirs)) if theirs else [])
 
-    @override
     def graph(self) -> ReplayGraph:
+        """The graph of the episodes kept, and of the demonstrations."""
         return self.buffer.graph(self.cut.algo.gamma, self.cut.rewards)
 
     @override
