@@ -169,7 +169,8 @@ def build_model(config: Config) -> AgentModel:
     critic = config.critic
     sharded = config.learners.count > 0 and config.learners.zero_stage == 3
     merged = not sharded and merges(config.model, loaded.config)
-    adapters = config.algo.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
+    model_class = config.algo.rule_class.model_class
+    adapters = model_class.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
     lora, checkpointing = lora_config(config.model, loaded.config), config.model.gradient_checkpointing
     lm = PackedLM(loaded.model, lora, adapters, merged, checkpointing)
     if config.model.compile:
@@ -182,7 +183,7 @@ def build_model(config: Config) -> AgentModel:
     policy = PolicyHead.of(config.policy)
     weight = critic.score_weight / policy.temperature  # of the score that the policy reads
     settings = critic.model_copy(update={"score_weight": weight})
-    return config.algo.model(lm, tokenizer, policy, settings)
+    return model_class(lm, tokenizer, policy, settings)
 
 
 def critic_settings(config: Config) -> dict[str, Any]:

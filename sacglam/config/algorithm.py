@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from sacglam.algos.base import Algorithm
     from sacglam.clock import PhaseClock
-    from sacglam.models.agent_model import AgentModel
-    from sacglam.models.heads import PolicyHead
-    from sacglam.models.packed_lm import PackedLM
-    from sacglam.models.tokens import QueryTokenizer
 
 _FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
 
@@ -152,26 +148,15 @@ class AlgoConfig(Named):
         """The same algorithm, learning every row only once."""
         return self
 
-    def adapters(self, critic: CriticConfig) -> list[str]:
-        """The LoRA adapters that its model needs, the actor's first."""
-        needed: list[str] = self._rule.model_class.adapters(critic)
-        return needed
-
-    def model(
-        self, lm: "PackedLM", tokenizer: "QueryTokenizer", policy: "PolicyHead", critic: CriticConfig
-    ) -> "AgentModel":
-        """Policy and critic on `lm`, which has `adapters(critic)`; fresh heads from torch's global generator."""
-        model: AgentModel = self._rule.model_class(lm, tokenizer, policy, critic)
-        return model
+    @property
+    def rule_class(self) -> "type[Algorithm]":
+        """The class that `rule` names."""
+        found: type[Algorithm] = find(self.rule, "algo.rule")
+        return found
 
     def build(self, model: Any, total_updates: int, rng: "np.random.Generator", clock: "PhaseClock") -> "Algorithm":
-        """The learning rule for the model that `model()` returned; `rng` is the same on every rank."""
-        rule: Algorithm = self._rule(model, self, total_updates, rng, clock)
-        return rule
-
-    @property
-    def _rule(self) -> Any:
-        return find(self.rule, "algorithm")
+        """The learning rule for `model`; `rng` is the same on every rank."""
+        return self.rule_class(model, self, total_updates, rng, clock)
 
 
 def gradient_passes(critic: CriticConfig) -> int:

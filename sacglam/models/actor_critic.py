@@ -43,9 +43,9 @@ class ActorCritic(AgentModel):
     """
 
     def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
-        """`lm` holds `adapters(critic)`; the heads begin at random, from torch's global generator."""
-        super().__init__(lm, tokenizer, policy, critic, QHeads(lm.hidden_size, critic))
-        self._target_heads = QHeads(lm.hidden_size, critic).to(lm.device).requires_grad_(False)
+        """`lm` holds `adapters(critic)`."""
+        super().__init__(lm, tokenizer, policy, critic)
+        self._target_heads = self.heads(critic).requires_grad_(False)
         self._target_adapter = target_of(self._critic_adapter) if critic.target_backbone == "adapter" else None
         self._head_modules["target_heads"] = self._target_heads
         self._target_heads.load_state_dict(self._heads.state_dict())
@@ -58,6 +58,10 @@ class ActorCritic(AgentModel):
     def adapters(cls, critic: CriticConfig) -> list[str]:
         trained = super().adapters(critic)
         return [*trained, target_of(trained[-1])] if critic.target_backbone == "adapter" else trained
+
+    @override
+    def heads(self, critic: CriticConfig) -> QHeads:
+        return QHeads(self.lm.hidden_size, critic).to(self.lm.device)
 
     @override
     def evaluate(self, packed: Packed, taken_B: Tensor | None = None) -> PolicyValues:
@@ -110,9 +114,9 @@ class PolicyValue:
 class ActorValue(AgentModel):
     """PPO's policy and V(s) from one packed forward pass (Carta et al., 2023)."""
 
-    def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
-        """`lm` holds `adapters(critic)`; the head begins at random, from torch's global generator."""
-        super().__init__(lm, tokenizer, policy, critic, ValueHead(lm.hidden_size, critic.hidden))
+    @override
+    def heads(self, critic: CriticConfig) -> ValueHead:
+        return ValueHead(self.lm.hidden_size, critic.hidden).to(self.lm.device)
 
     @override
     def evaluate(self, packed: Packed) -> PolicyValue:

@@ -37,15 +37,13 @@ class AgentModel(ABC):
 
     version = 0
 
-    def __init__(
-        self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig, heads: nn.Module
-    ) -> None:
-        """`lm` holds `adapters(critic)`; `heads` reads an `LMOutput`."""
+    def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
+        """`lm` holds `adapters(critic)`."""
         self.lm = lm
         self.tokenizer = tokenizer
         self.policy = policy
-        self._heads = heads.to(lm.device)
-        self._head_modules: dict[str, nn.Module] = {"heads": heads}  # by the prefix of their names in `state()`
+        self._heads = self.heads(critic)
+        self._head_modules: dict[str, nn.Module] = {"heads": self._heads}  # by the prefix of their names in `state()`
         self._adapters = self.adapters(critic)
         self._critic_adapter = CRITIC if critic.backbone == "separate" else ACTOR
         self._detach = critic.backbone == "frozen"
@@ -54,6 +52,10 @@ class AgentModel(ABC):
     def adapters(cls, critic: CriticConfig) -> list[str]:
         """The LoRA adapters that it needs, the actor's first."""
         return [ACTOR, CRITIC] if critic.backbone == "separate" else [ACTOR]
+
+    @abstractmethod
+    def heads(self, critic: CriticConfig) -> nn.Module:
+        """New heads, from torch's global generator; they read an `LMOutput`."""
 
     @property
     def module(self) -> nn.Module:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sacglam.algos.sac import SacConfig
-from sacglam.collector import build_env, build_experience
+from sacglam.clock import PhaseClock
+from sacglam.collector import collector
 from sacglam.config import parse
 from sacglam.config.sections import ReplayConfig
 from sacglam.errors import ConfigError
@@ -19,6 +20,7 @@ from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
 from sacglam.replay.sampling import Graph, NoHindsight, Uniform
 from sacglam.replay.windows import WindowCutter, window
+from sacglam.scoring.base import UniformScorer
 from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
 
 
@@ -243,7 +245,7 @@ def test_an_imagined_goal_has_a_type_of_its_own_if_the_environment_does_not_know
 
     def experience(partner: dict[str, Any]) -> HindsightReplay:
         config = parse({**values, "partner": partner})
-        found = build_experience(config, build_env(config), np.random.default_rng(0))
+        found = collector(config, UniformScorer(), PhaseClock()).experience
         assert isinstance(found, HindsightReplay)
         return found
 
