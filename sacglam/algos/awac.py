@@ -6,7 +6,8 @@ from typing_extensions import override
 
 from sacglam.algos import math as equations
 from sacglam.algos.awac_settings import AwacConfig
-from sacglam.algos.sac import OffPolicy, SacBatch, critic_losses, last_values
+from sacglam.algos.sac import OffPolicy, SacBatch
+from sacglam.models.actor_critic import PolicyValues
 from sacglam.replay.graph import UNTRIED
 
 _MOST = 20.0  # upper bound of a step's weight, so that no step outweighs its batch
@@ -18,19 +19,11 @@ class Awac(OffPolicy):
     _config: AwacConfig
 
     @override
-    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        with self._clock.phase("target"):
-            last_value_W = last_values(self._model, batch, 0.0, self._config)
-        with self._clock.phase("forward"):
-            values, loss, metrics = critic_losses(self._model, batch, last_value_W, 0.0, self._config)
-            if not self._warming_up(update):
-                q_CBA = values.q_CBA.detach()
-                if batch.known_BA is not None:
-                    q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)
-                actor = awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._config.temperature)
-                loss = loss + actor
-                metrics["actor_loss"] = actor.detach()
-        return loss, metrics
+    def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
+        q_CBA = values.q_CBA.detach()
+        if batch.known_BA is not None:
+            q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)
+        return {"actor": (1.0, awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._config.temperature))}
 
 
 def awac_loss(log_pi_BA: Tensor, q_CBA: Tensor, action_B: Tensor, temperature: float) -> Tensor:

@@ -1,5 +1,6 @@
 """SAC-GLAM: discrete soft actor-critic on a language model's candidate actions (paper, Section 2)."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,12 +38,35 @@ class SacBatch:
 
 
 class OffPolicy(Algorithm):
-    """Updates of an `ActorCritic` with SAC's critic; a subclass defines the losses, the actor's among them."""
+    """Updates of an `ActorCritic` with SAC's critic; a subclass adds the actor's losses."""
 
     model_class: ClassVar[type[AgentModel]] = ActorCritic
 
     _model: ActorCritic
     _config: OffPolicyConfig
+
+    @property
+    def entropy_weight(self) -> float:
+        """The weight of the policy's entropy in the critic's target."""
+        return 0.0
+
+    @abstractmethod
+    def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
+        """The actor's losses by name, each with its weight. `values` are those at the learnt steps."""
+
+    @override
+    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Weighted sum of the critic's and the actor's losses from one forward pass; in the warm-up, the critic's."""
+        alpha = self.entropy_weight
+        with self._clock.phase("target"):
+            last_value_W = last_values(self._model, batch, alpha, self._config)
+        with self._clock.phase("forward"):
+            values, loss, metrics = critic_losses(self._model, batch, last_value_W, alpha, self._config)
+            actor = {} if self._warming_up(update) else self.actor_losses(values, batch)
+            for name, (weight, part) in actor.items():
+                loss = loss + weight * part
+                metrics[f"{name}_loss"] = part.detach()
+        return loss, metrics
 
     @override
     def learnt_steps(self, row: Window) -> int:
@@ -97,15 +121,20 @@ class Sac(OffPolicy):
         super().__init__(*parts)
         self.alpha = EntropyCoefficient(self._config.alpha.init, self._config.alpha.lr)
 
+    @property
     @override
-    def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        with self._clock.phase("target"):
-            last_value_W = last_values(self._model, batch, self.alpha.alpha, self._config)
-        with self._clock.phase("forward"):
-            loss, metrics = sac_losses(
-                self._model, batch, last_value_W, self.alpha.alpha, not self._warming_up(update), self._config
-            )
-        return loss, metrics
+    def entropy_weight(self) -> float:
+        return self.alpha.alpha
+
+    @override
+    def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
+        q_CBA, weight = values.q_CBA.detach(), self._config.self_imitation
+        if batch.known_BA is not None:
+            q_CBA = equations.at_least(q_CBA, batch.known_BA, self._config.no_path)
+        actor = equations.actor_loss(values.log_pi_BA, q_CBA, self.alpha.alpha)
+        if not weight:
+            return {"actor": (1.0, actor)}
+        return {"actor": (1.0, actor), "imitation": (weight, _imitation_loss(values, batch, self._config))}
 
     @override
     def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
@@ -137,28 +166,6 @@ def _target_value(values: PolicyValues, alpha: float, config: OffPolicyConfig) -
         return equations.soft_value(values.log_pi_BA, values.q_CBA, alpha)
     value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
     return value_B.clamp(0.0, 1.0) if config.goal_rewards else value_B  # a goal's returns are in [0, 1]
-
-
-def sac_losses(
-    model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, train_actor: bool, config: SacConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Weighted sum of critic and actor losses from one forward pass, and metrics (means over learnt steps).
-
-    Without `train_actor` (during the warm-up), only the critic's loss.
-    """
-    values, loss, metrics = critic_losses(model, batch, last_value_W, alpha, config)
-    if train_actor:
-        q_CBA = values.q_CBA.detach()
-        if batch.known_BA is not None:
-            q_CBA = equations.at_least(q_CBA, batch.known_BA, config.no_path)
-        actor = equations.actor_loss(values.log_pi_BA, q_CBA, alpha)
-        loss = loss + actor
-        metrics["actor_loss"] = actor.detach()
-    if train_actor and config.self_imitation:
-        imitation = _imitation_loss(values, batch, config)
-        loss = loss + config.self_imitation * imitation
-        metrics["imitation_loss"] = imitation.detach()
-    return loss, metrics
 
 
 def critic_losses(

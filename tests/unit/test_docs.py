@@ -99,7 +99,7 @@ def test_what_the_docs_name_exists(file: Path) -> None:
 
 def test_a_name_that_is_not_there_is_found() -> None:
     bad = ["Learner.no_such", "sacglam.no_such", "algo.no_such", "sacglam/no_such.py", "with_boot" + "strap"]
-    good = ["Learner.state()", "sacglam.envs.register", "algo.epochs", "sacglam/loop.py", "sac_losses"]
+    good = ["Learner.state()", "sacglam.envs.register", "algo.epochs", "sacglam/loop.py", "critic_losses"]
     assert list(wrong(" ".join(f"`{name}`" for name in [*bad, *good]))) == bad
 
 
@@ -174,7 +174,7 @@ def test_the_loop_in_the_docs_is_the_loop() -> None:
 
 def test_the_first_hour_changes_a_line_that_is_there() -> None:
     [line] = (block for block in blocks(ROOT / "CONTRIBUTING.md") if block.lstrip().startswith("actor = "))
-    assert line.replace(", config.actor_q", "") in (ROOT / "sacglam" / "algos" / "sac.py").read_text()
+    assert line.replace(", self._config.actor_q", "") in (ROOT / "sacglam" / "algos" / "sac.py").read_text()
 
 
 def anchors(page: Path) -> set[str]:

@@ -148,13 +148,13 @@ def _made_on_cpu(patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
 
 
 def _metric(patch: pytest.MonkeyPatch) -> None:
-    losses = sac.sac_losses
+    losses = sac.Sac.losses
 
     def with_number(*args: Any) -> Any:
         loss, metrics = losses(*args)
         return loss, {**metrics, "q": torch.tensor(0.5)}
 
-    patch.setattr(sac, "sac_losses", with_number)
+    patch.setattr(sac.Sac, "losses", with_number)
 
 
 MIXUPS: dict[str, Callable[[pytest.MonkeyPatch, Learner], None]] = {

@@ -6,11 +6,14 @@ import math
 from dataclasses import replace
 from typing import ClassVar, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
+from sacglam.algos.sac import Sac, SacBatch, SacConfig
+from sacglam.algos.sac_settings import AlphaConfig
+from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorCritic, PolicyValues
 from sacglam.replay.graph import UNTRIED
 
@@ -73,8 +76,10 @@ def _losses(
     train_actor: bool = True,
     **settings: float | bool,
 ) -> tuple[Tensor, dict[str, float]]:
-    played, config = cast(ActorCritic, model), kind(gamma=0.5, **settings)
-    loss, metrics = sac_losses(played, batch, last_values(played, batch, ALPHA, config), ALPHA, train_actor, config)
+    warm_up = 0 if train_actor else 1
+    config = kind(gamma=0.5, alpha=AlphaConfig(init=ALPHA), warmup_updates=warm_up, **settings)
+    sac = Sac(cast(ActorCritic, model), config, 1, np.random.default_rng(0), PhaseClock())
+    loss, metrics = sac.losses(batch, 0)
     return loss, {name: value.item() for name, value in metrics.items()}
 
 

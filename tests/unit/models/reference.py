@@ -25,7 +25,9 @@ from transformers import (
     UMT5Config,
 )
 
-from sacglam.algos.sac import SacBatch, SacConfig, last_values, sac_losses
+from sacglam.algos.sac import Sac, SacBatch, SacConfig
+from sacglam.algos.sac_settings import AlphaConfig
+from sacglam.clock import PhaseClock
 from sacglam.config.sections import CriticConfig
 from sacglam.models.actor_critic import ActorCritic
 from sacglam.models.architectures import architecture_of
@@ -310,5 +312,6 @@ def sac_loss(
     model: ActorCritic, batch: SacBatch, alpha: float, train_actor: bool = True, config: SacConfig | None = None
 ) -> Tensor:
     """The loss of an update."""
-    config = config or SacConfig()
-    return sac_losses(model, batch, last_values(model, batch, alpha, config), alpha, train_actor, config)[0]
+    update = {"alpha": AlphaConfig(init=alpha), "warmup_updates": 0 if train_actor else 1}
+    config = (config or SacConfig()).model_copy(update=update)
+    return Sac(model, config, 1, np.random.default_rng(0), PhaseClock()).losses(batch, 0)[0]
