@@ -80,21 +80,10 @@ def _mib(size: int) -> str:
 
 
 def _method(found: Forecast, measured: Calibration) -> str:
-    """Explain what was measured and what the figures leave out."""
     config, scoring, update = found.config, measured.scoring, measured.update
-    text = (
+    return (
         f"Measured: {scoring.size} of {config.env.copies} states scored in {sum(scoring.seconds.values()):.3g} s, and "
-        f"an update of {update.size} of {config.algo.rows} rows in {sum(update.seconds.values()):.3g} s; all "
-        f"else in proportion, so that a whole update takes {duration(seconds_of_an_update(config, found.seconds))}. "
-        f"Episodes are taken to last {found.played.episode_steps:.0f} steps, as with the random policy. Checkpoints "
-        "are left out."
+        f"an update of {update.size} of {config.algo.rows} rows in {sum(update.seconds.values()):.3g} s; all else in "
+        f"proportion, so that a whole update takes {duration(seconds_of_an_update(config, found.seconds))}. "
+        "docs/guides/profiling.md says what is left out."
     )
-    if config.model.cache_mib:
-        text += " No state is expected twice, so cached hidden states (model.cache_mib) save time on top of this."
-    if not config.in_one_process:
-        text += (
-            "\nMeasured in one process with the packed forward, divided among engines and ranks: vLLM's own speed, "
-            "communication between ranks and the transfer of adapters are not included"
-            f"{', nor is the overlap' if config.runtime.lag else ''}."
-        )
-    return text

@@ -27,7 +27,6 @@ ADDED = {
     "battery": {"--seeds": "1", "--episodes": "10", "--only": "castle house", "--out": "DIR"},
     "aim": {"--runs": "2", "--points": "5", "--metrics": "6", "--processes": "1"},
     "environment": {"--steps": "64", "--repeats": "1", "--fill": "320", "--intervals": "1"},
-    "handoff": {**SHAPE, "--repeats": "1"},
     "kernels": {**STATES, "--models": "tiny"},
     "on_gpu": {**STATES, "--repeats": "1"},
     "imagination": {"--steps": "64", "--episodes": "4"},
@@ -39,7 +38,6 @@ ADDED = {
 """Options that all commands of a module get; numbers that a command already has become at most as large."""
 AT_MOST = {"--layers": 2, "--lean": 1, "--cache-mib": 1, "--rank": 4, "--world": 1}
 NEEDS = {
-    "handoff": ("ray", "vllm"),
     "aim": ("aim", "websockets"),
     "ranks": ("deepspeed",),
     "env.name=textworld": ("textworld",),
