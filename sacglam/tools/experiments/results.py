@@ -79,19 +79,15 @@ def check_same(runs: Sequence[Run]) -> None:
     Raises:
         RunDirectoryError: a folder holds a run with another configuration; names the keys that differ.
     """
-    conflicts: dict[str, list[str]] = {}
     for run in runs:
         now = run.config
         # Where the configuration of now names no code of its own, a folder may not either.
         there = RunDirectory(run.directory.root, bool(now.own_code) or "environment")
         if there.claimed and (found := differences(there.config(), now)):
-            conflicts.setdefault("\n  ".join(found), []).append(str(there.root))
-    if conflicts:
-        listed = [f"{', '.join(folders)}:\n  {lines}" for lines, folders in conflicts.items()]
-        raise RunDirectoryError(
-            "these runs were made with settings other than those of this command; give the same settings (--set, "
-            "--threads), choose another --out, or remove the folders.\n" + "\n".join(listed)
-        )
+            raise RunDirectoryError(
+                f"the run in {there.root} was made with settings other than those of this command; give the same ones "
+                "(--set, --threads), choose another --out, or remove the folder.\n  " + "\n  ".join(found)
+            )
 
 
 def differences(there: Config, now: Config) -> list[str]:
