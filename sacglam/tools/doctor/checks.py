@@ -40,7 +40,7 @@ def platform(facts: Facts) -> Iterator[Finding]:
 
 
 def gpus(facts: Facts) -> Iterator[Finding]:
-    """GPUs: whether there are any, and enough for engines and learners."""
+    """GPUs: whether there are any, enough for engines and learners, and whether torch can use them."""
     if facts.driver.fault:
         fix = "repair NVIDIA's driver until nvidia-smi lists the GPUs"
         yield Finding("GPU driver", "warning", facts.driver.fault, fix, GPU)
@@ -48,40 +48,32 @@ def gpus(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus:
         yield Finding("GPUs", "note", "none", f"use a machine with {FEWEST_GPUS} or more NVIDIA GPUs", GPU)
         return
+    supported = facts.driver.cuda or "unknown"
     if facts.driver.version:
-        yield Finding("GPU driver", "ok", f"{facts.driver.version}, for CUDA up to {facts.driver.cuda or 'unknown'}")
+        yield Finding("GPU driver", "ok", f"{facts.driver.version}, for CUDA up to {supported}")
+    usable = facts.torch.gpus if facts.torch else ()
+    if facts.cuda == "":
+        fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
+        yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
+    elif facts.torch and not usable:
+        why = facts.torch.warning or f"the driver supports CUDA up to {supported}"
+        fix = f"update NVIDIA's driver to one for CUDA {facts.cuda} (580 or later for CUDA 13; in a container, that of "
+        fix += "its host), or install torch for an older CUDA"
+        yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} cannot use any GPU: {why}", fix, GPU)
     for index, gpu in enumerate(facts.gpus):
-        described = f"{gpu.name}, {gpu.memory_gib:.0f} GiB, compute capability {gpu.capability}"
-        yield Finding(f"GPU {index}", "ok", described)
+        name = f"GPU {index}"
+        came = f"{gpu.name}, {gpu.memory_gib:.0f} GiB, compute capability {gpu.capability}"
+        if gpu.error is not None:
+            fix = "install a torch built for that GPU, or use another GPU (CUDA_VISIBLE_DEVICES)"
+            yield Finding(name, "fault", f"{came}; torch cannot compute on it: {gpu.error}", fix, GPU)
+        elif usable and float(gpu.capability) < _FIRST_CAPABILITY_WITH_BFLOAT16:
+            yield Finding(name, "warning", f"{came}; no fast bfloat16", "sacglam train --set model.dtype=float32")
+        else:
+            yield Finding(name, "ok", came)
     if len(facts.gpus) < FEWEST_GPUS:
         came = "one, best used by one process; engines and learners need one each"
         fix = "sacglam train  (one process on the GPU), or a machine with more GPUs"
         yield Finding("GPUs", "note", came, fix, GPU)
-
-
-def gpu_use(facts: Facts) -> Iterator[Finding]:
-    """Whether torch can use the GPUs."""
-    if not facts.gpus or facts.cuda is None:
-        return
-    usable = facts.torch.gpus if facts.torch else ()
-    if not facts.cuda:
-        fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
-        yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
-    elif facts.torch and not usable:
-        why = facts.torch.warning or f"the driver supports CUDA up to {facts.driver.cuda or 'unknown'}"
-        fix = f"update NVIDIA's driver to one for CUDA {facts.cuda} (580 or later for CUDA 13; in a container, that of "
-        fix += "its host), or install torch for an older CUDA"
-        yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} cannot use any GPU: {why}", fix, GPU)
-    for index, gpu in enumerate(usable):
-        name = f"torch on GPU {index}"
-        if gpu.error is not None:
-            came = f"torch cannot compute on it (compute capability {gpu.capability}): {gpu.error}"
-            fix = "install a torch built for that GPU, or use another GPU (CUDA_VISIBLE_DEVICES)"
-            yield Finding(name, "fault", came, fix, GPU)
-        elif float(gpu.capability) < _FIRST_CAPABILITY_WITH_BFLOAT16:
-            yield Finding(name, "warning", "no fast bfloat16", "sacglam train --set model.dtype=float32")
-        else:
-            yield Finding(name, "ok", "kernels and bfloat16")
 
 
 def triton(facts: Facts) -> Iterator[Finding]:
@@ -167,4 +159,4 @@ def _install(facts: Facts, extra: str = "") -> str:
 
 
 # In the order to fix them: causes before consequences.
-CHECKS = (python, platform, gpus, companions, core, gpu_use, triton, engines)
+CHECKS = (python, platform, companions, core, gpus, triton, engines)
