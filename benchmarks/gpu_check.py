@@ -278,8 +278,8 @@ def main() -> int:
         for each in skipped:
             print(f"-- {each['part']} skipped: {each['reason']}", file=sys.stderr, flush=True)
         if machine.failure:
-            print(f"-- machine failed: {machine.failure}", file=sys.stderr, flush=True)
-            skipped += [{"part": part.name, "reason": "the machine failed"} for part in chosen]
+            print(f"-- {given.device} cannot be used here: {machine.failure}", file=sys.stderr, flush=True)
+            skipped += [{"part": part.name, "reason": f"{given.device} cannot be used here"} for part in chosen]
             chosen = []
         results: list[Result] = []
         write(given.out, found := report(machine, results, skipped, chosen))

@@ -42,6 +42,7 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
             )
         except (OSError, ValueError) as error:  # what huggingface_hub's errors derive from
             raise ModelError(
-                f"cannot push to {repo}: {error}. Log in with hf auth login, or set HF_TOKEN to a token that may write"
+                f"cannot push to {repo}: {str(error).rstrip('.')}. Log in with hf auth login, or set HF_TOKEN to "
+                "a token that may write"
             ) from error
     return str(address)
