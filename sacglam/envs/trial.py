@@ -43,7 +43,7 @@ class Trial:
     longest: int
     """Length of the longest episode, in steps."""
     notes: tuple[str, ...]
-    """The environment's own."""
+    """What the environment says about itself."""
     findings: tuple[str, ...]
     """What the trial says about learning in this environment, as lines of text."""
 

@@ -16,12 +16,12 @@ from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
 ROWS = 32
-"""Queries in one pass, which must fit next to an update's memory."""
+"""Queries in one pass; their memory is needed on top of an update's."""
 Row = TypeVar("Row")
 
 
 class Classifier(Protocol):
-    """Learns next to the agent, on adapters of its own. It is made of the agent's model, a `Config` and a `Backend`."""
+    """Learns next to the agent, on adapters of its own. Built from the agent's model, a `Config` and a `Backend`."""
 
     adapters: ClassVar[Sequence[str]]
 
@@ -45,8 +45,8 @@ class Classifier(Protocol):
 class AdapterAndHead:
     """Log-odds of each action of a query, by an adapter and a head of its own on the agent's language model.
 
-    Goals stand in the place of actions, so one packed pass is about all of a query's goals. The agent's updates have no
-    part in it, nor it in them.
+    Goals stand in the place of actions, so one packed pass judges all of a query's goals. It and the agent
+    do not change each other's weights.
     """
 
     def __init__(self, model: AgentModel, adapter: str, head: QHeads, backend: Backend) -> None:

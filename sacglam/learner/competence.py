@@ -19,8 +19,8 @@ from sacglam.types import Practice, Query
 
 _HEAD = CriticConfig(num_critics=1, hidden=[128])
 _RATE = 3e-4
-_AT_FIRST = -4.6  # log-odds of 0.01: what was never tried is not mastered, and that it fails is no progress
-_DELAY = 50  # updates between copies; the one that is compared with is of one to two delays ago
+_AT_FIRST = -4.6  # log-odds of 0.01: an untried goal is not mastered, so failing at it changes nothing
+_DELAY = 50  # updates between copies; progress is measured against one that is one to two delays old
 
 
 class Competence:
@@ -29,7 +29,7 @@ class Competence:
     adapters: ClassVar[Sequence[str]] = ("competence", "competence_before")
 
     def __init__(self, model: AgentModel, config: Config, backend: Backend) -> None:
-        """The heads begin at random, from torch's global generator, and equal."""
+        """Both start with the same head, initialised from torch's global generator."""
         self._now, self._before = (
             AdapterAndHead(model, adapter, QHeads(model.lm.hidden_size, _HEAD, nn.Tanh), backend)
             for adapter in self.adapters

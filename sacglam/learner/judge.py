@@ -17,8 +17,8 @@ from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import QHeads
 from sacglam.types import Example, Query
 
-_BATCH, _NEGATIVES = 16, 24  # transitions in an update, and most goals for each that it did not achieve
-_POOL, _NEAR = 256, 32  # goals that are compared with a transition, and those that count as near
+_BATCH, _NEGATIVES = 16, 24  # transitions per update, and at most this many unachieved goals for each
+_POOL, _NEAR = 256, 32  # goals compared with a transition, and those of them that count as near
 QUESTIONS = (
     "\nDid this action achieve this goal? Answer yes or no:",
     "\nQuestion: has the goal just been reached by the action? Answer:",
@@ -35,7 +35,7 @@ class Judge(AdapterAndHead):
     adapters: ClassVar[Sequence[str]] = ("judge",)
 
     def __init__(self, model: AgentModel, config: Config, backend: Backend) -> None:
-        """The head begins at random, from torch's global generator."""
+        """The head is initialised from torch's global generator."""
         settings = config.critic.model_copy(update={"num_critics": 1, "input": "observation_action"})
         super().__init__(model, "judge", QHeads(model.lm.hidden_size, settings), backend)
         self._prompt, self._rate = model.prompt, config.algo.critic_lr
@@ -121,7 +121,7 @@ def _batches(examples: Sequence[Example], goals: Sequence[str], rng: np.random.G
 def _others(example: Example, words: Mapping[str, frozenset[str]], rng: np.random.Generator) -> list[str]:
     """Goals that were not achieved: half are drawn from those that share most words with the transition.
 
-    These are the ones that a judge confuses. Goals achieved earlier in the episode are left out.
+    A judge confuses these most easily. Goals achieved earlier in the episode are left out.
     """
     left = [goal for goal in words if goal not in example.achieved and goal not in example.earlier]
     some, own = _draw(left, _POOL, rng), _words(" ".join([example.transition, *example.achieved]))

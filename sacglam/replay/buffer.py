@@ -140,7 +140,7 @@ class ReplayBuffer:
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS) -> ReplayGraph:
-        """The graph of the episodes in the buffer and the `others`, rebuilt once another is added."""
+        """The graph of the episodes in the buffer and the `others`, rebuilt after an episode has been added."""
         if self._graph is None:
             self._graph = ReplayGraph([*self.others, *self.episodes()], gamma, rewards)
         return self._graph

@@ -84,7 +84,7 @@ class _Recorded:
 def read(file: Path, env: TextEnv, repeats: bool = True) -> Iterator[Episode]:
     """The episodes of `file`, in order; `repeats` says whether `env` can play one again from its actions alone.
 
-    Decisions have log-probability 0 and version 0: nobody knows how likely the action was. Holds one line at a time.
+    Decisions have log-probability 0 and version 0: how likely the action was is unknown. Holds one line at a time.
 
     Raises:
         DemonstrationError: the file cannot be read, or a line is not an episode of `env`: names the line.
@@ -121,7 +121,7 @@ def _episode(line: _Line, env: TextEnv, goals: Mapping[str, None], repeats: bool
         raise DemonstrationError(f"expected a training goal of the environment, such as {near!r}; got {line.goal!r}")
     if line.steps and line.last:
         for goal in {goal for step in line.steps for goal in step.achieved}:
-            env.goal_type(goal)  # which knows no others
+            env.goal_type(goal)  # refuses unknown goals
         recorded = CheckedEnv(_Recorded(line.steps, line.last), "as recorded")
         return _played(recorded, line, [step.action for step in line.steps])
     if not line.actions or not repeats:
@@ -153,16 +153,16 @@ def _played(env: TextEnv, line: _Line, actions: Sequence[str]) -> Episode:
 
 
 def write(file: Path, episodes: Iterable[Episode], repeats: bool, progress: Callable[[int], None]) -> int:
-    """Write `episodes` to a new file, with all their steps unless the environment `repeats`; how many succeeded.
+    """Write `episodes` to a new file, with all their steps unless the environment `repeats`; return how many succeed.
 
     `progress` receives the number written.
 
     Raises:
-        DemonstrationError: the file is there already.
-        OSError: it cannot be written; it is not there then.
+        DemonstrationError: the file already exists.
+        OSError: it cannot be written; nothing is left of it.
     """
     if file.exists():
-        raise DemonstrationError(f"{file} is there already; choose another file, or remove it")
+        raise DemonstrationError(f"{file} already exists; choose another file, or remove it")
     successes = 0
     with files.replacing(file) as target:
         for done, episode in enumerate(episodes, start=1):

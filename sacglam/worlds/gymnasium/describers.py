@@ -140,8 +140,8 @@ class Describer:
                 return place, f"{place}{by_index} (guessed)"
         if facet == "achieved" and hasattr(self.env, _GOAL_ENV) and self.origin["goal"].startswith("obs.desired_goal"):
             return "", _GOAL_ENV
-        numbered = type(self).__name__ if self.names else "nowhere, so numbered"
-        return "", {"goal": f"nowhere, so {_TASK!r}", "actions": numbered}.get(facet, "")
+        numbered = type(self).__name__ if self.names else "their numbers"
+        return "", {"goal": f"the default, {_TASK!r}", "actions": numbered}.get(facet, "")
 
     def _at(self, facet: str, obs: Any, info: Any) -> Any:
         place = self._places.get(facet)

@@ -126,7 +126,7 @@ def test_what_is_no_file_of_episodes_is_refused(tmp_path: Path, make_bad: Callab
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     file = lines(tmp_path / "file", GOOD)
-    with pytest.raises(DemonstrationError, match="is there already"):
+    with pytest.raises(DemonstrationError, match="already exists"):
         demonstrations.write(file, [], True, print)
     assert json.loads(file.read_text()) == GOOD
 
