@@ -67,7 +67,7 @@ class ReplayBuffer:
         self.type_names = sorted(prior)
         self.prior = np.array([prior[name] for name in self.type_names])
         self._capacity = config.capacity
-        self._hindsight = config.hindsight
+        self.hindsight = config.hindsight
         self._on_draw = config.hindsight.relabels and not config.hindsight.copies
         self._numbers = {name: number for number, name in enumerate(self.type_names)}
         self._ring: list[Entry] = []
@@ -97,7 +97,7 @@ class ReplayBuffer:
             EnvironmentContractError: the type of one of its goals is not in `prior`.
         """
         self._graph = None
-        steps = range(len(episode.steps)) if self._hindsight.relabels else ()
+        steps = range(len(episode.steps)) if self.hindsight.relabels else ()
         achieved = [goal for t in steps for goal in hindsight_goals(episode, t)]
         for goal in (episode.goal, *achieved):
             if (goal_type := self.goal_type(goal)) not in self._numbers:
@@ -144,16 +144,6 @@ class ReplayBuffer:
         if self._graph is None:
             self._graph = ReplayGraph([*self.others, *self.episodes()], gamma, rewards)
         return self._graph
-
-    def sample(self, rng: np.random.Generator, size: int) -> Sequence[Entry]:
-        """`size` entries with replacement, as `replay.hindsight` draws them.
-
-        Raises:
-            ValueError: the buffer is empty.
-        """
-        if not self._ring:
-            raise ValueError("cannot sample from an empty replay buffer")
-        return self._hindsight.entries(self, rng, size)
 
     def hindsight_share(self) -> float:
         """Share of relabelled entries (paper, Figure 7); without copies, of steps that achieved another goal."""

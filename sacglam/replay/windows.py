@@ -98,7 +98,7 @@ class WindowCutter:
         """Fill a batch: `rows` of one step each, then windows from the buffer, with action values from `known`."""
         missing = self.algo.batch_size - len(rows)
         while missing > 0:
-            for entry in buffer.sample(rng, -(-missing // self.algo.window)):
+            for entry in buffer.hindsight.entries(buffer, rng, -(-missing // self.algo.window)):
                 rows.append(self._window(entry, known))
                 missing -= self.algo.learnt_steps(rows[-1])
         return rows

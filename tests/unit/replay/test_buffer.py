@@ -28,6 +28,10 @@ STRATEGIES: tuple[str, ...] = ("uniform", "ratio", "prior", "future")
 CHI_SQUARE_2, CHI_SQUARE_9 = 13.82, 27.88
 
 
+def _drawn(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+    return buffer.hindsight.entries(buffer, rng, size)
+
+
 def _goal_type(goal: str) -> str:
     return goal.split()[0]
 
@@ -119,20 +123,14 @@ def test_by_hand_the_fourth_of_three_replaces_the_first() -> None:
     assert _contents(buffer) == [1, 2, 3]
     # By number: 0 real, 1 relabelled, 2 real, 3 real.
     assert buffer.hindsight_share() == pytest.approx(1 / 3)
-    assert set(buffer.sample(np.random.default_rng(0), 50)) == set(_mixed(4)[1:])
-
-
-@pytest.mark.parametrize("sampling", STRATEGIES)
-def test_an_empty_buffer_cannot_be_sampled(sampling: str) -> None:
-    with pytest.raises(ValueError, match="empty"):
-        _buffer(sampling=sampling).sample(np.random.default_rng(0), 4)
+    assert set(_drawn(buffer, np.random.default_rng(0), 50)) == set(_mixed(4)[1:])
 
 
 @pytest.mark.parametrize("sampling", STRATEGIES)
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_a_batch_has_its_size_and_holds_stored_transitions(sampling: str, size: int) -> None:
     stored = _mixed(10)
-    batch = _filled(stored, sampling).sample(np.random.default_rng(0), size)
+    batch = _drawn(_filled(stored, sampling), np.random.default_rng(0), size)
     assert len(batch) == size
     assert set(batch) <= set(stored)
 
@@ -140,13 +138,13 @@ def test_a_batch_has_its_size_and_holds_stored_transitions(sampling: str, size: 
 @pytest.mark.parametrize("sampling", STRATEGIES)
 def test_sampling_is_a_function_of_the_generator(sampling: str) -> None:
     buffer = _filled(_mixed(10), sampling)
-    first, again = (buffer.sample(np.random.default_rng(5), 16) for _ in range(2))
+    first, again = (_drawn(buffer, np.random.default_rng(5), 16) for _ in range(2))
     assert first == again
-    assert buffer.sample(np.random.default_rng(6), 16) != first
+    assert _drawn(buffer, np.random.default_rng(6), 16) != first
 
 
 def test_uniform_sampling_is_uniform() -> None:
-    drawn = Counter(_version(t) for t in _filled(_mixed(10)).sample(np.random.default_rng(0), 10_000))
+    drawn = Counter(_version(t) for t in _drawn(_filled(_mixed(10)), np.random.default_rng(0), 10_000))
     assert _chi_square([drawn[i] for i in range(10)], [1000.0] * 10) < CHI_SQUARE_9
 
 
@@ -158,7 +156,7 @@ def test_ratio_sampling_counts_exactly(ratio: float, size: int, relabelled: int)
     stored = [_entry(i, source="hindsight" if i < 2 else "real") for i in range(40)]
     buffer = _filled(stored, "ratio", ratio)
     for seed in range(3):
-        batch = buffer.sample(np.random.default_rng(seed), size)
+        batch = _drawn(buffer, np.random.default_rng(seed), size)
         assert sum(_relabelled(t) for t in batch) == relabelled
 
 
@@ -166,12 +164,12 @@ def test_ratio_sampling_keeps_the_share_in_small_draws() -> None:
     """Of one window each, as a batch of windows ends: not always the same kind."""
     stored = [_entry(i, source="hindsight" if i < 2 else "real") for i in range(40)]
     buffer, rng = _filled(stored, "ratio", 0.25), np.random.default_rng(0)
-    assert sum(_relabelled(buffer.sample(rng, 1)[0]) for _ in range(4_000)) == pytest.approx(1_000, abs=100)
+    assert sum(_relabelled(_drawn(buffer, rng, 1)[0]) for _ in range(4_000)) == pytest.approx(1_000, abs=100)
 
 
 def test_ratio_sampling_is_uniform_within_each_half() -> None:
     stored = [_entry(i, source="hindsight" if i < 3 else "real") for i in range(6)]
-    drawn = Counter(_version(t) for t in _filled(stored, "ratio").sample(np.random.default_rng(0), 6_000))
+    drawn = Counter(_version(t) for t in _drawn(_filled(stored, "ratio"), np.random.default_rng(0), 6_000))
     for half in (range(3), range(3, 6)):
         assert _chi_square([drawn[i] for i in half], [1000.0] * 3) < CHI_SQUARE_2
 
@@ -179,7 +177,7 @@ def test_ratio_sampling_is_uniform_within_each_half() -> None:
 @pytest.mark.parametrize("source", ["real", "hindsight"])
 def test_ratio_sampling_takes_what_there_is(source: Source) -> None:
     stored = [_entry(i, source=source) for i in range(5)]
-    batch = _filled(stored, "ratio").sample(np.random.default_rng(0), 200)
+    batch = _drawn(_filled(stored, "ratio"), np.random.default_rng(0), 200)
     assert set(batch) == set(stored)
 
 
@@ -187,20 +185,20 @@ def test_prior_sampling_follows_the_environment_s_goal_types() -> None:
     # The buffer holds 30 : 8 : 2, the environment has 1 : 2 : 5.
     goals = ["grasp cow"] * 30 + ["grow bush"] * 8 + ["wait"] * 2
     stored = [_entry(i, goal) for i, goal in enumerate(goals)]
-    drawn = Counter(_goal_type(t.goal) for t in _filled(stored, "prior").sample(np.random.default_rng(0), 8_000))
+    drawn = Counter(_goal_type(t.goal) for t in _drawn(_filled(stored, "prior"), np.random.default_rng(0), 8_000))
     assert _chi_square([drawn[name] for name in PRIOR], [1000.0, 2000.0, 5000.0]) < CHI_SQUARE_2
 
 
 def test_prior_sampling_is_uniform_within_a_type() -> None:
     stored = [_entry(i, "grow bush") for i in range(10)]
-    drawn = Counter(_version(t) for t in _filled(stored, "prior").sample(np.random.default_rng(1), 10_000))
+    drawn = Counter(_version(t) for t in _drawn(_filled(stored, "prior"), np.random.default_rng(1), 10_000))
     assert _chi_square([drawn[i] for i in range(10)], [1000.0] * 10) < CHI_SQUARE_9
 
 
 def test_prior_sampling_makes_up_for_a_type_it_lacks() -> None:
     # No `grow`: what remains is 1 : 5.
     stored = [_entry(i, "grasp cow" if i < 9 else "wait") for i in range(10)]
-    drawn = Counter(_goal_type(t.goal) for t in _filled(stored, "prior").sample(np.random.default_rng(0), 6_000))
+    drawn = Counter(_goal_type(t.goal) for t in _drawn(_filled(stored, "prior"), np.random.default_rng(0), 6_000))
     assert drawn.keys() == {"grasp", "wait"}
     assert drawn["grasp"] == pytest.approx(1000, abs=100)
 
@@ -209,7 +207,7 @@ def test_prior_sampling_of_types_without_weight_is_uniform() -> None:
     buffer = ReplayBuffer(_config(4, "prior"), _goal_type, {"grasp": 0.0, "grow": 1.0})
     stored = [_entry(i, "grasp cow") for i in range(4)]
     _add(buffer, stored)
-    assert set(buffer.sample(np.random.default_rng(0), 100)) == set(stored)
+    assert set(_drawn(buffer, np.random.default_rng(0), 100)) == set(stored)
 
 
 def test_a_goal_of_an_unknown_type_is_refused_and_leaves_the_buffer_as_it_was() -> None:
@@ -234,12 +232,12 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
     restored = _buffer(capacity, sampling)
     restored.load_state(found.arrays, found.values["replay"])
     rng, again = np.random.default_rng(3), np.random.default_rng(3)
-    assert restored.sample(again, 20) == original.sample(rng, 20)
+    assert _drawn(restored, again, 20) == _drawn(original, rng, 20)
     # Going on overwrites the same places, in a ring that has wrapped around, too.
     for transition in stream[before:]:
         for buffer in (original, restored):
             _add(buffer, [transition])
-        assert restored.sample(again, 5) == original.sample(rng, 5)
+        assert _drawn(restored, again, 5) == _drawn(original, rng, 5)
     assert restored.oldest_version() == original.oldest_version()
     assert restored.hindsight_share() == original.hindsight_share()
     assert len(restored) == len(original)
@@ -332,7 +330,7 @@ def test_without_copies_it_is_stored_once() -> None:
 def test_achievements_are_drawn_first_then_types_then_goals_and_steps_on_the_way() -> None:
     buffer = _buffer(sampling="future", ratio=1.0)
     buffer.add(LONG)
-    drawn = Counter((entry.goal, entry.start) for entry in buffer.sample(np.random.default_rng(0), 12_000))
+    drawn = Counter((entry.goal, entry.start) for entry in _drawn(buffer, np.random.default_rng(0), 12_000))
     # Half of the draws are of the fourth step, half of the second: of these half `grow`, and a sixth for each to grasp.
     expected = {("grasp tea", t): 12_000 / 2 / 4 for t in range(4)}
     expected |= {("grow bush", t): 12_000 / 4 / 2 for t in range(2)}
@@ -347,7 +345,7 @@ def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
     buffer = ReplayBuffer(config, _goal_type, PRIOR)
     buffer.add(LONG)
     buffer.add(LONG)  # in place of the first
-    drawn = Counter(entry.goal for entry in buffer.sample(np.random.default_rng(0), 6_000))
+    drawn = Counter(entry.goal for entry in _drawn(buffer, np.random.default_rng(0), 6_000))
     # Half of the draws are `grow`; of the others half are of the fourth step, half of the second, which achieved three.
     expected = {"grow bush": 3_000, "grasp tea": 1_500, "grasp cow": 500, "grasp dog": 500, "grasp cat": 500}
     assert drawn.keys() == expected.keys()
@@ -360,7 +358,7 @@ def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
     buffer = ReplayBuffer(ReplayConfig(hindsight=Future(share=1.0, last_steps=3, balanced=balanced)), _goal_type, PRIOR)
     buffer.add(LONG)
     starts = defaultdict(Counter)
-    for entry in buffer.sample(np.random.default_rng(0), 6_000):
+    for entry in _drawn(buffer, np.random.default_rng(0), 6_000):
         starts["tea" if entry.goal == "grasp tea" else "other"][entry.start] += 1
     # Of the four steps to the tea the last three, equally often; of the two to the others both.
     assert sorted(starts["tea"]) == [1, 2, 3]
@@ -370,7 +368,7 @@ def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
         assert list(counts.values()) == pytest.approx([even] * len(counts), rel=0.15)
     own = ReplayBuffer(ReplayConfig(hindsight=Future(share=0.0, last_steps=1, balanced=balanced)), _goal_type, PRIOR)
     own.add(LONG)
-    assert {entry.start for entry in own.sample(np.random.default_rng(0), 100)} == {0, 1, 2, 3}
+    assert {entry.start for entry in _drawn(own, np.random.default_rng(0), 100)} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
@@ -379,7 +377,7 @@ def test_a_fixed_share_of_what_is_drawn_gets_another_goal(ratio: float, size: in
     buffer = _buffer(sampling="future", ratio=ratio)
     buffer.add(LONG)
     rng = np.random.default_rng(0)
-    counts = [sum(entry.goal != "wait" for entry in buffer.sample(rng, size)) for _ in range(400)]
+    counts = [sum(entry.goal != "wait" for entry in _drawn(buffer, rng, size)) for _ in range(400)]
     assert set(counts) <= {math.floor(ratio * size), math.ceil(ratio * size)}
     assert sum(counts) / 400 == pytest.approx(ratio * size, abs=0.08)
 
@@ -387,7 +385,7 @@ def test_a_fixed_share_of_what_is_drawn_gets_another_goal(ratio: float, size: in
 def test_without_an_achievement_nothing_is_relabelled() -> None:
     buffer = _buffer(sampling="future", ratio=1.0)
     buffer.add(_episode(1))
-    assert {entry.goal for entry in buffer.sample(np.random.default_rng(0), 9)} == {"grasp cow"}
+    assert {entry.goal for entry in _drawn(buffer, np.random.default_rng(0), 9)} == {"grasp cow"}
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,8 @@ def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> No
     # 3 for the goal, 1 for `a`, 2 each for `b` and `c`.
     assert len(replay.buffer) == 8
     expected = {(goal, t) for goal, length in {"goal": 3, "a": 1, "b": 2, "c": 2}.items() for t in range(length)}
-    assert {(entry.goal, entry.start) for entry in replay.buffer.sample(np.random.default_rng(0), 300)} == expected
+    drawn = replay.buffer.hindsight.entries(replay.buffer, np.random.default_rng(0), 300)
+    assert {(entry.goal, entry.start) for entry in drawn} == expected
     assert replay.buffer.hindsight_share() == pytest.approx(5 / 8)
 
 
@@ -109,7 +110,7 @@ def test_batches_differ_and_are_those_of_the_buffer() -> None:
     first, second = replay.batches()
     reference = np.random.default_rng(0)
     for batch in (first, second):
-        drawn = replay.buffer.sample(reference, 4)
+        drawn = replay.buffer.hindsight.entries(replay.buffer, reference, 4)
         assert batch == [window(entry.episode, entry.goal, entry.start, 2, 0.5) for entry in drawn]
     assert replay.rng.bit_generator.state == reference.bit_generator.state
     assert second != first

@@ -39,7 +39,7 @@ def test_it_draws_what_it_says() -> None:
     steps = tuple(Step(state, 0.0, ("b",), False, t == 2) for t in range(3))
     episode = Episode("a", state, tuple(Decision(0, 0.0, 0) for _ in steps), steps, seed=0)
     buffer.add(episode)
-    assert buffer.sample(np.random.default_rng(0), 2) == [Entry(episode, "a", 2)] * 2
+    assert buffer.hindsight.entries(buffer, np.random.default_rng(0), 2) == [Entry(episode, "a", 2)] * 2
 
 
 def test_its_settings_are_checked_by_name() -> None:
