@@ -96,15 +96,14 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
         torch.manual_seed(config.seed)  # nothing here draws from it, but its state is in the checkpoints
         return _build_distributed(config, clock, note)
     model = build_model(config)
-    learner = build_learner(config, model, clock)
-    learners = LearnerGroup([Worker(learner)], config.runtime.timeout_s)
-    acting, partner = collector(config, learners, clock, learners), _partner(config, learners, clock)
-    return Parts(learners, acting, partner, clock, model)
+    learners = LearnerGroup([Worker(build_learner(config, model, clock))], config.runtime.timeout_s)
+    return _parts(config, learners, learners, clock, model=model)
 
 
-def _partner(config: Config, learners: LearnerGroup, clock: PhaseClock) -> Partner:
+def _parts(config: Config, learners: LearnerGroup, scorer: Scorer, clock: PhaseClock, **others: Any) -> Parts:
     rng = np.random.default_rng([config.seed, _PARTNER])
-    return config.partner.build(rng, clock, Prompt(config.prompt), learners)
+    partner = config.partner.build(rng, clock, Prompt(config.prompt), learners)
+    return Parts(learners, collector(config, scorer, clock, learners), partner, clock, **others)
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
@@ -128,8 +127,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
             tolerance, every = PARITY_TOLERANCES[config.model.dtype], PARITY_EVERY * config.algo.updates
             states, first = first_states(config, _PARITY_STATES), config.replay.demonstration_updates
             handoff = Handoff(engines, states, tolerance, every, clock, first)
-        acting = collector(config, engines or learners, clock, learners)
-        return Parts(learners, acting, _partner(config, learners, clock), clock, runtime=runtime, handoff=handoff)
+        return _parts(config, learners, engines or learners, clock, runtime=runtime, handoff=handoff)
     except BaseException:
         runtime.close()
         raise

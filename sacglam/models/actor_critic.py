@@ -45,7 +45,7 @@ class ActorCritic(AgentModel):
     def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
         """`lm` holds `adapters(critic)`."""
         super().__init__(lm, tokenizer, policy, critic)
-        self._target_heads = self.heads(critic).requires_grad_(False)
+        self._target_heads = self.make_heads(critic).requires_grad_(False)
         self._target_adapter = target_of(self._critic_adapter) if critic.target_backbone == "adapter" else None
         self._head_modules["target_heads"] = self._target_heads
         self._target_heads.load_state_dict(self._heads.state_dict())
@@ -60,7 +60,7 @@ class ActorCritic(AgentModel):
         return [*trained, target_of(trained[-1])] if critic.target_backbone == "adapter" else trained
 
     @override
-    def heads(self, critic: CriticConfig) -> QHeads:
+    def make_heads(self, critic: CriticConfig) -> QHeads:
         return QHeads(self.lm.hidden_size, critic).to(self.lm.device)
 
     @override
@@ -115,7 +115,7 @@ class ActorValue(AgentModel):
     """PPO's policy and V(s) from one packed forward pass (Carta et al., 2023)."""
 
     @override
-    def heads(self, critic: CriticConfig) -> ValueHead:
+    def make_heads(self, critic: CriticConfig) -> ValueHead:
         return ValueHead(self.lm.hidden_size, critic.hidden).to(self.lm.device)
 
     @override

@@ -42,7 +42,7 @@ class AgentModel(ABC):
         self.lm = lm
         self.tokenizer = tokenizer
         self.policy = policy
-        self._heads = self.heads(critic)
+        self._heads = self.make_heads(critic)
         self._head_modules: dict[str, nn.Module] = {"heads": self._heads}  # by the prefix of their names in `state()`
         self._adapters = self.adapters(critic)
         self._critic_adapter = CRITIC if critic.backbone == "separate" else ACTOR
@@ -54,7 +54,7 @@ class AgentModel(ABC):
         return [ACTOR, CRITIC] if critic.backbone == "separate" else [ACTOR]
 
     @abstractmethod
-    def heads(self, critic: CriticConfig) -> nn.Module:
+    def make_heads(self, critic: CriticConfig) -> nn.Module:
         """New heads, from torch's global generator; they read an `LMOutput`."""
 
     @property
