@@ -42,21 +42,29 @@ class Plan:
     def describe(self) -> str:
         """The plan as text."""
         gpu = self.device != "cpu"
+        thing = "GPU" if gpu else "CPU thread"
         if not (self.engines or self.learners):
-            parts = [f"one process on {self.device}, {self.learner_threads} threads: rollout, scoring and learner"]
+            parts = [
+                f"one process on {self.device}, {counted(self.learner_threads, 'thread')}: rollout, scoring and learner"
+            ]
         else:
-            engine = f"{self.tensor_parallel} GPU(s)" if gpu else f"{self.engine_threads} CPU thread(s)"
-            learner = "1 GPU" if gpu else f"{self.learner_threads} CPU thread(s)"
+            engine = counted(self.tensor_parallel if gpu else self.engine_threads, thing)
+            learner = counted(1 if gpu else self.learner_threads, thing)
             parts = ["driver: environments, replay, loop"]
             if self.engines:
-                parts.append(f"{self.engines} scoring engine(s) with {engine} each")
+                parts.append(f"{counted(self.engines, 'scoring engine')} with {engine} each")
             if self.learners:
                 work = "" if self.engines else ", which also score"
-                parts.append(f"{self.learners} learner rank(s) with {learner} each{work}")
+                parts.append(f"{counted(self.learners, 'learner rank')} with {learner} each{work}")
             else:
-                parts.append(f"learner in the driver, {self.learner_threads} thread(s)")
+                parts.append(f"learner in the driver, {counted(self.learner_threads, 'thread')}")
         fault = [f"cannot run here: {self.fault}"] if self.fault else []
         return "\n".join([*parts, *(f"  because {reason}" for reason in self.reasons), *fault])
+
+
+def counted(number: int, noun: str) -> str:
+    """`2 engines`, `1 engine`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def split_gpus(
@@ -77,14 +85,15 @@ def split_gpus(
         engines = -(-gpus // _GPUS_PER_ENGINE) if gpus > 1 else 0
         if engines and gpus <= engines * tensor_parallel:
             raise ConfigError(
-                f"expected more than {engines * tensor_parallel} GPUs for {engines} engine(s) over {tensor_parallel} "
-                f"GPUs and a learner, got {gpus}"
+                f"expected more than {engines * tensor_parallel} GPUs for {counted(engines, 'engine')} of "
+                f"{counted(tensor_parallel, 'GPU')} and a learner, got {gpus}"
             )
     if learners is None:
         learners = gpus - engines * tensor_parallel if gpus > 1 else 0
     taken = engines * tensor_parallel + learners
     if taken > gpus or min(engines, learners) < 0:
-        raise ConfigError(f"{engines} engine(s) and {learners} learner rank(s) take {taken} GPUs, got --gpus {gpus}")
+        processes = f"{counted(engines, 'engine')} and {counted(learners, 'learner rank')}"
+        raise ConfigError(f"{processes} take {counted(taken, 'GPU')}, got --gpus {gpus}")
     return engines, learners
 
 
@@ -106,7 +115,7 @@ def plan(config: Config, machine: Machine) -> Plan:
         )
     elif config.runtime.address is None and needed > machine.gpus:
         fault = (
-            f"expected {needed} GPUs ({engines} engine(s) x {parallel} + {learners} learner(s)), this machine "
+            f"expected {needed} GPUs (engines: {engines} x {parallel}, learner ranks: {learners}), this machine "
             f"has {machine.gpus}; request fewer, join a cluster with --address, or use --device cpu"
         )
     threads = max(1, machine.cores // (engines + max(1, learners)))

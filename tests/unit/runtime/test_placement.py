@@ -23,7 +23,7 @@ def test_without_vllm_ranks_on_all_gpus_score_and_learn(gpus: int, expected: tup
 
 
 def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
-    with pytest.raises(ConfigError, match=r"more than 2 GPUs for 1 engine\(s\) over 2 GPUs and a learner, got 2"):
+    with pytest.raises(ConfigError, match=r"more than 2 GPUs for 1 engine of 2 GPUs and a learner, got 2"):
         split_gpus(2, 2)
 
 
@@ -96,7 +96,7 @@ def test_engines_and_ranks_share_the_cores() -> None:
 def test_ranks_without_engines_also_score() -> None:
     text = planned(Machine(gpus=4, cores=8), "device=cuda", "learners.count=4")
     assert text.splitlines()[1:3] == [
-        "4 learner rank(s) with 1 GPU each, which also score",
+        "4 learner ranks with 1 GPU each, which also score",
         "  because engines.count is 0: each rank scores its share of the states",
     ]
     made = plan(config.load(None, ["device=cpu", "learners.count=2"]), Machine(gpus=0, cores=8))
@@ -110,7 +110,7 @@ def test_more_processes_than_cores_are_allowed_and_named() -> None:
 
 def test_gpus_that_are_not_here() -> None:
     text = planned(Machine(gpus=1, cores=16), "device=cuda", "engines.count=1", "learners.count=3")
-    assert "cannot run here: expected 4 GPUs (1 engine(s) x 1 + 3 learner(s)), this machine has 1" in text
+    assert "cannot run here: expected 4 GPUs (engines: 1 x 1, learner ranks: 3), this machine has 1" in text
 
 
 def test_a_cluster_has_its_own_gpus() -> None:

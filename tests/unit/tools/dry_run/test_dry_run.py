@@ -71,7 +71,7 @@ def test_a_missing_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert code == 1
     assert "missing here: model '/no/such/model' cannot be loaded: [Errno 2] No such file" in said
     assert "182 goals" in said
-    assert "1 scoring engine(s)" in said
+    assert "1 scoring engine with" in said
 
 
 @pytest.mark.parametrize("algo", ["algo.td_lambda=null", "algo.td_lambda=0.9", PPO])
