@@ -136,7 +136,7 @@ def profile(
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Profile training: seconds by phase, tokens and FLOP per second, and utilisation.
+    """Profile training: time by phase, tokens and FLOP per second, and utilisation.
 
     Runs the same loop as `sacglam train`, without evaluations or checkpoints, and skips the first intervals. A RUN
     continues from its newest checkpoint; its folder is not changed. Writes profile.json and trace.json, which

@@ -45,10 +45,8 @@ def trace(events: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
 
 def show(console: Console, profiles: Sequence[Profile]) -> None:
     """Print the phases of all profiles side by side, and what was done in that time."""
-    headers, alone = f"{'share':>7}{'ms/step':>8}{'ms/update':>10}", len(profiles) == 1
-    if alone:  # otherwise there is no room for seconds
-        headers = f"{'seconds':>8}{headers}"
-    columns = [(f"{escape(p.label)}\n{headers}", p.seconds, partial(_figures, p, alone)) for p in profiles]
+    headers = f"{'share':>7}{'ms/step':>8}{'ms/update':>10}"
+    columns = [(f"{escape(p.label)}\n{headers}", p.seconds, partial(_figures, p)) for p in profiles]
     console.print(phase_table("Where the time goes", columns))
     for profile in profiles:
         if profile.rank_seconds_per_update:
@@ -58,10 +56,9 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
         console.print("Tokens and FLOP are counted only if one process does everything.")
 
 
-def _figures(profile: Profile, alone: bool, seconds: float) -> str:
+def _figures(profile: Profile, seconds: float) -> str:
     share, step, update = seconds / profile.wall_seconds, seconds / profile.env_steps, seconds / profile.updates
-    figures = f"{share:7.1%}{1e3 * step:8.2f}{1e3 * update:10.2f}"
-    return f"{seconds:8.2f}{figures}" if alone else figures
+    return f"{share:7.1%}{1e3 * step:8.2f}{1e3 * update:10.2f}"
 
 
 def _rank_phases(profile: Profile) -> Table:
