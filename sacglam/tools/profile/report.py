@@ -33,12 +33,7 @@ def trace(events: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
     found: list[Event] = []
     for pid, (label, own) in enumerate(events.items(), start=1):
         thread, origin = {"pid": pid, "tid": 1}, min(event["ts"] for event in own)
-        for name, values in (
-            ("process_name", {"name": label}),
-            ("process_sort_index", {"sort_index": pid}),
-            ("thread_name", {"name": "training loop"}),
-        ):
-            found.append({"ph": "M", "name": name, "args": values, **thread})
+        found.append({"ph": "M", "name": "process_name", "args": {"name": label}, **thread})
         found += [{**event, "ts": event["ts"] - origin, **thread} for event in own]
     return {"displayTimeUnit": "ms", "traceEvents": found}
 
