@@ -139,10 +139,10 @@ class ReplayBuffer:
         """Which types of other goals each entry's step achieved; empty if the buffer has copies."""
         return self._achieved[: len(self)]
 
-    def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS) -> ReplayGraph:
+    def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:
         """The graph of the episodes in the buffer and the `others`, rebuilt after an episode has been added."""
         if self._graph is None:
-            self._graph = ReplayGraph([*self.others, *self.episodes()], gamma, rewards)
+            self._graph = ReplayGraph([*self.others, *self.episodes()], gamma, rewards, history)
         return self._graph
 
     def hindsight_share(self) -> float:

@@ -87,7 +87,7 @@ class HindsightReplay(Experience):
 
     def graph(self) -> ReplayGraph:
         """The graph of the episodes kept, and of the demonstrations."""
-        return self.buffer.graph(self.cut.algo.gamma, self.cut.rewards)
+        return self.buffer.graph(self.cut.algo.gamma, self.cut.rewards, self.cut.history)
 
     @override
     def missing(self) -> str:

@@ -5,7 +5,7 @@ detours drop out. This is the backup of Jiang et al. (2022, "Graph Backup") with
 values on the same graph.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sacglam.types import GOAL_REWARDS, Episode, Observation, Rewards
+from sacglam.types import GOAL_REWARDS, Episode, Observation, Past, Rewards
 
 UNTRIED = -np.inf
 """The value of an action that no counted step took."""
@@ -40,15 +40,18 @@ class _Solution:
 class ReplayGraph:
     """States, as the agent sees them, and where each action led.
 
-    If texts hide part of the state, or chance decides, an action has several outcomes and its value is their mean:
-    the graph is the maximum-likelihood Markov decision process of the episodes. If no step is random, its values are
-    lower bounds of the optimal Q.
+    The `history` steps that a prompt shows are part of a state: corridors that look alike are told apart by the way
+    there. If the agent still sees too little, or chance decides, an action has several outcomes and its value is their
+    mean: the graph is the maximum-likelihood Markov decision process of the episodes. If no step is random, its values
+    are lower bounds of the optimal Q.
 
     Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
     termination of an episode, and a goal's values come from its own episodes alone.
     """
 
-    def __init__(self, episodes: Sequence[Episode], gamma: float, rewards: Rewards = GOAL_REWARDS) -> None:
+    def __init__(
+        self, episodes: Sequence[Episode], gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0
+    ) -> None:
         """Takes time linear in the episodes' steps; `gamma` discounts a step."""
         self._gamma, self._rewards = gamma, rewards
         self._apart = rewards.success is None  # each goal has the values of its own episodes only
@@ -57,12 +60,12 @@ class ReplayGraph:
         self._won_S = np.array([rewards.own and goal in step.achieved for goal, step in steps], dtype=bool)
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
-        self._numbers: dict[Observation, int] = {}
+        self._numbers: dict[tuple[Past, Observation], int] = {}
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
         nodes, actions, following = list[int](), list[int](), list[int]()
         for episode in episodes:
             self._add_reached(episode, len(nodes))
-            states = (episode.start, *(step.observation for step in episode.steps))
+            states = [(episode.past(t, history), episode.observation(t)) for t in range(len(episode.steps) + 1)]
             numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
             nodes += numbers[:-1]
             following += numbers[1:]
@@ -73,7 +76,6 @@ class ReplayGraph:
         width = max(actions, default=0) + 1
         pairs, self._pair_S = np.unique(self._node_S * width + np.array(actions, dtype=np.int64), return_inverse=True)
         self._node_P, self._action_P = np.divmod(pairs, width)
-        self._by_node = np.argsort(self._node_S, kind="stable")
         self._solutions: dict[str, _Solution] = {}
         self._outcomes: dict[Observation, Outcomes] = {}
 
@@ -100,29 +102,34 @@ class ReplayGraph:
         """How often each action was taken, by its text."""
         return Counter(episode.action(t) for episode, t in self._places)
 
+    @cached_property
+    def _taken(self) -> Mapping[Observation, list[tuple[Episode, int]]]:
+        """The steps taken from each observation, whatever came before it."""
+        taken = defaultdict[Observation, list[tuple[Episode, int]]](list)
+        for episode, t in self._places:
+            taken[episode.observation(t)].append((episode, t))
+        return taken
+
     def outcomes(self, state: Observation) -> Outcomes:
-        """Where each action of `state` led, and how often."""
+        """Where each action of `state` led, and how often, whatever came before it."""
         if state not in self._outcomes:
-            node = self._numbers.get(state, len(self._numbers))
-            first, end = np.searchsorted(self._node_S, [node, node + 1], sorter=self._by_node)
-            taken = (self._places[number] for number in self._by_node[first:end])
             self._outcomes[state] = Counter(
                 (episode.decisions[t].action, None if episode.steps[t].terminated else episode.observation(t + 1))
-                for episode, t in taken
+                for episode, t in self._taken.get(state, ())
             )
         return self._outcomes[state]
 
-    def action_values(self, goal: str, state: Observation) -> tuple[float, ...]:
-        """For each action of `state`, the discounted chance of achieving `goal` on the best known path after it.
+    def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
+        """For each action of `state`, after `past`, the discounted chance of achieving `goal` on the best known path.
 
         0 if no known path follows it; `UNTRIED` if it was not taken, or no known path leads from `state` to the goal.
         With own rewards, the return of the best known path after it; `UNTRIED` if there is none.
         Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
         values = [UNTRIED] * len(state.actions)
-        if goal in self._reached and state in self._numbers:
+        if goal in self._reached and (past, state) in self._numbers:
             q = self._solve(goal).q
-            for pair in self._pairs(self._numbers[state]):
+            for pair in self._pairs(self._numbers[past, state]):
                 values[self._action_P[pair]] = q.get(pair, UNTRIED)
         return tuple(values)
 

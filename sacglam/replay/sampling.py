@@ -124,7 +124,7 @@ class Graph(Uniform):
 
     @override
     def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
-        graph = buffer.graph(cut.algo.gamma, cut.rewards)
+        graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
         wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
         goals = graph.goals
         # Goals are drawn uniformly from those achieved; for variety, each window has a single step.
@@ -136,7 +136,8 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
     """One step, whose reward is the return of the best known path after it; if none is known, it bootstraps."""
     episode, t = graph.draw(rng, goal)
     observations, action = (episode.observation(t), episode.observation(t + 1)), episode.decisions[t].action
-    known = graph.action_values(goal, observations[0])
+    before = episode.past(t, cut.history)
+    known = graph.action_values(goal, observations[0], before)
     return Window(
         goal=goal,
         observations=observations,
@@ -145,7 +146,7 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
         terminated=known[action] > cut.algo.no_path or episode.loses_at(t),
         source="real" if cut.rewards.success is None else "hindsight",
         return_after=0.0,
-        before=episode.past(t, cut.history),
+        before=before,
         known=(known,),
     )
 

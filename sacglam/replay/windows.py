@@ -108,5 +108,6 @@ class WindowCutter:
         found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history, self.rewards)
         if known is None:
             return found
-        learnt = found.observations[: self.algo.learnt_steps(found)]
-        return replace(found, known=tuple(known.action_values(entry.goal, state) for state in learnt))
+        learnt = range(self.algo.learnt_steps(found))
+        values = (known.action_values(entry.goal, found.observations[t], found.past(t, self.history)) for t in learnt)
+        return replace(found, known=tuple(values))

@@ -54,6 +54,17 @@ def test_a_path_crosses_from_one_episode_into_another():
     assert ReplayGraph([first, second], GAMMA).action_values("goal", state("A")) == (UNTRIED, 0.5)
 
 
+def test_with_a_history_places_that_look_alike_are_told_apart_by_the_way_there():
+    # C looks the same, but action 0 reaches the goal only after B: an agent that remembers one step knows which.
+    episodes = [episode("own", "BCG", [0, 0], {1: "goal"}), episode("own", "ACD", [0, 0], {})]
+    assert ReplayGraph(episodes, GAMMA).action_values("goal", state("C")) == (0.5, UNTRIED)
+    remembers = ReplayGraph(episodes, GAMMA, history=1)
+    after_a, after_b = ((("A", ACTIONS[0]),), (("B", ACTIONS[0]),))
+    assert remembers.action_values("goal", state("C"), after_b) == (1.0, UNTRIED)
+    assert remembers.action_values("goal", state("C"), after_a) == NOTHING
+    assert remembers.outcomes(state("C")) == {(0, state("G")): 1, (0, state("D")): 1}
+
+
 def test_an_action_of_several_outcomes_has_their_mean():
     hits = [episode("own", "AC", [1], {0: "goal"}) for _ in range(3)]
     graph = ReplayGraph([*hits, episode("own", "AA", [1], {})], GAMMA)
