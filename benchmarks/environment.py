@@ -111,7 +111,7 @@ def _interval(parts: Parts, config: Config) -> None:
 
 def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:
     """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
-    sample = replay.buffer.sample(np.random.default_rng(0), 1000)
+    sample = replay.buffer.hindsight.entries(replay.buffer, np.random.default_rng(0), 1000)
     queries = [query(entry.goal, entry.episode.observation(entry.start)) for entry in sample]
     tokenised = build_model(config).tokenizer(queries)
     return (

@@ -214,7 +214,7 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
     return {
         "scoring": lambda: actor_critic.log_policy(queries),
         "sac": step(actor_critic, sac, sac._config, windows),
-        "ppo": step(actor_value, ppo, ppo.config, samples),
+        "ppo": step(actor_value, ppo, ppo._config, samples),
     }
 
 
