@@ -13,6 +13,9 @@ from sacglam.tools.experiments.plan import Run
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
+_OPEN = {"device": "auto", "policy.temperature": "auto", "env.copies": 0, "algo.reward_scale": None}
+"""Settings that a run settles, and the values that leave them open."""
+
 Curve = dict[str, tuple[float, ...]]
 """The `values` measured, and where: the axes of `AXES` that the run has recorded."""
 
@@ -97,9 +100,7 @@ def differences(there: Config, now: Config) -> list[str]:
         after["model.name"] = str(Path(now.model.name).resolve())
     for key in ("replay.demonstrations", "init_from"):
         after[key] = after[key] and str(Path(after[key]).resolve())
-    for key in ("device", "policy.temperature"):
-        if after[key] == "auto":
-            before[key] = "auto"
+    before |= {key: left_open for key, left_open in _OPEN.items() if key in after and after[key] == left_open}
     return [
         f"{key}: {before.get(key)!r} there, {after.get(key)!r} now"
         for key in dict.fromkeys([*before, *after])

@@ -53,6 +53,13 @@ def test_a_device_asked_for_is_compared() -> None:
     assert differences(there, now) == ["device: 'cpu' there, 'cuda' now"]
 
 
+def test_what_a_run_settled_agrees_with_settings_left_open() -> None:
+    settled = ["device=cpu", "env.copies=8", "policy.temperature=2.5", "algo.reward_scale=0.1"]
+    there, now = (configuration.load(None, [*each, "env.reward=environment"]) for each in (settled, settled[:1]))
+    assert now.env.copies == 0
+    assert differences(there, now) == ["policy.temperature: 2.5 there, 1.0 now"]
+
+
 def test_a_models_folder_is_compared_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
