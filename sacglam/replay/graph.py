@@ -40,10 +40,10 @@ class _Solution:
 class ReplayGraph:
     """States, as the agent sees them, and where each action led.
 
-    The `history` steps that a prompt shows are part of a state: corridors that look alike are told apart by the way
-    there. If the agent still sees too little, or chance decides, an action has several outcomes and its value is their
-    mean: the graph is the maximum-likelihood Markov decision process of the episodes. If no step is random, its values
-    are lower bounds of the optimal Q.
+    The `history` steps that a prompt shows are part of a state: two corridors that look alike are different states
+    after different steps. If the agent still sees too little, or chance decides, an action has several outcomes and its
+    value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. If no step is
+    random, its values are lower bounds of the optimal Q.
 
     Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
     termination of an episode, and a goal's values come from its own episodes alone.
