@@ -10,7 +10,7 @@ import typer
 
 from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, print_summary
-from sacglam.errors import RunDirectoryError, write_explained
+from sacglam.errors import write_explained
 from sacglam.runs import directory
 from sacglam.runtime import placement
 
@@ -195,9 +195,8 @@ def pretrain(
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
-    The model reads random play with unrelated goals until it matches words, which takes two to ten minutes, and gets
-    its own tokenizer. Use it with --set model.name=DIR. Without --env, this rebuilds the model that ships with
-    sacglam, in ten minutes. Use fewer --steps for a trial.
+    The model reads random play with unrelated goals until it matches words, in two to ten minutes, and gets its own
+    tokenizer. Use it with --set model.name=DIR. Without --env, this rebuilds the included model, in ten minutes.
 
     \b
     Examples:
@@ -219,8 +218,7 @@ def pretrain(
     settings = replace(usual, seed=seed, steps=steps or usual.steps)
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise RunDirectoryError(f"{folder} already holds files: name a new folder")
+        folder.rmdir()  # refuses one that holds files, and leaves nothing behind if interrupted
     with RichDisplay(console) as display:
         if environment and source:
             display.stage("random play", corpus.PLAYED_STEPS)
