@@ -133,17 +133,28 @@ class Graph(Uniform):
 
 
 def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: WindowCutter) -> Window:
-    """One step, whose reward is the return of the best known path after it; if none is known, it bootstraps."""
+    """One step on the way to `goal`. It bootstraps, with the value of the best known path as a lower bound.
+
+    Where the action has had several outcomes its known value is their mean, and so is the target: the larger of that
+    mean and of what follows one of them would be too high.
+    """
     episode, t = graph.draw(rng, goal)
-    observations, action = (episode.observation(t), episode.observation(t + 1)), episode.decisions[t].action
+    state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]
     before = episode.past(t, cut.history)
-    known = graph.action_values(goal, observations[0], before)
+    known = graph.action_values(goal, state, before)
+    reached = goal in step.achieved
+    ends = reached or (step.terminated and (goal == episode.goal or not episode.success))
+    reward = step.reward if cut.rewards.own else 0.0
+    if reached and cut.rewards.success is not None:
+        reward = cut.rewards.success
+    if known[action] > cut.algo.no_path and sum(taken == action for taken, _ in graph.outcomes(state)) > 1:
+        reward, ends = known[action], True
     return Window(
         goal=goal,
-        observations=observations,
+        observations=(state, step.observation),
         actions=(action,),
-        rewards=(known[action],),
-        terminated=known[action] > cut.algo.no_path or episode.loses_at(t),
+        rewards=(reward,),
+        terminated=ends,
         source="real" if cut.rewards.success is None else "hindsight",
         return_after=0.0,
         before=before,

@@ -21,7 +21,7 @@ from sacglam.replay.graph import UNTRIED
 from sacglam.replay.sampling import Graph, NoHindsight, Uniform
 from sacglam.replay.windows import WindowCutter, window
 from sacglam.scoring.base import UniformScorer
-from sacglam.types import Decision, Episode, Observation, RolloutBatch, Step
+from sacglam.types import Decision, Episode, Observation, Rewards, RolloutBatch, Step, Window
 
 
 def _episode(version: int = 0) -> Episode:
@@ -184,28 +184,55 @@ def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
     assert replay.buffer.graph(0.5).action_values("b", Observation("state 0", ("x", "y"))) == (UNTRIED, UNTRIED)
 
 
-def test_steps_on_the_graph_return_what_the_best_known_path_does() -> None:
+def test_steps_on_the_graph_bootstrap_above_the_best_known_path() -> None:
     replay = _graph_replay(0, 1.0)
     replay.add(_collected(_x_then_y()))
     found = {(w.observations[0].text, w.goal): w for _ in range(20) for w in replay.batches()[0]}
     assert {goal for _, goal in found} == set(replay.buffer.graph(0.5).goals)
-    for (text, goal), row in found.items():
-        assert len(row) == 1
-        assert row.source == "hindsight"
-        if (text, goal) == ("state 0", "b"):
-            assert (row.rewards, row.terminated, row.known) == ((0.5,), True, ((0.5, UNTRIED),))
+    assert all((len(row), row.source) == (1, "hindsight") for row in found.values())
+    before, last = found["state 0", "b"], found["state 1", "b"]
+    assert (before.rewards, before.terminated, before.known) == ((0.0,), False, ((0.5, UNTRIED),))
+    assert (last.rewards, last.terminated, last.known) == ((1.0,), True, ((UNTRIED, 1.0),))
+
+
+def _steps_from_state_0(*others: Step, action: int) -> list[Window]:
+    """Steps towards b with this action from the first state: of `_x_then_y`, and of an episode for each of `others`."""
+    replay = _graph_replay(0, 1.0)
+    replay.add(_collected(_x_then_y()))
+    for other in others:
+        replay.add(_collected(Episode("b", _x_then_y().start, (Decision(action, 0.0, 0),), (other,), seed=0)))
+    rows = [w for _ in range(20) for w in replay.batches()[0] if w.goal == "b" and w.actions == (action,)]
+    return [row for row in rows if row.observations[0].text == "state 0"]
 
 
 def test_a_known_step_whose_action_leads_nowhere_is_followed_by_its_value() -> None:
-    # Both play from the same state; the second takes y, which leads to nothing.
-    replay = _graph_replay(0, 1.0)
-    other = Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
-    replay.add(_collected(_x_then_y()))
-    replay.add(_collected(Episode("b", _x_then_y().start, (Decision(1, 0.0, 0),), (other,), seed=0)))
-    rows = [w for _ in range(20) for w in replay.batches()[0] if w.goal == "b" and w.actions == (1,)]
-    off = [w for w in rows if w.observations[1].text == "nowhere"]
+    off = _steps_from_state_0(Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True), action=1)
     assert off
     assert all((w.rewards, w.terminated, w.known) == ((0.0,), False, ((0.5, 0.0),)) for w in off)
+
+
+def test_a_loss_ends_a_known_step() -> None:
+    off = _steps_from_state_0(Step(Observation("nowhere", ("x", "y")), 0.0, (), True, False), action=1)
+    assert off
+    assert all((w.rewards, w.terminated, w.known) == ((0.0,), True, ((0.5, 0.0),)) for w in off)
+
+
+def test_where_chance_decides_a_known_step_returns_the_mean_of_its_outcomes() -> None:
+    # x led from state 0 to state 1, from which b is one step away, and to nowhere: 0.5 * 0.5 * 1 + 0.5 * 0.
+    slipped = _steps_from_state_0(Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True), action=0)
+    assert slipped
+    assert all((w.rewards, w.terminated, w.known) == ((0.25,), True, ((0.25, UNTRIED),)) for w in slipped)
+
+
+def test_known_steps_are_rewarded_as_the_environment_does() -> None:
+    own = replace(_x_then_y(), steps=tuple(replace(s, reward=-1.0) for s in _x_then_y().steps))
+    replay = _graph_replay(0, 1.0)
+    replay.cut = replace(replay.cut, rewards=Rewards(own=True, success=20.0))
+    replay.add(_collected(own))
+    rows = {w.observations[0].text: w for _ in range(20) for w in replay.batches()[0] if w.goal == "b"}
+    before, last = rows["state 0"], rows["state 1"]
+    assert (before.rewards, before.terminated, before.known) == ((-1.0,), False, ((9.0, UNTRIED),))  # -1 + 0.5 * 20
+    assert (last.rewards, last.terminated, last.known) == ((20.0,), True, ((UNTRIED, 20.0),))
 
 
 @pytest.mark.parametrize(("share", "theirs"), [(0.0, 0), (0.25, 16), (0.3, 19), (1.0, 64)])
