@@ -67,31 +67,20 @@ def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, 
         assert profile["ms_per_update"]["scoring"] == pytest.approx(per_update)
 
 
-def test_tokens_are_those_that_passed_through_the_model(side_by_side: tuple[Path, dict[str, Any]]) -> None:
-    sac, ppo = (profile["work"] for profile in side_by_side[1]["profiles"])
-    assert sac.keys() == ppo.keys() == {"scoring", "target", "forward"}
-    # SAC's targets take two passes over the next states, without those that end an episode or whose return the replay
-    # graph knows. In any pass, a state that occurs more than once is computed once.
-    assert 0.1 < sac["target"]["tokens"] / sac["forward"]["tokens"] < 2.0
-    # Before the first epoch, PPO passes over each scored state again, and over the one after the last step. A minibatch
-    # has more states than a pass of the rollout, so more of them are equal and computed once.
-    assert 0.7 < ppo["forward"]["tokens"] / (4 * ppo["scoring"]["tokens"]) < 1.0
-    assert 0.5 < ppo["target"]["tokens"] / ppo["scoring"]["tokens"] < 1.2
-    for part in [*sac.values(), *ppo.values()]:
-        assert 0 < part["tokens"] <= part["tokens_computed"]
-
-
 def test_flop_and_utilisation(side_by_side: tuple[Path, dict[str, Any]]) -> None:
+    per_position = []
     for profile in side_by_side[1]["profiles"]:
         work = profile["work"]
-        total = sum(part["flop"] for part in work.values())
-        assert profile["flop_per_second"] == pytest.approx(total / profile["wall_seconds"])
-        # The backward pass of a merged matrix also computes its gradient: two products to the forward pass's one.
-        assert work["forward"]["flop"] / work["forward"]["tokens_computed"] == pytest.approx(
-            2.85 * work["scoring"]["flop"] / work["scoring"]["tokens_computed"], rel=0.1
-        )
+        assert 0 < work["tokens"] <= work["tokens_computed"]
+        assert profile["tokens_per_second"] == pytest.approx(work["tokens"] / profile["wall_seconds"])
+        assert profile["flop_per_second"] == pytest.approx(work["flop"] / profile["wall_seconds"])
         assert profile["utilisation"] == pytest.approx(profile["flop_per_second"] / profile["matmul_rate"])
         assert 0 < profile["utilisation"] < 1
+        per_position.append(work["flop"] / work["tokens_computed"])
+    # A forward pass takes a little more than the matrices of both layers, and with its backward pass 2.85 times that.
+    forward = 2 * 2 * (4 * 96 * 96 + 3 * 96 * 256)
+    for each in per_position:
+        assert forward < each < 3.5 * forward
 
 
 def test_the_trace_has_every_interval(side_by_side: tuple[Path, dict[str, Any]]) -> None:
@@ -179,7 +168,7 @@ def test_an_engine_and_a_rank(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where], intervals="4")["profiles"]
     assert_adds_up(profile)
     assert profile["matmul_rate"] is None
-    assert profile["work"] == {}
+    assert profile["work"] is None
     assert {"submit", "handoff"} <= profile["seconds"].keys()
     assert "optimizer" in profile["rank_seconds_per_update"]
     assert "optimizer" not in profile["seconds"], "ranks learn on clocks of their own"

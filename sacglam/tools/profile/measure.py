@@ -22,7 +22,7 @@ from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.tools.profile.counting import PassCounter, matmul_rate
 from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event
-from sacglam.tools.profile.result import Profile
+from sacglam.tools.profile.result import Profile, Work
 
 _WARM_UP = 2  # intervals with updates: the first ones allocate memory and meet shapes for the first time
 
@@ -93,7 +93,8 @@ class _Mark:
     cpu: float
     seconds: Mapping[str, float]
     updates: int
-    passes: int
+    tokens: int
+    positions: int
 
 
 class _Meter:
@@ -106,9 +107,10 @@ class _Meter:
         self._parts = parts
         self._display = display
         self._stop = stop
-        self._counter = PassCounter(parts.model.lm, self.recorder, config.model) if parts.model else None
+        self._counter = PassCounter(parts.model.lm, config.model) if parts.model else None
         self._intervals = self._left_out = 0
         self._start = self._last = self._mark()
+        self._flop_per_position = 0.0
         self._rank_seconds: dict[str, float] = {}
         self._initial_seconds = 0.0
 
@@ -123,17 +125,19 @@ class _Meter:
             self._initial_seconds = self._config.replay.demonstration_updates * (end - start) / (after - before)
 
     def run(self, turns: Iterator[None], intervals: int, seconds: float | None) -> None:
-        """Warm up, counting FLOP until the first updates; then measure undisturbed intervals."""
+        """Warm up until there were updates twice, the second time counting FLOP; then measure undisturbed intervals."""
         learners, clock = self._parts.learners, self._parts.clock
         self._display.stage(f"{self._label}: filling the replay buffer, warming up", _WARM_UP)
         clock.watch(self.recorder)
         self._last = self._mark()
-        with self._counter.flop if self._counter else nullcontext():
-            self._until_updates(turns)
+        self._until_updates(turns)
         self._display.advance(1)
         # Asking ranks waits for their pending updates (runtime.lag), so not right before the measured intervals.
-        updates, before = learners.begun, self._seconds_of_ranks()
-        self._until_updates(turns)
+        updates, before, start = learners.begun, self._seconds_of_ranks(), self._last
+        with self._counter.flop if self._counter else nullcontext():
+            self._until_updates(turns)
+        if self._counter:
+            self._flop_per_position = self._counter.flop.get_total_flops() / (self._last.positions - start.positions)
         self._display.advance(_WARM_UP)
         self._display.stage(f"{self._label}: measuring", max(1, round(seconds or intervals)))
         self._left_out, self._start = self._intervals, self._mark()
@@ -160,8 +164,9 @@ class _Meter:
         self.recorder.events.append(slice_event(name, "interval", start, seconds))
 
     def _mark(self) -> _Mark:
-        passes, parts = len(self._counter.passes) if self._counter else 0, self._parts
-        return _Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, parts.learners.updates, passes)
+        counted = (self._counter.tokens, self._counter.positions) if self._counter else (0, 0)
+        phases, updates = self._parts.clock.seconds, self._parts.learners.updates
+        return _Mark(time.perf_counter(), time.process_time(), phases, updates, *counted)
 
     def _seconds_of_ranks(self) -> dict[str, float]:
         """Seconds by phase on the first rank's clock; empty if the loop's own clock times the updates."""
@@ -173,9 +178,10 @@ class _Meter:
         intervals, wall = self._intervals - self._left_out, end.time - start.time
         seconds = _difference(start.seconds, end.seconds)
         seconds[OTHER] = wall - sum(seconds.values())
-        work, rate = {}, None
+        work, rate = None, None
         if self._counter:
-            work = self._counter.work(start.passes, end.passes)
+            positions = end.positions - start.positions
+            work = Work(end.tokens - start.tokens, positions, round(positions * self._flop_per_position))
             hidden = load_shape(config.model).get_text_config().hidden_size
             rate = matmul_rate(hidden, getattr(torch, config.model.dtype), config.device)
         return Profile(

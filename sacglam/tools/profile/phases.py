@@ -25,14 +25,12 @@ class Recorder(Watcher):
     def __init__(self, device: str) -> None:
         """`device` is the resolved `Config.device`."""
         self.events: list[Event] = []
-        self.phase = ""
         self._device = device
 
     @override
     def boundary(self, phase: str) -> None:
         if self._device.startswith("cuda"):
             torch.cuda.synchronize(self._device)
-        self.phase = phase
 
     @override
     def span(self, phase: str, start: float, seconds: float) -> None:

@@ -76,7 +76,7 @@ def _work(profiles: Sequence[Profile]) -> Table:
 
 def _rates(profile: Profile) -> dict[str, str]:
     """Figures by title; those of the model only if it is in this process."""
-    wall, total = profile.wall_seconds, profile.total()
+    wall, work = profile.wall_seconds, profile.work
     found = {
         "intervals measured (left out before)": f"{profile.intervals} ({profile.warm_up_intervals})",
         "environment steps, updates": f"{profile.env_steps:,}, {profile.updates:,}",
@@ -86,11 +86,11 @@ def _rates(profile: Profile) -> dict[str, str]:
     }
     if profile.initial_seconds:
         found["initial updates before the first step, seconds"] = f"{profile.initial_seconds:.3g}"
-    if total and profile.matmul_rate:
+    if work and profile.matmul_rate:
         found |= {
-            "tokens per second": f"{total.tokens / wall:,.0f}",
-            "padding among the computed tokens": f"{1 - total.tokens / total.tokens_computed:.1%}",
-            "model, per second": _flop(total.flop / wall),
+            "tokens per second": f"{work.tokens / wall:,.0f}",
+            "padding among the computed tokens": f"{1 - work.tokens / work.tokens_computed:.1%}",
+            "model, per second": _flop(work.flop / wall),
             "this machine's matrix products, per second": _flop(profile.matmul_rate),
             "utilisation": f"{profile.utilisation():.1%}",
         }

@@ -11,7 +11,7 @@ class Work:
 
     tokens: int
     tokens_computed: int  # padding included
-    flop: int  # as computed, so with padding; see docs/guides/profiling.md
+    flop: int  # with padding; see docs/guides/profiling.md
 
 
 @dataclass(frozen=True)
@@ -30,32 +30,23 @@ class Profile:
     cpu_seconds: float  # of all threads of this process; less than their wall time if the machine is shared
     seconds: Mapping[str, float]  # by phase, in the order of the loop; they add up to `wall_seconds`
     rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
-    work: Mapping[str, Work]  # by phase; empty if the model is in other processes
+    work: Work | None  # None if the model is in other processes
     matmul_rate: float | None  # FLOP per second of matrix products here; None if the model is in other processes
     initial_seconds: float = 0.0  # of all initial updates, on demonstrations, before the first step
 
-    def total(self) -> Work | None:
-        """The work of all phases."""
-        if not self.work:
-            return None
-        parts = self.work.values()
-        return Work(sum(w.tokens for w in parts), sum(w.tokens_computed for w in parts), sum(w.flop for w in parts))
-
     def utilisation(self) -> float | None:
         """FLOP per second relative to matrix products alone: 1 for a machine that does nothing else."""
-        total = self.total()
-        return total.flop / self.wall_seconds / self.matmul_rate if total and self.matmul_rate else None
+        return self.work.flop / self.wall_seconds / self.matmul_rate if self.work and self.matmul_rate else None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, and the rates that follow from them."""
-        total = self.total()
         rates = {
             "env_steps_per_second": self.env_steps / self.wall_seconds,
             "updates_per_second": self.updates / self.wall_seconds,
             "ms_per_env_step": {name: 1e3 * s / self.env_steps for name, s in self.seconds.items()},
             "ms_per_update": {name: 1e3 * s / self.updates for name, s in self.seconds.items()},
-            "tokens_per_second": total.tokens / self.wall_seconds if total else None,
-            "flop_per_second": total.flop / self.wall_seconds if total else None,
+            "tokens_per_second": self.work.tokens / self.wall_seconds if self.work else None,
+            "flop_per_second": self.work.flop / self.wall_seconds if self.work else None,
             "utilisation": self.utilisation(),
         }
         return {**asdict(self), **rates}

@@ -12,14 +12,11 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, T5Config
 
 from sacglam import config as configuration
-from sacglam.clock import PhaseClock
 from sacglam.config.sections import ModelConfig
 from sacglam.models.loading import load_model, lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import TokenisedQuery
 from sacglam.tools.profile.counting import PassCounter, matmul_rate
-from sacglam.tools.profile.phases import Recorder
-from sacglam.tools.profile.result import Work
 
 LLAMA = LlamaConfig(
     vocab_size=300,
@@ -77,33 +74,28 @@ def t5() -> PackedLM:
 
 
 class Counted:
-    """A model whose passes are counted, and the clock that names their phases."""
+    """A model whose passes are counted."""
 
     def __init__(self, lm: PackedLM, settings: ModelConfig | None = None) -> None:
         self.lm = lm
-        self.clock = PhaseClock()
-        recorder = Recorder("cpu")
-        self.clock.watch(recorder)
-        self.counter = PassCounter(lm, recorder, settings or ModelConfig())
+        self.counter = PassCounter(lm, settings or ModelConfig())
 
     def score(self, queries: list[TokenisedQuery]) -> torch.Tensor:
-        with self.clock.phase("scoring"), torch.no_grad():
+        with torch.no_grad():
             return self.lm.forward(self.lm.pack(queries), ACTOR).log_probs_BA
 
-    def learn(self, queries: list[TokenisedQuery]) -> None:
-        with self.clock.phase("forward"):
-            loss = self.lm.forward(self.lm.pack(queries), ACTOR).log_probs_BA.sum()
-        with self.clock.phase("backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
+    def counts(self, queries: list[TokenisedQuery]) -> tuple[int, int]:
+        """Tokens and positions of a pass."""
+        before = self.counter.tokens, self.counter.positions
+        self.score(queries)
+        return self.counter.tokens - before[0], self.counter.positions - before[1]
 
     def scoring_flop(self) -> int:
         """Of the states of `ALIKE`, which have no padding."""
         with self.counter.flop:
-            self.score(ALIKE)
-        self.score(ALIKE)
-        (work,) = self.counter.work(0, 1).values()
-        assert work.tokens == work.tokens_computed
-        return work.flop
+            tokens, positions = self.counts(ALIKE)
+        assert tokens == positions
+        return self.counter.flop.get_total_flops()
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -134,18 +126,17 @@ def test_a_forward_pass_of_a_t5_by_hand() -> None:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_backward_pass_belongs_to_the_forward_pass_before_it(attention: str) -> None:
+def test_a_forward_and_a_backward_pass_of_a_llama_by_hand(attention: str) -> None:
     """The frozen base has no gradients of its own: 2 (M + 2 m) a position, and two products for each of attention's."""
     counted = Counted(llama(attention))
     with counted.counter.flop:
-        counted.learn(ALIKE)
-    counted.learn(ALIKE)
-    (work,) = counted.counter.work(1, 2).values()
+        loss = counted.lm.forward(counted.lm.pack(ALIKE), ACTOR).log_probs_BA.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
     forward_backward = 2 * 8 * (2 * LAYER + 3 * ADAPTER) * 6 * 34 + 2 * 2 * 64 * 300 * 6 * 11
     forward_backward -= 2 * (2 * MLP + 3 * MLP_ADAPTER) * 6 * 19
     # The CPU's kernel computes the scores again; below the first layer's adapters nothing needs a gradient.
     pairs = (4 + (10 if attention == "sdpa" else 8)) * 8 * HEADS * 6 * 34 * 34
-    assert work.flop == pytest.approx(forward_backward + pairs, rel=0.03)
+    assert counted.counter.flop.get_total_flops() == pytest.approx(forward_backward + pairs, rel=0.03)
 
 
 def test_a_base_in_4_bits_takes_the_same_flop() -> None:
@@ -158,39 +149,18 @@ def test_a_base_in_4_bits_takes_the_same_flop() -> None:
     assert packed.scoring_flop() == plain.scoring_flop()
 
 
-def test_work_by_phase_takes_uncounted_passes_at_the_same_flop_per_position() -> None:
-    counted = Counted(llama(bucket=16))
-    with counted.counter.flop:
-        counted.score(RAGGED)
-        counted.learn(RAGGED[:1])
-    for queries in (RAGGED, RAGGED):
-        counted.score(queries)
-    counted.learn(RAGGED[:1])
-    before, after = counted.counter.work(0, 2), counted.counter.work(2, 5)
-    assert list(after) == ["scoring", "forward"]
-    once, twice = before["scoring"], after["scoring"]
-    assert (once.tokens, once.tokens_computed) == (5 + 6 + 9 + 4, 2 * 16)
-    assert twice == Work(2 * once.tokens, 2 * once.tokens_computed, 2 * once.flop)
-    assert after["forward"] == before["forward"]
+def test_padding_is_among_the_positions_but_not_the_tokens() -> None:
+    assert Counted(llama(bucket=16)).counts(RAGGED) == (5 + 6 + 9 + 4, 2 * 16)
 
 
 def test_tokens_of_an_encoder_decoder_include_each_actions_start() -> None:
-    counted = Counted(t5())
-    with counted.counter.flop:
-        counted.score(RAGGED)
-    counted.score(RAGGED)
-    assert counted.counter.work(1, 2)["scoring"].tokens == (5 + 6 + 3) + (9 + 4 + 1)
-    assert counted.counter.work(1, 2)["scoring"].tokens_computed == 2 * 9 + 2 * 9
+    assert Counted(t5()).counts(RAGGED) == ((5 + 6 + 3) + (9 + 4 + 1), 2 * 9 + 2 * 9)
 
 
 @pytest.mark.parametrize("model", [llama, t5])
 def test_a_state_that_occurs_twice_in_a_pass_counts_once(model: Callable[[], PackedLM]) -> None:
     counted = Counted(model())
-    with counted.counter.flop:
-        counted.score(RAGGED)
-        counted.score([*RAGGED, RAGGED[0]])
-    once, twice = counted.counter.passes
-    assert (twice.tokens, twice.computed) == (once.tokens, once.computed)
+    assert counted.counts([*RAGGED, RAGGED[0]]) == counted.counts(RAGGED)
 
 
 def test_counting_changes_no_output() -> None:
