@@ -12,7 +12,7 @@ import pytest
 
 from sacglam.envs import make
 from sacglam.replay import demonstrations
-from tests.conftest import TINY, call, sacglam, tiny_ppo, tiny_train
+from tests.conftest import call, sacglam, tiny_ppo, tiny_train
 from tests.integration.test_distributed import assert_close, train
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
 
@@ -88,15 +88,6 @@ def test_another_file_is_refused_where_a_run_resumes(file: Path, tmp_path: Path)
     done = call(sacglam("train", resume=str(run)))
     assert done.returncode == 1
     assert "other.jsonl was changed since the run began" in " ".join(done.stderr.split())
-
-
-def test_a_profile_times_the_initial_updates(file: Path) -> None:
-    words = [word for each in (*TINY, *imitating(file)) for word in ("--set", each)]
-    done = call(sacglam("profile", "--json", *words, intervals="1"))
-    assert done.returncode == 0, done.stderr
-    [profile] = json.loads(done.stdout)
-    assert profile["initial_seconds"] > 0
-    assert profile["updates"] == 2  # of the interval alone
 
 
 def test_ppo_begins_from_demonstrations(file: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -78,7 +77,6 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
                 folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()
-            meter.imitate(loop)
             meter.run(loop.intervals(), intervals, seconds)
         except Stopped as error:
             raise SacglamError(f"the profile of {source.label} was interrupted; nothing was written") from error
@@ -112,17 +110,6 @@ class _Meter:
         self._start = self._last = self._mark()
         self._flop_per_position = 0.0
         self._rank_seconds: dict[str, float] = {}
-        self._initial_seconds = 0.0
-
-    def imitate(self, loop: Loop) -> None:
-        """Time the initial updates, if there are any, by the second part of them: the first meets new shapes."""
-        marks = [(time.perf_counter(), loop.progress.updates)]
-        for _ in islice(loop.imitate(), 2):
-            marks.append((time.perf_counter(), loop.progress.updates))
-            self._stop.check()
-        if len(marks) > 1:
-            (start, before), (end, after) = marks[-2:]
-            self._initial_seconds = self._config.replay.demonstration_updates * (end - start) / (after - before)
 
     def run(self, turns: Iterator[None], intervals: int, seconds: float | None) -> None:
         """Warm up until there were updates twice, the second time counting FLOP; then measure undisturbed intervals."""
@@ -199,7 +186,6 @@ class _Meter:
             rank_seconds_per_update=self._rank_seconds,
             work=work,
             matmul_rate=rate,
-            initial_seconds=self._initial_seconds,
         )
 
 

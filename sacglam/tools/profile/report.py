@@ -84,8 +84,6 @@ def _rates(profile: Profile) -> dict[str, str]:
         "environment steps per second": f"{profile.env_steps / wall:.3g}",
         "updates per second": f"{profile.updates / wall:.3g}",
     }
-    if profile.initial_seconds:
-        found["initial updates before the first step, seconds"] = f"{profile.initial_seconds:.3g}"
     if work and profile.matmul_rate:
         found |= {
             "tokens per second": f"{work.tokens / wall:,.0f}",

@@ -32,7 +32,6 @@ class Profile:
     rank_seconds_per_update: Mapping[str, float]  # by phase, on the first learner rank's clock; empty without ranks
     work: Work | None  # None if the model is in other processes
     matmul_rate: float | None  # FLOP per second of matrix products here; None if the model is in other processes
-    initial_seconds: float = 0.0  # of all initial updates, on demonstrations, before the first step
 
     def utilisation(self) -> float | None:
         """FLOP per second relative to matrix products alone: 1 for a machine that does nothing else."""
