@@ -139,7 +139,7 @@ def track(
     ] = None,
     trust: TrustOption = False,
 ) -> None:
-    """Import runs into a tracker: metrics, success by goal type and settings; for Aim also sample episodes and curves.
+    """Import runs into a tracker: metrics, success by goal type and settings; for Aim also sample episodes.
 
     For runs trained without the tracker, or while it was locked, full or broken. Safe to repeat: a run that it already
     has is updated. Open Aim's explorer with sacglam ui; the others have their own commands: wandb sync, trackio show,

@@ -109,7 +109,7 @@ def test_an_import_fills_aim_wholly(tracked: Path) -> None:
     assert curve(found, "success", subset="eval", goal_type="grow")[640] == after["grow"]
 
 
-def test_an_import_brings_episodes_distributions_and_curves(tracked: Path) -> None:
+def test_an_import_brings_episodes_and_distributions(tracked: Path) -> None:
     from aim.storage.context import Context
 
     run_hash = json.loads((tracked / "aim.json").read_text())["hash"]
@@ -126,8 +126,6 @@ def test_an_import_brings_episodes_distributions_and_curves(tracked: Path) -> No
         weights, _ = first.to_np_histogram()
         assert weights.sum() == len(values)
         assert first.range == pytest.approx((min(values), max(values)))
-    (picture,) = found.get_image_sequence("curves", Context({})).values.sparse_list()[1]
-    assert (picture.width, picture.height) == (1320, 715)
 
 
 def test_an_import_leaves_out_what_is_damaged_and_says_so(run: Path) -> None:
@@ -135,11 +133,9 @@ def test_an_import_leaves_out_what_is_damaged_and_says_so(run: Path) -> None:
     for name in ("metrics.jsonl", "samples.jsonl"):
         with (run / name).open("ab") as log:
             log.write(b'{\n[]\n{"env_steps": "x"}\n{"env_steps": 9, "success": null}\n')
-    (run / "curves.png").write_bytes((run / "curves.png").read_bytes()[:999])
     done = call(sacglam("track", run))
     assert done.returncode == 0, done.stderr
     assert "8 damaged lines of metrics.jsonl and samples.jsonl were left out" in done.stderr
-    assert "curves.png was left out" in done.stderr
     run_hash = json.loads((run / "aim.json").read_text())["hash"]
     assert curve(in_aim(run.parent, run_hash), "success", subset="train", goal_type="overall") == expected_curve
 

@@ -1,24 +1,18 @@
 """The one file that imports Aim: a run in its repository, and its explorer."""
 
-import io
 import logging
 import os
 import subprocess
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from sacglam import files
 from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
 from sacglam.tools.tracking.records import Point, algorithm, of_summary
 
 _SUMMARY = ("finished", "seed", "threads", "device", "platform", "versions", "seconds", "success_random", "spl_random")
-_LARGEST_IMAGE = 16 * files.MIB
 
 
 def exists(folder: Path) -> bool:
@@ -74,34 +68,17 @@ class AimRun:
         for point in points:
             value: Any = point.value
             match point.value:
-                case Image.Image():
-                    value = aim.Image(point.value)
                 case [str(), *_]:
                     value = [aim.Text(text) for text in point.value]
                 case [*_]:
                     value = aim.Distribution(list(point.value))
             self._run.track(value, name=point.name, step=point.step, context=dict(point.context))
 
-    def end(self, summary: Mapping[str, Any], curves: Path) -> None:
+    def end(self, summary: Mapping[str, Any]) -> None:
         """Add what is known at the end, and close the run."""
         self._run["summary"] = {name: summary[name] for name in _SUMMARY if summary.get(name) is not None}
         self.add(of_summary(summary))
-        if image := _image(curves):
-            self.add([Point("curves", image, int(summary.get("env_steps", 0)), {})])
         self._run.close()
-
-
-def _image(file: Path) -> Image.Image | None:
-    """A drawing; None if there is none, or it is damaged."""
-    try:
-        image = Image.open(io.BytesIO(files.read(file, _LARGEST_IMAGE)), formats=["PNG"])
-        image.load()
-        return image
-    except FileNotFoundError:
-        pass
-    except Exception as error:  # damaged bytes make Pillow raise many types
-        warnings.warn(f"{file} was left out: {error}", stacklevel=3)
-    return None
 
 
 def explorer(folder: Path) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ class Numbers:
         if numbers:
             self.log(numbers, points[0].step)
 
-    def end(self, summary: Mapping[str, Any], curves: Path) -> None:
+    def end(self, summary: Mapping[str, Any]) -> None:
         """Add the evaluations before and after training, once there are both, since nothing can be replaced."""
         ends = of_summary(summary) if summary.get("finished") else []
         for step in sorted({point.step for point in ends}):

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from PIL.Image import Image
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sacglam.config import Config
@@ -20,11 +19,11 @@ _ZERO = 1e-6  # Aim's explorer takes an x of 0 for missing, and then does not dr
 class Point:
     """One value of the sequence given by `name` and `context`; `step` is in environment steps.
 
-    The value is a number, the values of a distribution, texts to read side by side, or an image.
+    The value is a number, the values of a distribution, or texts to read side by side.
     """
 
     name: str
-    value: float | Sequence[float] | Sequence[str] | Image
+    value: float | Sequence[float] | Sequence[str]
     step: int
     context: Mapping[str, str]
 

@@ -79,7 +79,7 @@ def fill(
                 advance(done)
             for points in samples:
                 run.add(points)
-        run.end(directory.summary() or {}, directory.curves)
+        run.end(directory.summary() or {})
     if damaged := metrics.damaged + samples.damaged:
         warnings.warn(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were left out", stacklevel=1)
     return run.id
