@@ -108,12 +108,6 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     return found
 
 
-def seconds_of_an_update(config: Config, predicted: Mapping[str, float]) -> float:
-    """Mean seconds of an update, by what `predict` gave; PPO's look at each step is part of it."""
-    others = ("environment", "scoring", "replay", INITIAL, EVALUATION)
-    return sum(seconds for phase, seconds in predicted.items() if phase not in others) / updates_of(config)
-
-
 def updates_of(config: Config) -> int:
     """Gradient updates of the whole run; those that the first intervals leave out are counted, too."""
     return _intervals(config) * config.algo.updates

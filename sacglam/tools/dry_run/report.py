@@ -7,9 +7,10 @@ from rich.table import Column, Table
 
 from sacglam.clock import duration
 from sacglam.collector import build_env
+from sacglam.config import Config
 from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
-from sacglam.tools.dry_run.forecast import Forecast, seconds_of_an_update, updates_of
+from sacglam.tools.dry_run.forecast import Forecast, updates_of
 from sacglam.tools.dry_run.sizes import rows_in_one_pass
 from sacglam.tools.profile.table import phase_table
 
@@ -23,7 +24,7 @@ def show(console: Console, found: Forecast) -> None:
         total = sum(found.seconds.values())
         columns = [("time", found.seconds, duration), ("share", found.seconds, lambda s: f"{s / total:.1%}")]
         console.print(phase_table("Time for the whole run", columns))
-        console.print(_method(found, found.calibration), soft_wrap=True, highlight=False)
+        console.print(_method(found.config, found.calibration), soft_wrap=True, highlight=False)
     for fault in found.missing:
         console.print("[bold red]missing here:[/bold red]", end=" ")
         console.print(fault, markup=False, highlight=False, soft_wrap=True)
@@ -79,11 +80,10 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f}"
 
 
-def _method(found: Forecast, measured: Calibration) -> str:
-    config, scoring, update = found.config, measured.scoring, measured.update
+def _method(config: Config, measured: Calibration) -> str:
+    scoring, update = measured.scoring, measured.update
     return (
         f"Measured: {scoring.size} of {config.env.copies} states scored in {sum(scoring.seconds.values()):.3g} s, and "
         f"an update of {update.size} of {config.algo.rows} rows in {sum(update.seconds.values()):.3g} s; all else in "
-        f"proportion, so that a whole update takes {duration(seconds_of_an_update(config, found.seconds))}. "
-        "docs/guides/profiling.md says what is left out."
+        "proportion. docs/guides/profiling.md says what is left out."
     )

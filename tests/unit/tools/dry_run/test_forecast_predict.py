@@ -7,13 +7,7 @@ import pytest
 from sacglam import config as configuration
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
-from sacglam.tools.dry_run.forecast import (
-    EVALUATION,
-    predict,
-    seconds_of_an_update,
-    states_of_evaluations,
-    updates_of,
-)
+from sacglam.tools.dry_run.forecast import EVALUATION, predict, states_of_evaluations, updates_of
 
 PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
 ALONE = Plan(0, 0, 1, "cpu", 1, 1, ())
@@ -43,7 +37,6 @@ def test_sac() -> None:
             EVALUATION: 4 * 5 * 30 * 0.05,
         }
     )
-    assert seconds_of_an_update(config, found) == pytest.approx(0.4 + 4 + 8 + 12 + 0.25)
 
 
 def test_ppo() -> None:
