@@ -28,9 +28,7 @@ class Forecast:
     """What is known about a run before it starts; parts about the model are empty if it cannot be loaded."""
 
     config: Config
-    where: Plan
     missing: Sequence[str]  # requirements missing here, which would keep it from starting
-    played: RandomRollout
     architecture: str = ""
     sizes: Sizes | None = None
     calibration: Calibration | None = None
@@ -68,12 +66,12 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         check_engines(config)
         architecture, model = _in_words(load_shape(config.model)), build_model(with_temperature(here))
     except ModelError as error:
-        return Forecast(config, where, [*missing, str(error)], played)
+        return Forecast(config, [*missing, str(error)])
     sizes = sizes_of(model)
     measured = calibrate(here, model, played, display) if device else None
     processes = memory(config, where, sizes, measured, played.replay_bytes, libraries)
     seconds = predict(config, where, played, measured) if measured else {}
-    return Forecast(config, where, missing, played, architecture, sizes, measured, processes, seconds)
+    return Forecast(config, missing, architecture, sizes, measured, processes, seconds)
 
 
 def _in_words(shape: PreTrainedConfig) -> str:
