@@ -1,7 +1,6 @@
 """Commands that train an agent or a tiny language model, or profile a few training intervals."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -168,13 +167,12 @@ def profile(
 def pretrain(
     folder: Annotated[Path, typer.Argument(help="New folder to write the model to.", metavar="DIR")],
     env: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Environment whose texts the model learns: one of `sacglam envs`, or package.module:factory "
-            "(default: the built-in model's corpus).",
+            help="Environment whose texts the model learns: one of `sacglam envs`, or package.module:factory.",
             metavar="NAME",
         ),
-    ] = None,
+    ],
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -184,49 +182,37 @@ def pretrain(
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only like `builtin`, or encoder-decoder like `builtin-t5`.")
     ] = "llama",
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Updates (default: 2500, t5: 10000; --env: until it matches words, at most 4000).", min=1),
-    ] = None,
+    steps: Annotated[int, typer.Option(help="Maximum updates; it ends sooner if it matches words.", min=1)] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
-    threads: Annotated[
-        int, typer.Option(help="CPU threads; they affect the last bits. `builtin` used 2, `builtin-t5` used 1.", min=1)
-    ] = 2,
+    threads: Annotated[int, typer.Option(help="CPU threads; they affect the last bits.", min=1)] = 2,
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
     The model reads random play with unrelated goals until it matches words, in two to ten minutes, and gets its own
-    tokenizer. Use it with --set model.name=DIR. Without --env, this rebuilds the included model, in ten minutes.
+    tokenizer. Use it with --set model.name=DIR.
 
     \b
     Examples:
       sacglam pretrain house-model --env house:House --set env.options.max_steps=4
       sacglam train --set env.name=house:House --set model.name=house-model
-      sacglam pretrain my-t5 --architecture t5
     """
-    if set_ and env is None:
-        raise typer.BadParameter("--set needs --env: it sets options of that environment")
-    source = configuration.load(None, [*(set_ or []), f"env.name={env}"]) if env else None
+    source = configuration.load(None, [*(set_ or []), f"env.name={env}"])
 
     from sacglam import cpu
     from sacglam.envs import make
     from sacglam.tools.pretraining import corpus, recipes, train
 
     cpu.prepare(threads)
-    environment = make(source.env.name, **source.env.options) if source else None
-    kind, usual = (recipes.CUSTOM if environment else recipes.BUILTIN)[architecture]
-    settings = replace(usual, seed=seed, steps=steps or usual.steps)
+    environment = make(source.env.name, **source.env.options)
+    settings = recipes.PretrainSettings(seed=seed, steps=steps)
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         folder.rmdir()  # refuses one that holds files, and leaves nothing behind if interrupted
     with RichDisplay(console) as display:
-        if environment and source:
-            display.stage("random play", corpus.PLAYED_STEPS)
-            rng = Random(seed)
-            played, held_out = corpus.random_play(environment, rng, display.advance)
-            draw = corpus.env_documents(environment, played, source.prompt, rng)
-            questions = corpus.questions(held_out, Random(seed))
-        else:
-            draw, questions = corpus.builtin_documents(Random(seed), architecture), None
-        made = train.pretrain(folder, kind, settings, draw, display, questions)
+        display.stage("random play", corpus.PLAYED_STEPS)
+        rng = Random(seed)
+        played, held_out = corpus.random_play(environment, rng, display.advance)
+        draw = corpus.env_documents(environment, played, source.prompt, rng)
+        questions = corpus.questions(held_out, Random(seed))
+        made = train.pretrain(folder, recipes.MODELS[architecture], settings, draw, display, questions)
     print_plain(console, f"the model is in {folder}; {made}")

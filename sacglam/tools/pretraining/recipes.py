@@ -1,4 +1,4 @@
-"""The two tiny models that are trained on a corpus: their architectures and losses."""
+"""The two kinds of tiny model that are trained on a corpus: their architectures and losses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """Sizes and hyperparameters; the defaults made the shipped decoder-only model."""
+    """Sizes and hyperparameters; the defaults are for one environment, and `steps` is the maximum."""
 
-    steps: int = 2500
-    batch_size: int = 48
+    steps: int = 4000
+    batch_size: int = 16
     context: int = 128
-    lr: float = 3e-3
+    lr: float = 1e-3
     seed: int = 0
-    vocabulary: int = 512
+    vocabulary: int = 4096
     layers: int = 2
     hidden: int = 96
     head_size: int = 32
@@ -70,9 +70,9 @@ class TinyModel(ABC):
 
 
 class Llama(TinyModel):
-    """Decoder-only. It learns documents end to end, cut into rows of equal length."""
+    """Decoder-only. It learns whole documents, since a question cut off from its answer teaches nothing."""
 
-    initializer_range = 0.02
+    initializer_range = 0.1
 
     @override
     def build(self, vocabulary: int) -> PreTrainedModel:
@@ -96,17 +96,20 @@ class Llama(TinyModel):
 
     @override
     def loss(self, draw: Documents) -> Tensor:
-        ids_BT = self._rows(draw)
+        ids_BT = self.rows(draw)
         logits_BTV = self.model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
         return _cross_entropy(logits_BTV[:, :-1], ids_BT[:, 1:])
 
-    def _rows(self, draw: Documents) -> Tensor:
-        wanted = self.settings.batch_size * self.settings.context
-        ids: list[int] = []
-        while len(ids) < wanted:
-            for row in encode(self.tokenizer, ["".join(draw()) for _ in range(64)]):
-                ids += row
-        return torch.tensor(ids[:wanted]).view(self.settings.batch_size, self.settings.context)
+    def rows(self, draw: Documents) -> Tensor:
+        """A batch (B, T) of tokens: as many documents in each row as fit, and `IGNORED` after them."""
+        rows: list[list[int]] = [[]]
+        while True:
+            document = encode(self.tokenizer, ["".join(draw())])[0][: self.settings.context]
+            if len(rows[-1]) + len(document) > self.settings.context:
+                if len(rows) == self.settings.batch_size:
+                    return _pad(rows, self.settings.context)
+                rows.append([])
+            rows[-1] += document
 
     @override
     def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
@@ -117,23 +120,6 @@ class Llama(TinyModel):
             row_T[: len(prompt) - 1] = IGNORED  # except its end
         logits_BTV = self.model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
         return logits_BTV[:, :-1], target_BT[:, 1:]
-
-
-class WholeLlama(Llama):
-    """It learns whole documents, as many in a row as fit: a question cut off from its answer teaches nothing."""
-
-    initializer_range = 0.1
-
-    @override
-    def _rows(self, draw: Documents) -> Tensor:
-        rows: list[list[int]] = [[]]
-        while True:
-            document = encode(self.tokenizer, ["".join(draw())])[0][: self.settings.context]
-            if len(rows[-1]) + len(document) > self.settings.context:
-                if len(rows) == self.settings.batch_size:
-                    return _pad(rows, self.settings.context)
-                rows.append([])
-            rows[-1] += document
 
 
 class T5(TinyModel):
@@ -187,11 +173,5 @@ def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=IGNORED)
 
 
-BUILTIN: dict[str, tuple[type[TinyModel], PretrainSettings]] = {
-    "llama": (Llama, PretrainSettings()),
-    "t5": (T5, PretrainSettings(steps=10_000, batch_size=64)),
-}
-"""The models that come with sacglam, and their settings before the corpus is known."""
-_SMALL = PretrainSettings(steps=4000, batch_size=16, vocabulary=4096, lr=1e-3)
-CUSTOM: dict[str, tuple[type[TinyModel], PretrainSettings]] = {"llama": (WholeLlama, _SMALL), "t5": (T5, _SMALL)}
-"""Models for one environment, whose corpus has fewer words; `steps` is the maximum."""
+MODELS: dict[str, type[TinyModel]] = {"llama": Llama, "t5": T5}
+"""By the names of their architectures."""
