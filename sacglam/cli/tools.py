@@ -122,8 +122,8 @@ def doctor(
     from sacglam.tools.doctor.gather import gather
     from sacglam.tools.doctor.report import diagnose, print_report
 
-    with errors.status("checking this machine") as status:
-        diagnosis = diagnose(gather(quick, lambda name: status.update(f"importing {name}")))
+    with errors.status("checking this machine"):
+        diagnosis = diagnose(gather(quick))
     if as_json:
         print(json.dumps(asdict(diagnosis)))
     else:

@@ -48,15 +48,14 @@ def gpus(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus:
         yield Finding("GPUs", "note", "none", f"use a machine with {FEWEST_GPUS} or more NVIDIA GPUs", GPU)
         return
-    supported = facts.driver.cuda or "unknown"
     if facts.driver.version:
-        yield Finding("GPU driver", "ok", f"{facts.driver.version}, for CUDA up to {supported}")
+        yield Finding("GPU driver", "ok", facts.driver.version)
     usable = facts.torch.gpus if facts.torch else ()
     if facts.cuda == "":
         fix = "install the CUDA build of torch (a plain `pip install torch` with the tested version, on Linux)"
         yield Finding("torch on GPU", "warning", "torch is a CPU build and leaves the GPUs unused", fix, GPU)
     elif facts.torch and not usable:
-        why = facts.torch.warning or f"the driver supports CUDA up to {supported}"
+        why = facts.torch.warning or f"the driver is {facts.driver.version}"
         fix = f"update NVIDIA's driver to one for CUDA {facts.cuda} (580 or later for CUDA 13; in a container, that of "
         fix += "its host), or install torch for an older CUDA"
         yield Finding("torch on GPU", "warning", f"torch for CUDA {facts.cuda} cannot use any GPU: {why}", fix, GPU)

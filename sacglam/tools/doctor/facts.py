@@ -42,10 +42,9 @@ class TorchBuild:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver: its version, the newest CUDA it supports, its GPUs; `fault`: why it does not answer."""
+    """NVIDIA's driver: its version and its GPUs; `fault`: why it does not answer."""
 
     version: str | None = None
-    cuda: str | None = None
     gpus: tuple[Gpu, ...] = ()
     fault: str | None = None
 

