@@ -93,6 +93,7 @@ class _Mark:
     updates: int
     tokens: int
     positions: int
+    flop: int
 
 
 class _Meter:
@@ -112,19 +113,20 @@ class _Meter:
         self._rank_seconds: dict[str, float] = {}
 
     def run(self, turns: Iterator[None], intervals: int, seconds: float | None) -> None:
-        """Warm up until there were updates twice, the second time counting FLOP; then measure undisturbed intervals."""
+        """Warm up until there were updates twice, counting FLOP until the first; then measure undisturbed intervals."""
         learners, clock = self._parts.learners, self._parts.clock
         self._display.stage(f"{self._label}: filling the replay buffer, warming up", _WARM_UP)
         clock.watch(self.recorder)
         self._last = self._mark()
-        self._until_updates(turns)
+        with self._counter.flop if self._counter else nullcontext():
+            before_updates = self._until_updates(turns)
+        if self._counter:
+            positions = self._last.positions - before_updates.positions
+            self._flop_per_position = (self._last.flop - before_updates.flop) / positions
         self._display.advance(1)
         # Asking ranks waits for their pending updates (runtime.lag), so not right before the measured intervals.
-        updates, before, start = learners.begun, self._seconds_of_ranks(), self._last
-        with self._counter.flop if self._counter else nullcontext():
-            self._until_updates(turns)
-        if self._counter:
-            self._flop_per_position = self._counter.flop.get_total_flops() / (self._last.positions - start.positions)
+        updates, before = learners.begun, self._seconds_of_ranks()
+        self._until_updates(turns)
         self._display.advance(_WARM_UP)
         self._display.stage(f"{self._label}: measuring", max(1, round(seconds or intervals)))
         self._left_out, self._start = self._intervals, self._mark()
@@ -137,10 +139,13 @@ class _Meter:
         spent = _difference(before, self._seconds_of_ranks())
         self._rank_seconds = {name: each / (learners.begun - updates) for name, each in spent.items()}
 
-    def _until_updates(self, turns: Iterator[None]) -> None:
-        updates = self._last.updates
-        while self._last.updates == updates:
+    def _until_updates(self, turns: Iterator[None]) -> _Mark:
+        """Run intervals up to one with updates; the counters before that one."""
+        while True:
+            before = self._last
             self._interval(turns, "warm-up")
+            if self._last.updates > before.updates:
+                return before
 
     def _interval(self, turns: Iterator[None], kind: str) -> None:
         self._stop.check()
@@ -151,8 +156,8 @@ class _Meter:
         self.recorder.events.append(slice_event(name, "interval", start, seconds))
 
     def _mark(self) -> _Mark:
-        counted = (self._counter.tokens, self._counter.positions) if self._counter else (0, 0)
-        phases, updates = self._parts.clock.seconds, self._parts.learners.updates
+        phases, updates, counter = self._parts.clock.seconds, self._parts.learners.updates, self._counter
+        counted = (counter.tokens, counter.positions, counter.flop.get_total_flops()) if counter else (0, 0, 0)
         return _Mark(time.perf_counter(), time.process_time(), phases, updates, *counted)
 
     def _seconds_of_ranks(self) -> dict[str, float]:

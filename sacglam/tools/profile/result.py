@@ -1,4 +1,4 @@
-"""The result of a profile: plain numbers for the table, the chart and `profile.json`."""
+"""The result of a profile: plain numbers for the tables and `profile.json`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
