@@ -70,13 +70,13 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
     parts = build(config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)
-        meter = _Meter(source.label, config, parts, display, stop)
         try:
             loop.start_up(display, stop.check)
             if source.run and begun:
                 folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()
+            meter = _Meter(source.label, config, parts, display, stop)
             meter.run(loop.intervals(), intervals, seconds)
         except Stopped as error:
             raise SacglamError(f"the profile of {source.label} was interrupted; nothing was written") from error
@@ -85,7 +85,7 @@ def measure(source: Source, intervals: int, seconds: float | None, display: Disp
 
 @dataclass(frozen=True)
 class _Mark:
-    """The counters between two intervals; `cpu` is in seconds of this process."""
+    """The counters before or after an interval; `cpu` is in seconds of this process."""
 
     time: float
     cpu: float
@@ -107,53 +107,45 @@ class _Meter:
         self._display = display
         self._stop = stop
         self._counter = PassCounter(parts.model.lm, config.model) if parts.model else None
-        self._intervals = self._left_out = 0
-        self._start = self._last = self._mark()
+        self._marks = [self._mark()]
+        self._left_out = 0
         self._flop_per_position = 0.0
         self._rank_seconds: dict[str, float] = {}
 
     def run(self, turns: Iterator[None], intervals: int, seconds: float | None) -> None:
         """Warm up until there were updates twice, counting FLOP until the first; then measure undisturbed intervals."""
-        learners, clock = self._parts.learners, self._parts.clock
+        learners, marks = self._parts.learners, self._marks
         self._display.stage(f"{self._label}: filling the replay buffer, warming up", _WARM_UP)
-        clock.watch(self.recorder)
-        self._last = self._mark()
+        self._parts.clock.watch(self.recorder)
         with self._counter.flop if self._counter else nullcontext():
-            before_updates = self._until_updates(turns)
+            self._until_updates(turns)
         if self._counter:
-            positions = self._last.positions - before_updates.positions
-            self._flop_per_position = (self._last.flop - before_updates.flop) / positions
+            self._flop_per_position = (marks[-1].flop - marks[-2].flop) / (marks[-1].positions - marks[-2].positions)
         self._display.advance(1)
         # Asking ranks waits for their pending updates (runtime.lag), so not right before the measured intervals.
         updates, before = learners.begun, self._seconds_of_ranks()
         self._until_updates(turns)
         self._display.advance(_WARM_UP)
         self._display.stage(f"{self._label}: measuring", max(1, round(seconds or intervals)))
-        self._left_out, self._start = self._intervals, self._mark()
-        self._last = self._start
-        done = 0.0
+        self._left_out, done = len(marks) - 1, 0.0
         while done < (seconds or intervals):
             self._interval(turns, "interval")
-            done = self._last.time - self._start.time if seconds else self._intervals - self._left_out
+            done = marks[-1].time - marks[self._left_out].time if seconds else len(marks) - 1 - self._left_out
             self._display.advance(int(done))
         spent = _difference(before, self._seconds_of_ranks())
         self._rank_seconds = {name: each / (learners.begun - updates) for name, each in spent.items()}
 
-    def _until_updates(self, turns: Iterator[None]) -> _Mark:
-        """Run intervals up to one with updates; the counters before that one."""
-        while True:
-            before = self._last
+    def _until_updates(self, turns: Iterator[None]) -> None:
+        updates = self._marks[-1].updates
+        while self._marks[-1].updates == updates:
             self._interval(turns, "warm-up")
-            if self._last.updates > before.updates:
-                return before
 
     def _interval(self, turns: Iterator[None], kind: str) -> None:
         self._stop.check()
         next(turns)
-        start, self._last = self._last.time, self._mark()
-        self._intervals += 1
-        name, seconds = f"{kind} {self._intervals}", self._last.time - start
-        self.recorder.events.append(slice_event(name, "interval", start, seconds))
+        start, name = self._marks[-1].time, f"{kind} {len(self._marks)}"
+        self._marks.append(self._mark())
+        self.recorder.events.append(slice_event(name, "interval", start, self._marks[-1].time - start))
 
     def _mark(self) -> _Mark:
         phases, updates, counter = self._parts.clock.seconds, self._parts.learners.updates, self._counter
@@ -166,8 +158,8 @@ class _Meter:
 
     def profile(self) -> Profile:
         """The figures of the measured intervals. Times matrix products."""
-        config, start, end = self._config, self._start, self._last
-        intervals, wall = self._intervals - self._left_out, end.time - start.time
+        config, start, end = self._config, self._marks[self._left_out], self._marks[-1]
+        intervals, wall = len(self._marks) - 1 - self._left_out, end.time - start.time
         seconds = _difference(start.seconds, end.seconds)
         seconds[OTHER] = wall - sum(seconds.values())
         work, rate = None, None
