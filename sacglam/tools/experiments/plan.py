@@ -19,7 +19,7 @@ from sacglam.runs.directory import RunDirectory
 
 Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes"]
 AXES: tuple[Axis, ...] = get_args(Axis)
-_EVALUATIONS = 20
+_EVALUATIONS, _MOST_SEEDS = 20, 1000
 
 
 class Variant(Section):
@@ -124,15 +124,16 @@ def seeds(text: str) -> range:
     """The seeds that `text` names: "4" for 0 to 3, "10-13" for 10 to 13.
 
     Raises:
-        ConfigError: it is neither, or names no seed.
+        ConfigError: it is neither, or names no seed or too many.
     """
-    if match := re.fullmatch(r"(?:(\d+)-)?(\d+)", text):
+    if match := re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})", text):
         first, last = match.groups()
         named = range(int(last)) if first is None else range(int(first), int(last) + 1)
-        if named:
+        if 0 < len(named) <= _MOST_SEEDS:
             return named
     raise ConfigError(
-        f"--seeds: expected a number of seeds such as 4, or the first and the last as in 10-13; got {text!r}"
+        "--seeds: expected a number of seeds such as 4, or the first and the last as in 10-13, at most "
+        f"{_MOST_SEEDS:,} in all; got {text!r}"
     )
 
 
