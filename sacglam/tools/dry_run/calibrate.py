@@ -23,6 +23,7 @@ from sacglam.types import Episode, LogPolicy, Query, Window
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # time limits, exceeded only if the smallest piece of work takes longer
 _STEADY_S = 4.0
 _SHARE_OF_FREE = 0.7
+_EVALUATED = 32  # states at once in an evaluation: it has up to 64, but with more than this one hardly takes less
 
 
 class RecordingScorer(UniformScorer):
@@ -119,7 +120,8 @@ class Sample:
 class Calibration:
     """The measured cost of scoring and of an update on this machine."""
 
-    scoring: Sample
+    scoring: Sample  # of as many states as there are copies
+    evaluation: Sample  # of many at once, however few copies there are
     update: Sample
 
 
@@ -145,9 +147,11 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
 
     states, rows = config.env.copies, config.algo.rows
     display.stage("calibrating: scoring", states)
-    scoring = grow(score, states, _SCORING_S, clock, config.device, display)
+    evaluation = scoring = grow(score, states, _SCORING_S, clock, config.device, display)
+    if scoring.size == states < (evaluated := min(_EVALUATED, len(played.states))):
+        evaluation = grow(score, evaluated, _SCORING_S, clock, config.device, display)
     display.stage("calibrating: an update", rows)
-    return Calibration(scoring, grow(update, rows, _UPDATE_S, clock, config.device, display))
+    return Calibration(scoring, evaluation, grow(update, rows, _UPDATE_S, clock, config.device, display))
 
 
 def grow(

@@ -89,11 +89,14 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     Engines, or ranks where there are none, share the states evenly, and ranks the rows; communication takes no time.
     """
     ranks = max(1, where.learners)
-    state_s = calibration.scoring.seconds["scoring"] / calibration.scoring.size / (where.engines or ranks)
+    scored_s, evaluated_s = (
+        sample.seconds["scoring"] / sample.size / (where.engines or ranks)
+        for sample in (calibration.scoring, calibration.evaluation)
+    )
     steps = _intervals(config) * config.algo.update_interval
     found = {
         "environment": (config.random_steps + steps) * played.environment_s,
-        "scoring": steps * state_s,
+        "scoring": steps * scored_s,
         "replay": _intervals(config) * played.replay_s,
     }
     for phase, seconds in calibration.update.seconds.items():
@@ -102,7 +105,7 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     if initial := config.replay.demonstration_updates:  # each as long as any other
         row_s = sum(calibration.update.seconds.values()) / calibration.update.size
         found[INITIAL] = initial * row_s * config.algo.batch_size / ranks
-    found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * state_s
+    found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * evaluated_s
     return found
 
 

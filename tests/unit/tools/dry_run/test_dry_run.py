@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from benchmarks import random_model
 from sacglam import config as configuration
+from sacglam.build import build_model
 from sacglam.cli import app
 from sacglam.clock import PhaseClock
 from sacglam.errors import SacglamError
 from sacglam.runs.display import Display
-from sacglam.tools.dry_run.calibrate import first_steps, grow, play
+from sacglam.tools.dry_run.calibrate import calibrate, first_steps, grow, play
 
 SHORT = ["threads=1", "env.copies=8", "algo.batch_size=16", "critic.hidden=[16]", "env.options.max_steps=5"]
 PPO = "algo={type: ppo, update_interval: 64, batch_size: 16}"
@@ -87,6 +88,14 @@ def test_random_play(algo: str) -> None:
     for wanted in (1, 7, rows):
         assert count(first_steps(config, played.batch, wanted)) == wanted
     assert played.replay_bytes > 64 * 200
+
+
+@pytest.mark.parametrize(("copies", "sizes"), [(2, (2, 32)), (64, (64, 64))])
+def test_scoring_is_measured_for_the_copies_and_for_evaluations(copies: int, sizes: tuple[int, int]) -> None:
+    settings = [*SHORT, f"env.copies={copies}", "algo.update_interval=64", "device=cpu", "algo.batch_size=2"]
+    config = configuration.load(None, settings)
+    found = calibrate(config, build_model(config), play(config), Display())
+    assert (found.scoring.size, found.evaluation.size) == sizes
 
 
 def test_memory_is_that_of_a_full_buffer() -> None:

@@ -15,8 +15,9 @@ QUIET = ["evaluation.episodes=5", "tracking.samples_every_steps=0"]
 PHASES = {"batch": 0.1, "target": 1.0, "forward": 2.0, "backward": 3.0, "optimizer": 0.25}
 
 
-def measured(states: int, score_s: float, rows: int) -> Calibration:
-    return Calibration(Sample(states, {"scoring": score_s}, None), Sample(rows, PHASES, None))
+def measured(states: int, score_s: float, rows: int, evaluation: Sample | None = None) -> Calibration:
+    scoring = Sample(states, {"scoring": score_s}, None)
+    return Calibration(scoring, evaluation or scoring, Sample(rows, PHASES, None))
 
 
 def test_sac() -> None:
@@ -48,6 +49,13 @@ def test_ppo() -> None:
     assert found["target"] == pytest.approx(4096 * 0.25)
     assert found["forward"] == pytest.approx(4096 * 16 * 0.5)
     assert found["optimizer"] == pytest.approx(96 * 0.25)
+
+
+def test_an_evaluation_scores_more_states_at_once_than_a_few_copies() -> None:
+    config = configuration.override(configuration.Config(), ["steps=3200", "env.copies=1", *QUIET])
+    found = predict(config, ALONE, PLAYED, measured(1, 0.1, 64, Sample(32, {"scoring": 0.32}, None)))
+    assert found["scoring"] == pytest.approx(3200 * 0.1)
+    assert found[EVALUATION] == pytest.approx(4 * 5 * 30 * 0.01)
 
 
 def test_engines_share_states_and_ranks_rows() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sacglam import config as configuration
@@ -12,7 +14,7 @@ from sacglam.tools.dry_run.calibrate import Calibration, Sample
 from sacglam.tools.dry_run.sizes import Process, Size, Sizes, memory, rows_in_one_pass, sizes_of
 
 SIZES = Sizes(Size(1000, 2000), Size(10, 40), Size(5, 20), Size(15, 60))
-MEASURED = Calibration(Sample(16, {}, 800), Sample(64, {}, 6460))
+MEASURED = Calibration(Sample(16, {}, 800), Sample(32, {}, 1600), Sample(64, {}, 6460))
 
 
 def of(*overrides: str) -> Config:
@@ -41,7 +43,8 @@ def test_parameters_of_the_built_in_model() -> None:
 
 def test_one_process() -> None:
     """64 rows took 6,460 bytes with 60 of gradients: 100 a row. 16 states took 800."""
-    (alone,) = processes(of("algo.micro_batch_size=32"), Calibration(MEASURED.scoring, Sample(64, {}, 3260)))
+    measured = replace(MEASURED, update=Sample(64, {}, 3260))
+    (alone,) = processes(of("algo.micro_batch_size=32"), measured)
     assert (alone.name, alone.count) == ("one process", 1)
     assert parts(alone) == {
         "Python and libraries": 5,
