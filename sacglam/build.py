@@ -34,6 +34,8 @@ from sacglam.scoring.base import Engine, Scorer
 
 ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
 """Makes an engine from a configuration, in the engine's own process."""
+TIMEOUT_S = 3600.0
+"""Seconds that an engine's scores or an interval's updates may take before the process is considered hung."""
 PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
 PARITY_EVERY = 10
 """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
@@ -96,7 +98,7 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
         torch.manual_seed(config.seed)  # nothing here draws from it, but its state is in the checkpoints
         return _build_distributed(config, clock, note)
     model = build_model(config)
-    learners = LearnerGroup([Worker(build_learner(config, model, clock))], config.runtime.timeout_s)
+    learners = LearnerGroup([Worker(build_learner(config, model, clock))], TIMEOUT_S)
     return _parts(config, learners, learners, clock, model=model)
 
 
@@ -120,7 +122,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         return runtime.spawn(index).build(host_engine, ENGINE, config, where.engine_threads)
 
     try:
-        engines = EngineGroup(start, where.engines, config.runtime.timeout_s, note) if where.engines else None
+        engines = EngineGroup(start, where.engines, TIMEOUT_S, note) if where.engines else None
         learners = _start_learners(runtime, config, where, clock)
         handoff = None
         if engines:
@@ -134,15 +136,14 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
 
 
 def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: PhaseClock) -> LearnerGroup:
-    timeout_s = config.runtime.timeout_s
     if not where.learners:  # the driver learns, on its own clock
         cpu.prepare(where.learner_threads)
-        return LearnerGroup([Worker(build_learner(config, build_model(config), clock))], timeout_s)
+        return LearnerGroup([Worker(build_learner(config, build_model(config), clock))], TIMEOUT_S)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
     [meeting] = gather([workers[0].init_method()], START_S)
     for rank, worker in enumerate(workers):
         worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
-    return LearnerGroup(workers, timeout_s)
+    return LearnerGroup(workers, TIMEOUT_S)
 
 
 def host_engine(factory: str, config: Config, threads: int) -> Engine:
@@ -156,7 +157,7 @@ def host_learner(config: Config, threads: int, rank: int, world: int, meeting: s
     from sacglam.learner.deepspeed import init_distributed
 
     cpu.prepare(threads)
-    init_distributed(rank, world, meeting, config.device, config.runtime.timeout_s)
+    init_distributed(rank, world, meeting, config.device, TIMEOUT_S)
     return build_learner(config, build_model(config), PhaseClock())
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from sacglam.runs.stopping import exit_on_interrupt
 
 
 def stood_in(command: list[str]) -> list[str]:
-    """A command of `tests.conftest.sacglam` with such engines, whose every fifth adapter passes the parity gate."""
+    """A command of `tests.conftest.sacglam` with such engines, whose every fifth adapter passes the parity gate.
+
+    The variable SACGLAM_TIMEOUT_S is their time-out.
+    """
     assert command[1:3] == ["-m", "sacglam"]
     return [*command[:2], "tests.with_stand_in", *command[3:]]
 
@@ -17,6 +22,7 @@ def main() -> None:
     from sacglam import build, cli
 
     build.ENGINE, build.PARITY_EVERY = "tests.stand_in:engine", 5
+    build.TIMEOUT_S = float(os.environ.get("SACGLAM_TIMEOUT_S", build.TIMEOUT_S))
     cli.main()
 
 

@@ -15,24 +15,26 @@ _TAKEN = {
     "future": ["hindsight_ratio", "balanced", "last_steps"],
 }
 """Those that a kind of relabelling read."""
-_CONSTANTS = {
-    "checkpoint.keep": 2,
-    "critic.max_actions": 64,
-    "engines.cpu_cache_gib": 1.0,
-    "engines.max_restarts": 10,
-    "engines.parity_every": 10,
-    "engines.parity_tolerance": None,
-    "model.attention": "sdpa",
-    "model.bucket": None,
-    "model.lora.merged": None,
-    "tracking.samples_episodes": 4,
-    "algo.normalise_advantages": True,
-    "algo.relative_imitation": True,
-    "algo.soft_target": None,
+_GONE: Mapping[str, tuple[Any, str]] = {
+    "checkpoint.keep": (2, "always 2"),
+    "critic.max_actions": (64, "always 64"),
+    "engines.cpu_cache_gib": (1.0, "always 1.0"),
+    "engines.max_restarts": (10, "always 10"),
+    "engines.parity_every": (10, "always 10"),
+    "engines.parity_tolerance": (None, "derived"),
+    "engines.timeout_s": (60.0, "an hour"),
+    "engines.start_timeout_s": (600.0, "an hour"),
+    "learners.timeout_s": (1800.0, "an hour"),
+    "model.attention": ("sdpa", "always sdpa"),
+    "model.bucket": (None, "derived"),
+    "model.lora.merged": (None, "derived"),
+    "runtime.timeout_s": (1800.0, "an hour"),
+    "tracking.samples_episodes": (4, "always 4"),
+    "algo.normalise_advantages": (True, "always True"),
+    "algo.relative_imitation": (True, "always True"),
+    "algo.soft_target": (None, "derived"),
 }
-"""Former settings and what they are now; None: derived."""
-_TIMEOUTS = {"engines.timeout_s": 60.0, "engines.start_timeout_s": 600.0, "learners.timeout_s": 1800.0}
-"""Former settings of which `runtime.timeout_s` is the longest, and their defaults."""
+"""Former settings: a value that needs no warning, and what they are now."""
 
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,12 +44,10 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: old and new keys contradict each other.
     """
     kept = deepcopy(dict(values))
-    for key, now in _CONSTANTS.items():
+    for key, (usual, now) in _GONE.items():
         for value in _removed(kept, key):
-            if value != now:
-                said = "derived" if now is None else f"always {now}"
-                warnings.warn(f"{key} is no longer a setting: it is {said} (got {value!r})", stacklevel=2)
-    _one_timeout(kept)
+            if value != usual:
+                warnings.warn(f"{key} is no longer a setting: it is {now} (got {value!r})", stacklevel=2)
     _without_packed_engines(kept)
     _trackers(kept)
     return _relabelling(kept)
@@ -60,15 +60,6 @@ def _removed(values: Mapping[str, Any], key: str) -> list[Any]:
     for section in sections:
         inner = inner.get(section) if isinstance(inner, dict) else None
     return [inner.pop(name)] if isinstance(inner, dict) and name in inner else []
-
-
-def _one_timeout(values: dict[str, Any]) -> None:
-    """`runtime.timeout_s` in place of three."""
-    given = {key: each for key, default in _TIMEOUTS.items() for each in _removed(values, key) if each != default}
-    if given:
-        longest = max([*_TIMEOUTS.values(), *(each for each in given.values() if isinstance(each, int | float))])
-        _set(values, "runtime", timeout_s=longest)
-        warnings.warn(f"{', '.join(given)} are now runtime.timeout_s, the longest of them: {longest!r}", stacklevel=3)
 
 
 def _without_packed_engines(values: dict[str, Any]) -> None:

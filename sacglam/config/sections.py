@@ -242,8 +242,6 @@ class RuntimeConfig(Section):
     """Intervals by which the engines' adapter may trail the learner; 1: the next rollout overlaps the update."""
     address: str | None = None
     """Address of a running Ray cluster, or `auto`; None: start Ray on this machine if needed."""
-    timeout_s: PositiveFloat = 1800.0
-    """Seconds that an engine's scores or an interval's updates may take before the process is considered hung."""
 
 
 class TrackingConfig(Section):

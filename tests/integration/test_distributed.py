@@ -79,10 +79,11 @@ def summary(run: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def started(command: list[str], log: Path) -> Iterator[Launched]:
+def started(command: list[str], log: Path, **variables: str) -> Iterator[Launched]:
     """A run in a process group of its own, which is ended afterwards."""
     with log.open("wb") as output:
-        process = start(command, output, subprocess.STDOUT, start_new_session=True)
+        env = {**os.environ, **variables}
+        process = start(command, output, subprocess.STDOUT, env=env, start_new_session=True)
         try:
             yield process
         finally:
@@ -199,7 +200,7 @@ def test_lost_engines_leave_no_trace_in_the_data(calm: Path, tmp_path: Path) -> 
     """
     run, log = tmp_path / "run", tmp_path / "log"
     faults = [signal.SIGKILL] * int(os.environ.get("SACGLAM_ENGINE_KILLS", "1")) + [signal.SIGSTOP]
-    with started(train(run, ENGINE, "threads=1", "runtime.timeout_s=10"), log) as process:
+    with started(train(run, ENGINE, "threads=1"), log, SACGLAM_TIMEOUT_S="10") as process:
         wait_for(lambda: len(titled(process.pid, "ray::Engine")) == 1, process)
         os.kill(titled(process.pid, "ray::Engine")[0].pid, signal.SIGKILL)
         for number, fault in enumerate(faults):

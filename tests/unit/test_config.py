@@ -632,11 +632,10 @@ def test_a_run_with_packed_engines_continues_without() -> None:
     assert former["engines"]["type"] == "packed", "it is not changed where it is"
 
 
-def test_three_time_outs_are_one_now_and_the_longest_counts() -> None:
+def test_former_time_outs_are_silent_at_their_defaults() -> None:
+    former = {"engines": {"type": "auto", "timeout_s": 60.0}, "learners": {"timeout_s": 1800.0}}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert parse({"engines": {"type": "auto", "timeout_s": 60.0}, "learners": {"timeout_s": 1800.0}}) == Config()
-    with pytest.warns(UserWarning, match=r"engines\.timeout_s are now runtime\.timeout_s, the longest of them: 7200"):
-        assert load(None, ["engines.timeout_s=7200", "learners.timeout_s=1800"]).runtime.timeout_s == 7200
-    with pytest.warns(UserWarning, match=r"the longest of them: 1800"):
-        assert load(None, ["engines.timeout_s=5"]).runtime.timeout_s == 1800
+        assert parse({**former, "runtime": {"timeout_s": 1800.0}}) == Config()
+    with pytest.warns(UserWarning, match=r"runtime\.timeout_s is no longer a setting: it is an hour \(got 60\)"):
+        load(None, ["runtime.timeout_s=60"])
