@@ -135,7 +135,7 @@ def track(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN...")],
     to: Annotated[Literal["aim", "wandb", "trackio", "tensorboard"], typer.Option(help="The tracker.")] = "aim",
     repo: Annotated[
-        Path | None, typer.Option(help="Folder of the tracker's files (default: the run's tracking.repo).")
+        Path | None, typer.Option(help="Folder of the tracker's files (default: the folder that the run is in).")
     ] = None,
     trust: TrustOption = False,
 ) -> None:
@@ -157,7 +157,7 @@ def track(
     with RichDisplay(errors) as display:
         for each in runs:
             run = RunDirectory.open(each, trust or "environment")
-            folder = (repo or repo_of(run, run.config().tracking)).resolve()
+            folder = (repo or repo_of(run)).resolve()
             display.stage(f"importing {each}", len(run.metrics()))
             run_hash = fill(to, run, folder, advance=display.advance)
             if to == "aim" and (summary := run.summary()):

@@ -29,6 +29,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.bucket": (None, "derived"),
     "model.lora.merged": (None, "derived"),
     "runtime.timeout_s": (1800.0, "an hour"),
+    "tracking.repo": (None, "the folder that the run is in"),
     "tracking.samples_episodes": (4, "always 4"),
     "algo.normalise_advantages": (True, "always True"),
     "algo.relative_imitation": (True, "always True"),

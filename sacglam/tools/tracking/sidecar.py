@@ -67,22 +67,19 @@ def explained(name: str, folder: Path) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Sidecars(Tracker):
-    """A process for each of a run's trackers, which copies the run into it, and a function of the user's.
-
-    `repo` is the folder of the trackers' files.
-    """
+    """A process for each of a run's trackers, which copies the run into it, and a function of the user's."""
 
     directory: RunDirectory
     names: Sequence[str]
-    repo: Path
     display: Display
     callback: Callback | None = None
     _processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict, init=False)
 
     @override
     def start(self) -> None:
+        repo = repo_of(self.directory)
         for name in self.names:
-            command = subprocesses.python("-m", _PROGRAM, name, str(self.directory.root), str(self.repo))
+            command = subprocesses.python("-m", _PROGRAM, name, str(self.directory.root), str(repo))
             try:
                 self._processes[name] = subprocess.Popen(
                     command,
@@ -161,12 +158,12 @@ def sidecar_for(
             f"tracking.to has {missing[0]}, but {TITLES[missing[0]]} is not installed; {install(missing[0])}, or leave "
             "it out"
         )
-    return Sidecars(directory, named, repo_of(directory, config), display, callback)
+    return Sidecars(directory, named, display, callback)
 
 
-def repo_of(directory: RunDirectory, config: TrackingConfig) -> Path:
-    """The folder that holds the trackers' files: by default the parent of the run's folder."""
-    return Path(config.repo) if config.repo else directory.root.resolve().parent
+def repo_of(directory: RunDirectory) -> Path:
+    """The folder that holds the trackers' files: the parent of the run's folder."""
+    return directory.root.resolve().parent
 
 
 def read_hash(directory: RunDirectory, name: str = "aim") -> str | None:

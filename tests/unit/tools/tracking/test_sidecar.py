@@ -29,7 +29,7 @@ class Notes(Display):
 
 def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
     display = Notes()
-    failing = sidecar.Sidecars(RunDirectory(tmp_path / "no-run"), ["aim"], tmp_path, display)
+    failing = sidecar.Sidecars(RunDirectory(tmp_path / "no-run"), ["aim"], display)
     failing.start()
     failing.close()
     failing.check()
@@ -42,7 +42,7 @@ def test_a_failure_is_reported_once_with_its_fix(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_started_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     display = Notes()
-    failing = sidecar.Sidecars(RunDirectory(tmp_path), ["aim"], tmp_path, display)
+    failing = sidecar.Sidecars(RunDirectory(tmp_path), ["aim"], display)
     failing.start()
     failing.check()
     failing.close()
@@ -57,7 +57,7 @@ def test_a_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.executable", str(hanging))
     display = Notes()
     monkeypatch.setattr(sidecar, "_FINISH_S", 0.05)
-    hung = sidecar.Sidecars(RunDirectory(tmp_path), ["aim"], tmp_path, display)
+    hung = sidecar.Sidecars(RunDirectory(tmp_path), ["aim"], display)
     hung.start()
     hung.close()
     assert len(display.said) == 1
@@ -93,10 +93,8 @@ def test_each_tracker_has_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(display.said) == 2
 
 
-def test_the_repository_is_next_to_the_run_unless_the_configuration_names_one(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "runs" / "one")
-    assert sidecar.repo_of(run, TrackingConfig()) == tmp_path / "runs"
-    assert sidecar.repo_of(run, TrackingConfig(repo="elsewhere")) == Path("elsewhere")
+def test_the_repository_is_next_to_the_run(tmp_path: Path) -> None:
+    assert sidecar.repo_of(RunDirectory(tmp_path / "runs" / "one")) == tmp_path / "runs"
 
 
 def test_the_hash_is_for_the_summary_where_aim_knows_the_run(tmp_path: Path) -> None:
