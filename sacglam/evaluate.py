@@ -208,7 +208,6 @@ class Evaluations:
         def progress(done: int) -> None:
             self.display.advance(done)
             self.check()
-            self.parts.learners.check()
 
         stream = _HELDOUT if split == "heldout" else _FINAL
         return self._play(scorer, policy, episodes, stream, split=split, progress=progress)

@@ -39,9 +39,6 @@ class Worker:
         """An argument for calls to several workers of this kind, serialised once for all of them."""
         return value
 
-    def check(self) -> None:
-        """Raise `WorkerLost` if the worker is known to be dead; never waits."""
-
     def kill(self) -> None:
         """End the worker at once, even if it hangs."""
 

@@ -113,14 +113,6 @@ class LearnerGroup:
         """Wait until every rank has started."""
         self._results(self._submit("seconds"), max(self.timeout_s, START_S), tick)
 
-    def check(self) -> None:
-        """Raise `LearnerError` if a rank is known to be dead; for times without calls, such as an evaluation."""
-        for worker in self.workers:
-            try:
-                worker.check()
-            except WorkerLost as error:
-                raise _lost(error) from error
-
     def _call(self, method: str, *args: Any) -> Any:
         return self._results(self._submit(method, *args))[0]
 
@@ -137,7 +129,10 @@ class LearnerGroup:
         try:
             return gather(calls, timeout_s or self.timeout_s, tick)
         except WorkerLost as error:
-            raise _lost(error) from error
+            raise LearnerError(
+                f"a learner rank was lost: {error}. --resume continues from the last checkpoint, or from the "
+                "start if there is none yet"
+            ) from error
         except SacglamError:
             raise
         except Exception as error:
@@ -145,10 +140,3 @@ class LearnerGroup:
                 raise
             traceback = str(error).strip().splitlines() or [type(error).__name__]
             raise LearnerError(f"a learner rank failed: {traceback[-1].strip()}") from error
-
-
-def _lost(error: WorkerLost) -> LearnerError:
-    return LearnerError(
-        f"a learner rank was lost: {error}. --resume continues from the last checkpoint, or from the "
-        "start if there is none yet"
-    )

@@ -102,7 +102,7 @@ class RayWorker(Worker):
         self._actor = actor
         self._own = own
         self._killed = False
-        self._where = self._ping = self._future(actor.where.remote())
+        self._where = self._future(actor.where.remote())
 
     def build(self, factory: Callable[..., Any], *args: Any) -> Self:
         """Create the object `factory(*args)` there; returns at once, and calls wait for it."""
@@ -141,12 +141,6 @@ class RayWorker(Worker):
 
         ref.future().add_done_callback(finish)
         return future
-
-    @override
-    def check(self) -> None:
-        if self._ping.done():  # one at a time, since it queues behind the worker's calls
-            self._ping.result()
-            self._ping = self._future(self._actor.where.remote())
 
     @override
     def kill(self) -> None:

@@ -28,10 +28,6 @@ class Rank(Worker):
             return failed(self.error)
         return done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
 
-    def check(self) -> None:
-        if self.error:
-            raise self.error
-
 
 def test_waiting_for_ranks_can_be_given_up() -> None:
     def stop() -> None:
@@ -51,7 +47,6 @@ def test_the_first_rank_answers_for_all_and_updates_are_counted() -> None:
     assert (group.begun, group.updates, group.pending) == (2, 0, 1)
     assert group.finish().metrics == [{"rank": 0.0}] * 2
     assert (group.begun, group.updates, group.version, group.pending) == (2, 2, 2, 0)
-    group.check()
 
 
 def test_a_lost_rank_is_an_error_for_the_user() -> None:
@@ -59,8 +54,6 @@ def test_a_lost_rank_is_an_error_for_the_user() -> None:
     group.learn([[]], 1, None)
     with pytest.raises(LearnerError, match=r"a learner rank was lost: killed\. --resume continues from the last"):
         group.finish()
-    with pytest.raises(LearnerError, match="killed"):
-        LearnerGroup([Rank(0), Rank(1, WorkerLost("killed"))], timeout_s=1).check()
 
 
 def test_a_divergence_stays_what_it_is() -> None:
