@@ -42,7 +42,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values with the keys of earlier versions replaced, and a warning that names them; otherwise unchanged.
 
     Raises:
-        ConfigError: old and new keys contradict each other.
+        ConfigError: old and new keys contradict each other, or an old one has no equivalent.
     """
     kept = deepcopy(dict(values))
     for key, (usual, now) in _GONE.items():
@@ -51,6 +51,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
                 warnings.warn(f"{key} is no longer a setting: it is {now} (got {value!r})", stacklevel=2)
     _without_packed_engines(kept)
     _trackers(kept)
+    _before_action(kept)
     return _relabelling(kept)
 
 
@@ -78,6 +79,19 @@ def _trackers(values: dict[str, Any]) -> None:
         others = [name for name in given if name != "aim"] if isinstance(given, list) else []
         if aim != "auto":
             _set(values, "tracking", to=["aim", *others] if aim is True else others)
+
+
+def _before_action(values: dict[str, Any]) -> None:
+    """The end of the prompt says what precedes an action; a run that had something else cannot go on."""
+    for given in _removed(values, "prompt.before_action"):
+        chat, template = (values["prompt"].get(key) for key in ("chat", "template"))
+        now = "" if chat or (isinstance(template, str) and template[-1:].isspace()) else " "
+        if given != now:
+            raise ConfigError(
+                f"prompt.before_action is no longer a setting (got {given!r}): it is empty with prompt.chat and where "
+                "prompt.template ends in a line break, and else a space. Leave it out, and end the template "
+                "accordingly; a run that was trained with another needs the sacglam that trained it"
+            )
 
 
 def _set(values: dict[str, Any], section: str, **settings: Any) -> None:

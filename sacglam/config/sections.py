@@ -107,10 +107,13 @@ class PromptConfig(Section):
     """Earlier steps of the episode in `{history}`, oldest first."""
     step: Text = "{observation}\nAction: {action}\n"
     """Text of each of these steps, with `{observation}` and `{action}`."""
-    before_action: Text = " "
-    """What precedes an action after the prompt."""
     chat: bool = False
     """Send the prompt as a user's message, in the chat template of the model's tokenizer."""
+
+    @property
+    def before_action(self) -> str:
+        """What precedes an action: a space, or nothing where the prompt ends its line, as chat templates do."""
+        return "" if self.chat or self.template[-1:].isspace() else " "
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

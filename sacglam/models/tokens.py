@@ -134,6 +134,6 @@ def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:
     raise ModelError(
         f"this model's tokenizer merges tokens across the boundary of prompt and action: {prompt[-7:] + actions[0]!r} "
         f"is not {prompt[-7:]!r} and {actions[0]!r}, with or without the space, so actions cannot be scored after a "
-        "prompt that they share; expected a tokenizer that splits texts at spaces, and a prompt.template and "
-        "prompt.before_action that do"
+        "prompt that they share; expected a tokenizer that splits texts at spaces, and a prompt.template whose "
+        "end it splits from an action"
     )

@@ -632,6 +632,17 @@ def test_a_run_with_packed_engines_continues_without() -> None:
     assert former["engines"]["type"] == "packed", "it is not changed where it is"
 
 
+def test_what_precedes_an_action_follows_from_the_prompt(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert parse({"prompt": {"before_action": " "}}) == Config()
+        assert load(_write(tmp_path, "prompt: {chat: true, before_action: ''}")).prompt.before_action == ""
+    with pytest.raises(
+        ConfigError, match=r"before_action is no longer a setting \(got ' '\): it is empty with prompt.chat"
+    ):
+        parse({"prompt": {"chat": True, "before_action": " "}})
+
+
 def test_former_time_outs_are_silent_at_their_defaults() -> None:
     former = {"engines": {"type": "auto", "timeout_s": 60.0}, "learners": {"timeout_s": 1800.0}}
     with warnings.catch_warnings():

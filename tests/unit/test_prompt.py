@@ -26,7 +26,6 @@ LISTED = PromptConfig(
     template="Actions: {actions}\nGoal: {goal}\n{history}Now: {observation}\nDo:",
     history=2,
     step="{observation} -> {action}\n",
-    before_action=" I ",
 )
 PAST = (("first", "a"), ("second", "b"), ("third {goal}", "c"))
 
@@ -43,10 +42,23 @@ def test_settings_by_hand() -> None:
     """A past as long as the settings ask for, a longer and a shorter one; braces in texts are texts."""
     prompt, observation = Prompt(LISTED), Observation("here", ("x", "y {z}"))
     expected = "Actions: x, y {z}\nGoal: g\nsecond -> b\nthird {goal} -> c\nNow: here\nDo:"
-    assert prompt("g", observation, PAST) == Query(expected, (" I x", " I y {z}"))
+    assert prompt("g", observation, PAST) == Query(expected, (" x", " y {z}"))
     assert prompt("g", observation, PAST[1:]).prompt == expected
     assert prompt("g", observation, PAST[:1]).prompt == "Actions: x, y {z}\nGoal: g\nfirst -> a\nNow: here\nDo:"
     assert prompt("g", observation).prompt == "Actions: x, y {z}\nGoal: g\nNow: here\nDo:"
+
+
+@pytest.mark.parametrize(
+    ("settings", "before"),
+    [
+        (PromptConfig(), " "),
+        (PromptConfig(template="{goal}\n{observation}"), " "),
+        (PromptConfig(template="{goal} {observation}\nAction:\n"), ""),
+        (PromptConfig(chat=True), ""),
+    ],
+)
+def test_a_space_precedes_an_action_unless_the_prompt_ends_its_line(settings: PromptConfig, before: str) -> None:
+    assert Prompt(settings)("g", Observation("o\n", ("x",))).actions == (f"{before}x",)
 
 
 def test_the_default_shows_no_history() -> None:

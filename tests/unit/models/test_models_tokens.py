@@ -228,9 +228,7 @@ def test_a_full_cache_is_emptied_and_stays_right(monkeypatch: pytest.MonkeyPatch
     assert _asked(counting)[2:] == [["a", "b", "bc", "c", "d"], ["a", "ab"]]
 
 
-CHAT = PromptConfig(
-    template="{history}{observation}\nActions: {actions}\nGoal: {goal}", history=2, chat=True, before_action=""
-)
+CHAT = PromptConfig(template="{history}{observation}\nActions: {actions}\nGoal: {goal}", history=2, chat=True)
 TEMPLATE = "{% for m in messages %}<|end|>{{ m.role }}\n{{ m.content | trim }}{% endfor %}<|end|>assistant{{ '\n' }}"
 
 

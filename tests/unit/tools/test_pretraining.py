@@ -46,8 +46,8 @@ def test_a_document_begins_as_a_prompt_does_and_continues_with_actions() -> None
         "Goal: g\nYou see: a\nAction:",
         " Grasp\nYou see: b\nAction: Go to a",
     )
-    listed = PromptConfig(template="{observation} ({actions})\n{goal}?", before_action="\n")
-    assert write(Prompt(listed), "g", played) == ("You see: b (Go to a, Grasp)\ng?", "\nGo to a")
+    listed = PromptConfig(template="{observation} ({actions})\n{goal}?\n")
+    assert write(Prompt(listed), "g", played) == ("You see: b (Go to a, Grasp)\ng?\n", "Go to a")
 
 
 @pytest.mark.parametrize("architecture", MODELS)
