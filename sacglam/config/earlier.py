@@ -9,12 +9,8 @@ from sacglam.errors import ConfigError
 
 _RELABELLING = {"sampling": "type", "hindsight_ratio": "share", "balanced": "balanced", "last_steps": "last_steps"}
 """Former settings of `replay`, and what they are in `replay.hindsight`."""
-_TAKEN = {
-    "ratio": ["hindsight_ratio"],
-    "graph": ["hindsight_ratio"],
-    "future": ["hindsight_ratio", "balanced", "last_steps"],
-}
-"""Those that a kind of relabelling read."""
+_TAKEN = {"ratio": ("share",), "graph": ("share",), "future": ("share", "balanced", "last_steps")}
+"""Those of `replay.hindsight` that a kind of relabelling reads."""
 _GONE: Mapping[str, tuple[Any, str]] = {
     "checkpoint.keep": (2, "always 2"),
     "critic.max_actions": (64, "always 64"),
@@ -52,7 +48,8 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     _without_packed_engines(kept)
     _trackers(kept)
     _before_action(kept)
-    return _relabelling(kept)
+    _relabelling(kept)
+    return kept
 
 
 def _removed(values: Mapping[str, Any], key: str) -> list[Any]:
@@ -100,28 +97,26 @@ def _set(values: dict[str, Any], section: str, **settings: Any) -> None:
         inner.update(settings)
 
 
-def _relabelling(values: dict[str, Any]) -> dict[str, Any]:
+def _relabelling(values: dict[str, Any]) -> None:
     """`replay.hindsight` in place of the five settings that it was."""
     replay = values.get("replay")
-    if not isinstance(replay, dict):
-        return values
-    old = [key for key in _RELABELLING if key in replay]
-    if not old and not isinstance(replay.get("hindsight"), bool):
-        return values
+    old = [key for key in _RELABELLING if key in replay] if isinstance(replay, dict) else []
+    if not isinstance(replay, dict) or not (old or isinstance(replay.get("hindsight"), bool)):
+        return
     hindsight = replay.get("hindsight", True)
     if not isinstance(hindsight, bool):
         raise ConfigError(f"replay.{old[0]} is replay.hindsight.{_RELABELLING[old[0]]} now")
-    sampling = replay.get("sampling")
-    if not hindsight and sampling == "prior":
+    given = {_RELABELLING[key]: replay.pop(key) for key in old}
+    if not hindsight and given.get("type") == "prior":
         raise ConfigError("replay.sampling prior without hindsight is gone; set replay.hindsight to none or prior")
-    # Without either, the file's base says which it is.
-    kind = {"type": "none"} if not hindsight else {"type": sampling} if sampling else {}
-    taken = _TAKEN.get(sampling or "ratio", []) if hindsight else []
-    new = {**kind, **{_RELABELLING[key]: replay[key] for key in taken if key in replay}}
+    read = (
+        "type",
+        *_TAKEN.get(str(given.get("type", "ratio")), ()),
+    )  # without a type, the file's base says which it is
+    new = {key: given[key] for key in read if key in given} if hindsight else {"type": "none"}
+    replay["hindsight"] = new
     warnings.warn(
         f"a configuration of an earlier version: {', '.join(f'replay.{key}' for key in [*old, 'hindsight'])} are read "
         f"as replay.hindsight: {new}",
         stacklevel=3,
     )
-    kept = {key: each for key, each in replay.items() if key not in _RELABELLING}
-    return {**values, "replay": {**kept, "hindsight": new}}

@@ -632,6 +632,11 @@ def test_a_run_with_packed_engines_continues_without() -> None:
     assert former["engines"]["type"] == "packed", "it is not changed where it is"
 
 
+def test_a_former_setting_of_the_wrong_type_is_refused() -> None:
+    with pytest.warns(UserWarning, match="earlier version"), pytest.raises(ConfigError, match="hindsight"):
+        parse({"replay": {"sampling": ["ratio"], "hindsight_ratio": 0.5}})
+
+
 def test_what_precedes_an_action_follows_from_the_prompt(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
