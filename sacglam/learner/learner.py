@@ -119,20 +119,16 @@ class Learner:
                 self._rows_that_fit = -(-size // 2)
                 self.model.module.zero_grad()
                 torch.cuda.empty_cache()
-        actor_lr, critic_lr = self.rates(algorithm.trains_actor(update))
+        share = self.config.decay(self.updates, self.total_updates)
+        actor_lr = self.config.actor_lr * share if algorithm.trains_actor(update) else None
+        # Imitation leaves the critic without a gradient.
+        critic_lr = self.config.critic_lr * share if algorithm is self.algorithm else None
         with self.clock.phase("optimizer"):
-            # Imitation leaves the critic without a gradient.
-            rates = (actor_lr, critic_lr if algorithm is self.algorithm else None)
-            metrics["grad_norm"] = self.backend.step(rates)
+            metrics["grad_norm"] = self.backend.step((actor_lr, critic_lr))
         self._check(metrics)
         metrics |= algorithm.after_step(metrics, update, self.backend.lerp)
         self.updates += 1
         return metrics
-
-    def rates(self, trains_actor: bool) -> tuple[float | None, float]:
-        """Learning rates of actor and critic at this update; None for an actor that has no gradient."""
-        share = self.config.decay(self.updates, self.total_updates)
-        return self.config.actor_lr * share if trains_actor else None, self.config.critic_lr * share
 
     def _gradient(self, rows: Sequence[Any], size: int, algorithm: Algorithm, update: int) -> dict[str, float]:
         """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; its metrics."""
@@ -192,7 +188,7 @@ class Learner:
         """
         rank, world = self.backend.rank, self.backend.world
         own, most = queries[rank::world], -(-len(queries) // world)
-        return self.log_policy([*own, *[queries[0]] * (most - len(own))])[: len(own)]
+        return self.log_policy([*own, *queries[: most - len(own)]])[: len(own)]
 
     def ask(self, queries: Sequence[Query], name: str) -> list[npt.NDArray[np.float32]]:
         """What the classifier `name` says of this rank's share of the queries, dealt in turn."""

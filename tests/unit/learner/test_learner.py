@@ -184,6 +184,10 @@ def test_what_is_published_is_the_policy_that_learns() -> None:
     assert torch.equal(critic["heads.critics.0.0.weight"], learner.model.state()["heads.critics.0.0.weight"])
 
 
+def test_no_states_have_no_scores() -> None:
+    assert make_learner().score([]) == []
+
+
 def test_targets_follow_by_tau() -> None:
     learner = make_learner("algo.tau=0.25")
     before, target = flat(learner, "heads."), flat(learner, "target_heads.")
