@@ -1,4 +1,4 @@
-"""Which process runs where: a plan with its reasons, made before anything starts."""
+"""Which process runs where: a plan, made before anything starts."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ def machine() -> Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many processes of each kind, what each takes, and why."""
+    """How many processes of each kind, and what each takes; docs/guides/gpus.md says why."""
 
     engines: int
     learners: int
@@ -36,7 +36,7 @@ class Plan:
     device: str
     engine_threads: int
     learner_threads: int
-    reasons: tuple[str, ...]
+    note: str | None = None  # what to know of it
     fault: str | None = None  # why it cannot run here
 
     def describe(self) -> str:
@@ -58,8 +58,9 @@ class Plan:
                 parts.append(f"{counted(self.learners, 'learner rank')} with {learner} each{work}")
             else:
                 parts.append(f"learner in the driver, {counted(self.learner_threads, 'thread')}")
-        fault = [f"cannot run here: {self.fault}"] if self.fault else []
-        return "\n".join([*parts, *(f"  because {reason}" for reason in self.reasons), *fault])
+        parts += [f"  {self.note}"] if self.note else []
+        parts += [f"cannot run here: {self.fault}"] if self.fault else []
+        return "\n".join(parts)
 
 
 def counted(number: int, noun: str) -> str:
@@ -100,49 +101,32 @@ def split_gpus(
 def plan(config: Config, machine: Machine) -> Plan:
     """Place the processes of `config` on `machine`; a cluster's own resources are checked when it is joined."""
     if config.in_one_process:
-        reason = "engines.count and learners.count are 0: the rollout scores with the learner's own weights"
-        return Plan(0, 0, 1, config.device, 1, config.threads or min(4, machine.cores), (reason,))
-    if config.device == "cpu":
-        return _plan_cpu(config, machine)
+        return Plan(0, 0, 1, config.device, 1, config.threads or min(4, machine.cores))
     engines, learners, parallel = config.engines.count, config.learners.count, config.engines.tensor_parallel
-    shared = learners == 0 and engines * parallel == 1 and machine.gpus == 1  # next to the driver's learner
-    needed = 1 if shared else engines * parallel + max(1, learners)
-    fault = None
-    if learners == 0 and not shared:
+    ranks = max(1, learners)  # or the driver's own learner
+    engine_threads = learner_threads = max(1, machine.cores // (engines + ranks))
+    note = fault = None
+    if config.device == "cpu":
+        # One core for each engine, whose forward passes are few.
+        engine_threads, learner_threads = 1, max(1, (machine.cores - engines) // ranks)
+        if parallel > 1:
+            fault = "engines.tensor_parallel spreads an engine over GPUs, and device is cpu; set it to 1"
+        if engines + ranks > machine.cores:
+            note = "there are more processes than cores: it works, but every one of them is slower"
+    elif learners == 0 and engines * parallel == 1 and machine.gpus == 1:
+        note = "the one GPU is shared by engine and learner: set engines.gpu_memory to what the learner leaves"
+    elif learners == 0:
         fault = (
             "a learner in the driver's process would share a GPU with an engine; give it one of its own "
             "with learners.count 1 (--learners 1)"
         )
-    elif config.runtime.address is None and needed > machine.gpus:
+    elif config.runtime.address is None and (needed := engines * parallel + learners) > machine.gpus:
         fault = (
             f"expected {needed} GPUs (engines: {engines} x {parallel}, learner ranks: {learners}), this machine "
             f"has {machine.gpus}; request fewer, join a cluster with --address, or use --device cpu"
         )
-    threads = max(1, machine.cores // (engines + max(1, learners)))
-    reason = "engines.count is 0: each rank scores its share of the states"
-    if engines:
-        reason = (
-            "the learner does about 98 % of the arithmetic, so one engine keeps up with as many as "
-            f"{_GPUS_PER_ENGINE - 1} learner ranks"
-        )
-    if shared:
-        reason = "the one GPU is shared by engine and learner: set engines.gpu_memory to what the learner leaves"
-    return Plan(engines, learners, parallel, config.device, threads, config.threads or threads, (reason,), fault)
-
-
-def _plan_cpu(config: Config, machine: Machine) -> Plan:
-    """One core for each engine, whose forward passes are few, and the others for the learner."""
-    engines, learners = config.engines.count, config.learners.count
-    threads = max(1, (machine.cores - engines) // max(1, learners))
-    fault = None
-    if config.engines.tensor_parallel > 1:
-        fault = "engines.tensor_parallel spreads an engine over GPUs, and device is cpu; set it to 1"
-    reasons = [f"{machine.cores} cores: one for each engine, whose forward passes are few, the others for the learner"]
-    if not engines:
-        reasons = [f"engines.count is 0: each rank scores its share of the states; {machine.cores} cores for all ranks"]
-    if engines + max(1, learners) > machine.cores:
-        reasons.append("there are more processes than cores: it works, but every one of them is slower")
-    return Plan(engines, learners, 1, "cpu", 1, config.threads or threads, tuple(reasons), fault)
+    threads = config.threads or learner_threads
+    return Plan(engines, learners, parallel, config.device, engine_threads, threads, note, fault)
 
 
 def overrides(

@@ -10,7 +10,7 @@ from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
 from sacglam.tools.dry_run.forecast import EVALUATION, predict, states_of_evaluations, updates_of
 
 PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
-ALONE = Plan(0, 0, 1, "cpu", 1, 1, ())
+ALONE = Plan(0, 0, 1, "cpu", 1, 1)
 QUIET = ["evaluation.episodes=5", "tracking.samples_every_steps=0"]
 PHASES = {"batch": 0.1, "target": 1.0, "forward": 2.0, "backward": 3.0, "optimizer": 0.25}
 
@@ -61,7 +61,7 @@ def test_an_evaluation_scores_more_states_at_once_than_a_few_copies() -> None:
 def test_engines_share_states_and_ranks_rows() -> None:
     config = configuration.override(configuration.Config(), ["steps=3200", *QUIET])
     alone = predict(config, ALONE, PLAYED, measured(16, 0.8, 64))
-    shared = predict(config, Plan(2, 3, 1, "cuda", 1, 1, ()), PLAYED, measured(16, 0.8, 64))
+    shared = predict(config, Plan(2, 3, 1, "cuda", 1, 1), PLAYED, measured(16, 0.8, 64))
     assert shared["scoring"] == pytest.approx(alone["scoring"] / 2)
     assert shared["backward"] == pytest.approx(alone["backward"] / 3)
     assert shared["optimizer"] == alone["optimizer"]
