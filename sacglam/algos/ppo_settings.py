@@ -44,11 +44,6 @@ class PpoConfig(AlgoConfig):
     def rows(self) -> int:
         return min(self.batch_size, self.update_interval)
 
-    @property
-    @override
-    def passes(self) -> int:
-        return self.epochs + 1  # the first pass computes advantages
-
     @override
     def rows_of_interval(self, phase: str) -> int:
         return self.update_interval * (1 if phase == "target" else self.epochs)

@@ -127,11 +127,6 @@ class AlgoConfig(Named):
         """Factor that `lr_decay` applies to a rate after `updates` of all updates: from 1 down to a tenth."""
         return 1.0 - (1.0 - _FINAL_SHARE) * min(1.0, updates / total_updates) if self.lr_decay else 1.0
 
-    @property
-    def passes(self) -> int:
-        """Number of different passes through the model that read each state of an interval's batches."""
-        return 1
-
     def rows_of_interval(self, phase: str) -> int:
         """Steps that go through a phase of the clock in all updates of an interval."""
         return self.updates * self.batch_size
