@@ -120,16 +120,12 @@ class EncoderDecoder(Architecture):
         inputs: list[Tensor] = []
         hidden: list[Tensor] = []
         head, decoder = self.model.get_output_embeddings(), self.model.get_decoder()
-        handles = [
+        token = torch.tensor([[start_token(self.model.config)]], device=self.model.device)
+        with (
             head.register_forward_pre_hook(lambda module, args: inputs.append(args[0])),
             decoder.register_forward_hook(lambda module, args, output: hidden.append(output.last_hidden_state)),
-        ]
-        token = torch.tensor([[start_token(self.model.config)]], device=self.model.device)
-        try:
+        ):
             self.model(input_ids=token, decoder_input_ids=token, use_cache=False)
-        finally:
-            for handle in handles:
-                handle.remove()
         return 1.0 if torch.equal(inputs[0], hidden[0]) else float(self.model.config.d_model) ** -0.5
 
 

@@ -160,13 +160,8 @@ def _separate(model: PreTrainedModel, prompt: Ids, action: Ids) -> tuple[Tensor,
     """The hidden state (H,) at an action's last token, and the action's log-probabilities (L,), by the model's own
     forward."""
     hidden: list[Tensor] = []
-    handle = model.get_decoder().register_forward_hook(
-        lambda *call: hidden.append(call[-1].last_hidden_state[0].float())
-    )
-    try:
+    with model.get_decoder().register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state[0].float())):
         log_prob_TV = torch.log_softmax(model(**_inputs(model, prompt, action)).logits.float(), dim=-1)[0]
-    finally:
-        handle.remove()
     action_N1 = torch.from_numpy(action)[:, None].to(model.device)
     return hidden[0][-1], log_prob_TV[-len(action) - 1 : -1].gather(-1, action_N1).squeeze(-1)
 
@@ -175,11 +170,8 @@ def _gives_plain_logits(model: PreTrainedModel, inputs: dict[str, Any]) -> bool:
     """Whether the model returns its output layer's values unchanged, even large ones: random weights hide a cap."""
     head = model.get_output_embeddings()
     ramp_V = torch.linspace(-100, 100, head.weight.shape[0], device=head.weight.device, dtype=head.weight.dtype)
-    handle = head.register_forward_hook(lambda module, args, output: ramp_V.expand_as(output))
-    try:
+    with head.register_forward_hook(lambda module, args, output: ramp_V.expand_as(output)):
         logits_TV = model(**inputs).logits[0]
-    finally:
-        handle.remove()
     return torch.equal(logits_TV, ramp_V.expand_as(logits_TV).to(logits_TV.dtype))
 
 
