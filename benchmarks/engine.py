@@ -125,7 +125,6 @@ def row(
         "seconds": {side: round(value, 4) for side, value in seconds.items()},
         "tokens_computed_per_state": tokens,
         "tokens_needed_per_state": options.prompt_tokens + actions * options.action_tokens,
-        "missing": sum(counts.missing for _, counts in ours),
         **machine(options),
     }
 

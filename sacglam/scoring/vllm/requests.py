@@ -5,7 +5,7 @@ children as the next token. vLLM computes a request's last row whatever its cach
 prompt. Of its prompt log-probabilities, cached rows have none, and by default every action computes its prompt again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Any
@@ -13,11 +13,8 @@ from typing import Any
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
 
-ATTEMPTS = 4
-UNCACHED_FROM = 2
-"""The third attempt and the fourth do not read the cache, in case its content is at fault."""
 MAX_LOG_PROB = 1e-3
-"""A larger number is no log-probability but uninitialised memory; rounding errors are far smaller."""
+"""A larger number is no log-probability; rounding errors are far smaller."""
 MAX_TOKEN_IDS = 128
 """The most token ids whose scores vLLM returns for one request."""
 
@@ -37,13 +34,11 @@ class Counts:
     requests: int = 0
     tokens_computed: int = 0
     """Those sent that were not in the engine's cache."""
-    missing: int = 0
-    """Action tokens that had no valid score and were requested again."""
 
 
 @dataclass
 class RequestScorer:
-    """Sends requests until every action has a valid score, and counts what they cost."""
+    """Requests the scores of actions, and counts what they cost."""
 
     send: Send
     counts: Counts = field(default_factory=Counts)
@@ -52,26 +47,20 @@ class RequestScorer:
         """The log-probability of each query's actions (paper, Eq. 1), nats.
 
         Raises:
-            EngineError: a score is still missing or invalid after the last attempt.
+            EngineError: a score is missing or invalid.
         """
         paths = [[_path(query, action.tolist()) for action in query.actions] for query in queries]
-        missing = list(dict.fromkeys(tokens for actions in paths for path in actions for tokens in path))
-        scores: dict[Tokens, float] = {}
-        for attempt in range(ATTEMPTS):
-            scores |= self._requested(missing, uncached=attempt >= UNCACHED_FROM)
-            missing = [tokens for tokens in missing if tokens not in scores]
-            if not missing:
-                return [[sum(scores[tokens] for tokens in path) for path in actions] for actions in paths]
-            self.counts.missing += len(missing)
-        raise EngineError(
-            f"expected a log-probability for every action token; {len(missing)} had none, or an invalid one, in each "
-            f"of {ATTEMPTS} attempts (the first: token {missing[0][-1]} after {len(missing[0]) - 1} tokens). "
-            "Either the policy has diverged (start a new run with smaller learning rates), or this engine is broken "
-            "(restart it)"
-        )
+        scores = self._requested(dict.fromkeys(tokens for actions in paths for path in actions for tokens in path))
+        if wrong := [tokens for tokens, score in scores.items() if not (isfinite(score) and score <= MAX_LOG_PROB)]:
+            raise EngineError(
+                f"expected a log-probability for every action token; {len(wrong)} had none, or an invalid one (the "
+                f"first: token {wrong[0][-1]} after {len(wrong[0]) - 1} tokens). Either the policy has diverged (start "
+                "a new run with smaller learning rates), or this engine is broken (continue with --resume)"
+            )
+        return [[sum(scores[tokens] for tokens in path) for path in actions] for actions in paths]
 
-    def _requested(self, wanted: Sequence[Tokens], uncached: bool) -> dict[Tokens, float]:
-        """The valid scores among those of `wanted`; `uncached` requests do not read the cache."""
+    def _requested(self, wanted: Iterable[Tokens]) -> dict[Tokens, float]:
+        """The scores of `wanted`; NaN where there is none."""
         children: dict[Tokens, list[int]] = {}
         for tokens in wanted:
             children.setdefault(tokens[:-1], []).append(tokens[-1])
@@ -80,8 +69,7 @@ class RequestScorer:
             for node, ids in children.items()
             for start in range(0, len(ids), MAX_TOKEN_IDS)
         ]
-        common = {**_PARAMETERS, "skip_reading_prefix_cache": uncached}
-        parameters = [{**common, "logprob_token_ids": ids} for _, ids in requests]
+        parameters = [{**_PARAMETERS, "logprob_token_ids": ids} for _, ids in requests]
         outputs = self.send([node for node, _ in requests], parameters)
         scores: dict[Tokens, float] = {}
         for (node, ids), output in zip(requests, outputs, strict=True):
@@ -90,7 +78,7 @@ class RequestScorer:
             rows = output.outputs[0].logprobs if output.outputs else None
             found = dict(zip(rows.token_ids, rows.logprobs, strict=True)) if rows else {}  # and the sampled token
             scores |= {(*node, token): found.get(token, nan) for token in ids}
-        return {tokens: score for tokens, score in scores.items() if isfinite(score) and score <= MAX_LOG_PROB}
+        return scores
 
 
 def _path(query: TokenisedQuery, action: Sequence[int]) -> list[Tokens]:

@@ -62,7 +62,7 @@ class FakeEngine:
 
     def _output(self, request: Sent) -> FakeOutput:
         tokens, parameters = request
-        cached = 0 if parameters["skip_reading_prefix_cache"] else self._cached(tokens)
+        cached = self._cached(tokens)
         self.blocks |= {tokens[:end] for end in range(BLOCK, len(tokens) + 1, BLOCK)}
         rows = FakeRows()
         rows.add((999, -0.1), *((token, score(tokens, token)) for token in parameters["logprob_token_ids"]))

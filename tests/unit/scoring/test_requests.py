@@ -1,4 +1,4 @@
-"""Requests until every score is valid, against an engine with a cache and outputs like vLLM's."""
+"""The requests for the scores of actions, against an engine with a cache and outputs like vLLM's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
-from sacglam.scoring.vllm.requests import ATTEMPTS, Counts, RequestScorer, Send, Tokens
+from sacglam.scoring.vllm.requests import Counts, RequestScorer, Tokens
 from tests.unit.scoring.fake_engine import FakeEngine, FakeOutput, total
 
 
@@ -44,7 +44,6 @@ def test_scores_are_the_same_from_a_cold_and_a_warm_cache() -> None:
     queries = ragged(0, 200)
     for _ in range(3):
         assert_scores(scorer.log_probs(queries), queries)
-    assert scorer.counts.missing == 0
 
 
 def test_each_inner_node_of_the_actions_is_one_request_and_the_prompt_is_computed_once() -> None:
@@ -55,7 +54,7 @@ def test_each_inner_node_of_the_actions_is_one_request_and_the_prompt_is_compute
     assert_scores(scorer.log_probs(queries), queries)
     sent = [(len(request.tokens), request.parameters["logprob_token_ids"]) for request in engine.sent]
     assert sent == [(6, [1, 5]), (7, [2, 3])]
-    assert scorer.counts == Counts(requests=2, tokens_computed=6 + 3, missing=0)
+    assert scorer.counts == Counts(requests=2, tokens_computed=6 + 3)
 
 
 def test_states_that_occur_twice_are_requested_once() -> None:
@@ -94,31 +93,6 @@ def _of(value: float) -> Callable[[FakeOutput], None]:
 FAULTS = {"none": _none, "other tokens": _other_tokens, "nan": _of(nan), "-inf": _of(-inf), "positive": _of(7.0)}
 
 
-def faulty(engine: FakeEngine, fault: Callable[[FakeOutput], None], batches: int) -> Send:
-    """`engine`, whose last output in each of the first `batches` calls has a fault."""
-    left = iter(range(batches))
-
-    def send(prompts: Sequence[Tokens], parameters: Sequence[Mapping[str, Any]]) -> list[FakeOutput]:
-        outputs = engine(prompts, parameters)
-        if next(left, None) is not None:
-            fault(outputs[-1])
-        return outputs
-
-    return send
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@pytest.mark.parametrize("faults", range(1, ATTEMPTS))
-def test_an_invalid_score_is_requested_again(fault: Callable[[FakeOutput], None], faults: int) -> None:
-    engine = FakeEngine()
-    queries = [state(range(10, 16), [1, 2], [3])]
-    scorer = RequestScorer(faulty(engine, fault, faults))
-    assert_scores(scorer.log_probs(queries), queries)
-    assert scorer.counts.missing >= faults
-    # From the third attempt on the cache is not read.
-    assert engine.sent[-1].parameters["skip_reading_prefix_cache"] is (faults >= 2)
-
-
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_an_engine_without_valid_scores_is_an_error(fault: Callable[[FakeOutput], None]) -> None:
     engine = FakeEngine()
@@ -129,5 +103,5 @@ def test_an_engine_without_valid_scores_is_an_error(fault: Callable[[FakeOutput]
             fault(output)
         return outputs
 
-    with pytest.raises(EngineError, match=r"3 had none.*4 attempts.*token 1 after 6 tokens.*restart"):
+    with pytest.raises(EngineError, match=r"3 had none.*token 1 after 6 tokens.*--resume"):
         RequestScorer(send).log_probs([state(range(10, 16), [1, 2], [3])])
