@@ -19,7 +19,7 @@ _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much 
 def cores() -> int:
     """The cores that this process may use: its affinity, or less where a control group has a quota."""
     affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min([affinity, *map(quota_cores, cgroup_values("cpu.max"))])
+    return min([affinity, *_quotas()])
 
 
 def default_threads(processes: int = 1) -> int:
@@ -27,18 +27,13 @@ def default_threads(processes: int = 1) -> int:
     return max(1, min(_MOST_DEFAULT_THREADS, cores() // processes))
 
 
-def quota_cores(cpu_max: str) -> int:
-    """Whole cores, at least 1, in a control group's `cpu.max`, which reads `quota period` or `max period`."""
-    quota, _, period = cpu_max.partition(" ")
-    return max(1, int(quota) // int(period)) if quota.isdecimal() and period.isdecimal() else sys.maxsize
-
-
-def cgroup_values(file: str) -> list[str]:
-    """The contents of `file` in this process's control group (version 2) and all above it."""
+def _quotas() -> list[int]:
+    """Whole cores, at least 1, that this process's control group (version 2) and all above it allow, where they do."""
     own = re.search(r"^0::/(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
     folder = _CGROUP / own[1] if own else _CGROUP
     folders = [folder, *(above for above in folder.parents if above.is_relative_to(_CGROUP))]
-    return [text for text in (_read(place / file) for place in folders) if text]
+    limits = [_read(each / "cpu.max").split() for each in folders]  # `quota period`, or `max period`
+    return [max(1, int(limit[0]) // int(limit[1])) for limit in limits if limit and limit[0] != "max"]
 
 
 def seconds(others: Iterable[int] = ()) -> float:

@@ -27,14 +27,15 @@ def peak_bytes(run: Callable[[], object], device: str) -> int | None:
         return torch.cuda.max_memory_allocated(device) - before
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # else the peak would hide in freed memory that the process still holds
-    before_resident = _field("/proc/self/status", "VmRSS")
+    before = resident_bytes()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     except OSError:
-        before_resident = None
+        run()
+        return None
     run()
-    peak = _field("/proc/self/status", "VmHWM")
-    return None if before_resident is None or peak is None else max(0, peak - before_resident)
+    peak_kib = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return max(0, int(peak_kib[1]) * 1024 - before) if peak_kib else None
 
 
 def resident_bytes() -> int:
@@ -55,11 +56,3 @@ def total_bytes(device: str) -> int:
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[1])
     return int(psutil.virtual_memory().total)
-
-
-def _field(file: str, name: str) -> int | None:
-    try:
-        found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None

@@ -26,7 +26,6 @@ class EngineGroup:
     """An engine that does not answer within this time, or within `START_S` while it starts, is lost."""
     note: Callable[[str], None]
     """Reports restarts to the user."""
-    most_restarts: int = _MOST_RESTARTS
     restarts: int = field(default=0, init=False)
     _adapter: Adapter | None = field(default=None, init=False)
 
@@ -95,9 +94,9 @@ class EngineGroup:
             calls = [self._workers[index].submit(*each) for each in (*first, call)]
 
     def _replace(self, index: int, cause: Exception) -> None:
-        if self.restarts >= self.most_restarts:
+        if self.restarts >= _MOST_RESTARTS:
             raise EngineError(
-                f"scoring engine {index} was lost ({cause}), and the {self.most_restarts} restarts of a "
+                f"scoring engine {index} was lost ({cause}), and the {_MOST_RESTARTS} restarts of a "
                 "run are used up; find out what ends it (memory?), then continue with --resume"
             ) from cause
         self.restarts += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,13 @@ from sacglam import cpu
 
 
 @pytest.mark.parametrize(
-    ("text", "cores"), [("max 100000", sys.maxsize), ("250000 100000", 2), ("50000 100000", 1), ("", sys.maxsize)]
+    ("text", "cores"), [("max 100000", os.cpu_count()), ("100000 100000", 1), ("50000 100000", 1), ("", os.cpu_count())]
 )
-def test_a_quota_is_whole_cores(text: str, cores: int) -> None:
-    assert cpu.quota_cores(text) == cores
+def test_a_quota_is_whole_cores(text: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(os.cpu_count() or 1))
+    (tmp_path / "cpu.max").write_text(text)
+    assert cpu.cores() == cores
 
 
 def test_cores_follow_the_affinity() -> None:

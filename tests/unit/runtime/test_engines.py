@@ -49,7 +49,7 @@ class Mortal(Worker):
         self.killed = True
 
 
-def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> tuple[EngineGroup, list[Mortal]]:
+def group(*lives: list[Exception | None], count: int = 1) -> tuple[EngineGroup, list[Mortal]]:
     """A group whose engines, in the order they start, meet the faults in `lives`, and then none."""
     workers: list[Mortal] = []
 
@@ -58,7 +58,7 @@ def group(*lives: list[Exception | None], count: int = 1, restarts: int = 3) -> 
         return workers[-1]
 
     notes: list[str] = []
-    return EngineGroup(start, count, 1, notes.append, restarts), workers
+    return EngineGroup(start, count, 1, notes.append), workers
 
 
 QUERIES = [Query(str(i), ("a", "b")) for i in range(5)]
@@ -123,9 +123,9 @@ def test_a_hung_engine_counts_as_lost() -> None:
 
 
 def test_restarts_are_bounded() -> None:
-    engines, _ = group([None, DEATH], [DEATH], [DEATH], restarts=2)
+    engines, _ = group([None, DEATH], *[[DEATH]] * 10)
     engines.wait_ready()
-    with pytest.raises(EngineError, match=r"lost \(gone\), and the 2 restarts of a run are used up"):
+    with pytest.raises(EngineError, match=r"lost \(gone\), and the 10 restarts of a run are used up"):
         engines.log_policy(QUERIES)
 
 
