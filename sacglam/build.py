@@ -25,7 +25,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
 from sacglam.prompt import Prompt
 from sacglam.runtime.engines import EngineGroup
-from sacglam.runtime.group import START_S, Worker, gather
+from sacglam.runtime.group import Worker, gather
 from sacglam.runtime.handoff import Handoff
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Plan, machine, plan
@@ -140,7 +140,7 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
         cpu.prepare(where.learner_threads)
         return LearnerGroup([Worker(build_learner(config, build_model(config), clock))], TIMEOUT_S)
     workers = [runtime.spawn(where.engines + rank) for rank in range(where.learners)]
-    [meeting] = gather([workers[0].init_method()], START_S)
+    [meeting] = gather([workers[0].init_method()], TIMEOUT_S)
     for rank, worker in enumerate(workers):
         worker.build(host_learner, config, where.learner_threads, rank, where.learners, meeting)
     return LearnerGroup(workers, TIMEOUT_S)

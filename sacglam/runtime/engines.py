@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sacglam.errors import EngineBroken, EngineError
-from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
+from sacglam.runtime.group import Tick, Worker, WorkerLost, gather
 from sacglam.types import Adapter, LogPolicy, Query
 
+_START_S = 600.0  # that an engine may take to start, even where the time-out of later calls is shorter
 _MOST_RESTARTS = 10  # over all engines: more point to a cause that a restart does not remove
 
 
@@ -23,7 +24,7 @@ class EngineGroup:
     """Starts engine i in a new process and returns at once."""
     count: int
     timeout_s: float
-    """An engine that does not answer within this time, or within `START_S` while it starts, is lost."""
+    """An engine that does not answer within this time, or within ten minutes while it starts, is lost."""
     note: Callable[[str], None]
     """Reports restarts to the user."""
     restarts: int = field(default=0, init=False)
@@ -31,7 +32,7 @@ class EngineGroup:
 
     def __post_init__(self) -> None:
         self._workers = [self.start(index) for index in range(self.count)]
-        self._start_s = max(self.timeout_s, START_S)
+        self._start_s = max(self.timeout_s, _START_S)
 
     @property
     def version(self) -> int:

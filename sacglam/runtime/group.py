@@ -7,8 +7,6 @@ from typing import Any
 
 from sacglam.errors import SacglamError
 
-START_S = 600.0
-"""Seconds that a worker may take to start, whatever the time-out of later calls."""
 _POLL_S = 0.5
 _GRACE_S = 3.0
 

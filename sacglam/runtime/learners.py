@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
-from sacglam.runtime.group import START_S, Tick, Worker, WorkerLost, gather
+from sacglam.runtime.group import Tick, Worker, WorkerLost, gather
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 
 
@@ -111,7 +111,7 @@ class LearnerGroup:
 
     def wait_ready(self, tick: Tick) -> None:
         """Wait until every rank has started."""
-        self._results(self._submit("seconds"), max(self.timeout_s, START_S), tick)
+        self._results(self._submit("seconds"), tick)
 
     def _call(self, method: str, *args: Any) -> Any:
         return self._results(self._submit(method, *args))[0]
@@ -123,11 +123,9 @@ class LearnerGroup:
             for rank, worker in enumerate(self.workers)
         ]
 
-    def _results(
-        self, calls: "Sequence[Future[Any]]", timeout_s: float | None = None, tick: Tick = lambda: None
-    ) -> list[Any]:
+    def _results(self, calls: "Sequence[Future[Any]]", tick: Tick = lambda: None) -> list[Any]:
         try:
-            return gather(calls, timeout_s or self.timeout_s, tick)
+            return gather(calls, self.timeout_s, tick)
         except WorkerLost as error:
             raise LearnerError(
                 f"a learner rank was lost: {error}. --resume continues from the last checkpoint, or from the "
