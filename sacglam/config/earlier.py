@@ -109,10 +109,8 @@ def _relabelling(values: dict[str, Any]) -> None:
     given = {_RELABELLING[key]: replay.pop(key) for key in old}
     if not hindsight and given.get("type") == "prior":
         raise ConfigError("replay.sampling prior without hindsight is gone; set replay.hindsight to none or prior")
-    read = (
-        "type",
-        *_TAKEN.get(str(given.get("type", "ratio")), ()),
-    )  # without a type, the file's base says which it is
+    # Without a type, the file's base says which it is.
+    read = ("type", *_TAKEN.get(str(given.get("type", "ratio")), ()))
     new = {key: given[key] for key in read if key in given} if hindsight else {"type": "none"}
     replay["hindsight"] = new
     warnings.warn(
