@@ -3,13 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import Literal, Protocol, TypeVar
+from random import Random
+from typing import Generic, Literal, Protocol, TypeVar
+
+from typing_extensions import override
 
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Split = Literal["train", "heldout"]
-T = TypeVar("T")
+Wanted = TypeVar("Wanted")
+"""What a goal asks for, as an environment looks it up."""
 
 
 class TextEnv(Protocol):
@@ -39,14 +43,21 @@ class TextEnv(Protocol):
 
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal; None without a planner."""
+        return None
 
     def expert(self) -> int | None:
         """The index of a good action in the current state, for demonstrations; None if none is known."""
         return None
 
 
-class BaseEnv(TextEnv):
-    """Base of the included environments: keeps the goal, the length and the achievements of the current episode."""
+class BaseEnv(TextEnv, Generic[Wanted]):
+    """Base of the included environments: keeps the goal, the length and the achievements of the current episode.
+
+    A subclass begins an episode in `_start`, and its steps return an `_outcome`.
+    """
+
+    _space: Mapping[str, Wanted]
+    """The goals, trained on or held out, and what each asks for."""
 
     def __init__(self, name: str, max_steps: int | None) -> None:
         """Episodes are truncated after `max_steps` steps, at least 1; messages call the environment `name`."""
@@ -60,16 +71,32 @@ class BaseEnv(TextEnv):
             wanted = f"of at least {least}" if most is None else f"from {least} to {most:,}"
             raise ConfigError(f"{self.name}: expected {option} {wanted}, got {value}")
 
-    def _found(self, goal: str, goals: Mapping[str, T]) -> T:
-        """The value of `goal` in `goals`; an unknown goal is refused."""
-        if goal not in goals:
-            raise self._no_goal(goal, goals)
-        return goals[goal]
+    def _wanted(self, goal: str) -> Wanted:
+        """What `goal` asks for; an unknown goal is refused."""
+        if goal not in self._space:
+            raise self._no_goal(goal, self._space)
+        return self._space[goal]
 
     def _no_goal(self, goal: str, goals: Iterable[str]) -> ConfigError:
         some = list(islice(goals, 10_000))
         near = get_close_matches(goal, some, n=1) or some
         return ConfigError(f"{goal!r} is not a goal of {self.name}; expected one like {near[0]!r}")
+
+    @override
+    def reset(self, goal: str, seed: int) -> Observation:
+        """Start the episode of `goal`, trained on or held out, and `seed`.
+
+        Raises:
+            ConfigError: `goal` is not in the goal space.
+        """
+        wanted = self._wanted(goal)
+        self._begin(goal)
+        # A string seeds through SHA-512, so the draws are the same in every process; hash() would not be.
+        return self._start(wanted, Random(f"{seed} {goal}"))
+
+    def _start(self, wanted: Wanted, rng: Random) -> Observation:
+        """Begin an episode with this goal, in a state drawn from `rng`."""
+        raise NotImplementedError
 
     def _begin(self, goal: str) -> None:
         self._goal, self._steps = goal, 0

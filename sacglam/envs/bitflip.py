@@ -31,7 +31,7 @@ def _bit_strings(bits: int, text: str) -> dict[str, int]:
     return {separator.join(reversed(chosen)): number for number, chosen in enumerate(strings)}
 
 
-class BitFlip(BaseEnv):
+class BitFlip(BaseEnv[int]):
     """Turn one bit string into another, one bit per step. A goal is a bit string; the optimum is their distance.
 
     Args:
@@ -53,8 +53,8 @@ class BitFlip(BaseEnv):
         self._label, _, names = _FORMATS[text]
         self._check_range("bits", bits, 1, len(names))
         self._max_steps = max_steps or bits
-        self._names, self._numbers = names[:bits], _bit_strings(bits, text)
-        self._strings = tuple(self._numbers)
+        self._names, self._space = names[:bits], _bit_strings(bits, text)
+        self._strings = tuple(self._space)
         self._state = 0
 
     @override
@@ -63,17 +63,14 @@ class BitFlip(BaseEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        self._found(goal, self._numbers)
+        self._wanted(goal)
         return "bitflip"
 
     @override
-    def reset(self, goal: str, seed: int) -> Observation:
-        """Start from a uniformly drawn string other than `goal`."""
-        number = self._found(goal, self._numbers)
-        self._begin(goal)
-        # A string seeds through SHA-512, so the start is the same in every process; hash() would not be.
-        drawn = Random(f"{seed} {goal}").randrange(len(self._strings) - 1)
-        self._state = drawn + (drawn >= number)
+    def _start(self, wanted: int, rng: Random) -> Observation:
+        """Start from a uniformly drawn string other than the goal."""
+        drawn = rng.randrange(len(self._strings) - 1)
+        self._state = drawn + (drawn >= wanted)
         return self._observe()
 
     @override
@@ -85,7 +82,7 @@ class BitFlip(BaseEnv):
     @override
     def optimal_length(self) -> int:
         """The Hamming distance from here to the goal."""
-        return (self._state ^ self._numbers[self._goal]).bit_count()
+        return (self._state ^ self._space[self._goal]).bit_count()
 
     def _observe(self) -> Observation:
         actions = tuple(f"Make {names[1 - (self._state >> bit & 1)]}" for bit, names in enumerate(self._names))

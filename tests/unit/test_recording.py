@@ -40,7 +40,7 @@ class Advised(BitFlip):
     """Its expert sets bits from the left, and is lost in the first state of `A B`."""
 
     def expert(self) -> int | None:
-        wrong = [bit for bit in range(2) if (self._state ^ self._numbers[self._goal]) >> bit & 1]
+        wrong = [bit for bit in range(2) if (self._state ^ self._space[self._goal]) >> bit & 1]
         return None if self._goal == 3 and not self._steps else wrong[0]
 
 

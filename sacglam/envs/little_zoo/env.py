@@ -1,6 +1,7 @@
 """Little-Zoo as a `TextEnv`."""
 
 from collections.abc import Sequence
+from random import Random
 
 from typing_extensions import override
 
@@ -15,7 +16,7 @@ _YOUNG = {Kind.PLANT: "{} seed", Kind.HERBIVORE: "baby {}", Kind.CARNIVORE: "bab
 _MOST_GOALS, _TASKS = 20_000, 16
 
 
-class LittleZoo(BaseEnv):
+class LittleZoo(BaseEnv[Goal]):
     """Little-Zoo (Gaven et al., 2025), our own implementation; the original: https://github.com/flowersteam/LittleZoo.
 
     Plants grow from water, herbivores from grown plants, carnivores from grown herbivores; growing uses the food up. A
@@ -68,29 +69,24 @@ class LittleZoo(BaseEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        return self._parse(goal).type
+        return self._wanted(goal).type
 
     @override
-    def reset(self, goal: str, seed: int) -> Observation:
-        """Start the episode of `goal`, which says all: `seed` changes nothing.
-
-        Raises:
-            ConfigError: `goal` is not in the goal space.
-        """
-        self._begin(goal)
-        self._wanted, self._state = self._parse(goal), State()
-        limit = _LIMITS.get(KINDS[self._wanted.name], _FURNITURE_LIMIT)
-        self._max_steps = _GRASP_LIMIT if self._wanted.verb is Verb.GRASP else limit
+    def _start(self, wanted: Goal, rng: Random) -> Observation:
+        """Start in the scene that the goal names; nothing is drawn."""
+        self._asked, self._state = wanted, State()
+        limit = _LIMITS.get(KINDS[wanted.name], _FURNITURE_LIMIT)
+        self._max_steps = _GRASP_LIMIT if wanted.verb is Verb.GRASP else limit
         return self._observe()
 
     @override
     def step(self, action: int) -> Step:
         """Take the action with this index. What happened is described as a goal of the same scene."""
-        scene = self._wanted.scene
+        scene = self._asked.scene
         chosen = legal_actions(len(scene), self._state)[action]
-        self._state, event = transition(self._wanted.kinds, self._state, chosen)
+        self._state, event = transition(self._asked.kinds, self._state, chosen)
         achieved = [] if event is None else [Goal(event.verb, scene[event.slot], scene).text]
-        if self._wanted.heldout:  # other goals are not described, or hindsight would train on them
+        if self._asked.heldout:  # other goals are not described, or hindsight would train on them
             achieved = [goal for goal in achieved if goal == self._goal]
         return self._outcome(self._observe(), achieved)
 
@@ -98,10 +94,10 @@ class LittleZoo(BaseEnv):
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal, by exact search; None if there is no way to it."""
         done = self._goal in self._achieved
-        return 0 if done else shortest(self._wanted.kinds, self._state, self._wanted.event)
+        return 0 if done else shortest(self._asked.kinds, self._state, self._asked.event)
 
     def _observe(self) -> Observation:
-        names, state = [self._describe(slot) for slot in range(len(self._wanted.scene))], self._state
+        names, state = [self._describe(slot) for slot in range(len(self._asked.scene))], self._state
         on = "nothing" if state.on == NOTHING else names[state.on]
         return Observation(
             text=f"You see: {', '.join(names[slot] for slot in around(len(names), state)) or 'nothing'}\n"
@@ -113,11 +109,12 @@ class LittleZoo(BaseEnv):
         )
 
     def _describe(self, slot: int) -> str:
-        name = self._wanted.scene[slot]
+        name = self._asked.scene[slot]
         return name if slot in self._state.grown else _YOUNG.get(KINDS[name], "{}").format(name)
 
-    def _parse(self, text: str) -> Goal:
-        goal = parse(text)
-        if goal is None:
-            raise self._no_goal(text, self._train)
-        return goal
+    @override
+    def _wanted(self, goal: str) -> Goal:
+        wanted = parse(goal)
+        if wanted is None:
+            raise self._no_goal(goal, self._train)
+        return wanted

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.playground import goals, scene
+from sacglam.envs.playground.goals import Goal
 from sacglam.envs.playground.text import Narrator
 from sacglam.envs.playground.vocabulary import KINDS, Thing
 from sacglam.envs.playground.world import State, Verb, legal_actions, shortest, transition
@@ -20,7 +21,7 @@ _MAX_OBJECTS = 48  # half of the 96 that exist, so that redrawing until no two a
 _DEFAULTS = {"simple": (3, 10, False), "full": (6, 30, True)}  # num_objects, max_steps and sequential by size
 
 
-class Playground(BaseEnv):
+class Playground(BaseEnv[Goal]):
     """Playground-Text (paper, Section 3 and Appendix A; docs/guides/playground.md lists our own choices).
 
     Args:
@@ -48,7 +49,7 @@ class Playground(BaseEnv):
         self._sequential = default_sequential if sequential is None else sequential
         name = f"playground {'with' if self._sequential else 'without'} sequential goals"
         super().__init__(name, default_steps if max_steps is None else max_steps)
-        self._family = goals.family(self._sequential)
+        self._space = goals.family(self._sequential)
         self._num_objects = default_objects if num_objects is None else num_objects
         fewest = 3 if self._sequential else 2  # one for each part of a goal, and a supply that grows what must grow
         self._check_range("num_objects", self._num_objects, fewest, _MAX_OBJECTS)
@@ -59,19 +60,13 @@ class Playground(BaseEnv):
 
     @override
     def goal_type(self, goal: str) -> str:
-        return self._found(goal, self._family).type
+        return self._wanted(goal).type
 
     @override
-    def reset(self, goal: str, seed: int) -> Observation:
-        """Start the episode of `goal`, trained on or held out, and `seed`, in a scene where the goal is possible.
-
-        Raises:
-            ConfigError: `goal` is not in the goal space.
-        """
-        self._begin(goal)
-        self._parts = self._found(goal, self._family).parts
-        # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
-        self._things = scene.sample(self._parts, self._num_objects, Random(f"{seed} {goal}"))
+    def _start(self, wanted: Goal, rng: Random) -> Observation:
+        """Start in a scene where the goal is possible."""
+        self._parts = wanted.parts
+        self._things = scene.sample(self._parts, self._num_objects, rng)
         self._kinds = tuple([KINDS[thing.type] for thing in self._things])
         self._narrator = Narrator(self._things)
         self._state = State()

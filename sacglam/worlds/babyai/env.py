@@ -12,7 +12,7 @@ from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
-from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, family, text
+from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
 
 if TYPE_CHECKING:
     from sacglam.worlds.babyai.level import Event, Level
@@ -21,7 +21,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """GLAM's, in the order of the library's numbers."""
 
 
-class BabyAI(BaseEnv):
+class BabyAI(BaseEnv[Goal]):
     """BabyAI-Text (Carta et al., 2023) on minigrid; docs/guides/babyai.md lists what differs from GLAM's.
 
     Args:
@@ -50,8 +50,8 @@ class BabyAI(BaseEnv):
         self._check_range("room_size", room_size, 5, 25)
         most = (room_size - 2) ** 2 // 4  # so that scenes in which everything can be reached are found quickly
         self._check_range(f"num_distractors (in rooms of size {room_size})", num_distractors, 0, most)
-        self._family = family(tuple(task for task in TASKS if task in tasks))
-        self._trained = {text: goal for text, goal in self._family.items() if not goal.heldout}
+        self._space = family(tuple(task for task in TASKS if task in tasks))
+        self._trained = {text: goal for text, goal in self._space.items() if not goal.heldout}
         self._scene = (room_size, num_distractors, max_steps)
         self._levels: dict[bool, Level] = {}
         self._level: Level
@@ -59,28 +59,25 @@ class BabyAI(BaseEnv):
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
-        return list(self._trained) if split == "train" else [goal for goal in self._family if goal not in self._trained]
+        return list(self._trained) if split == "train" else [goal for goal in self._space if goal not in self._trained]
 
     @override
     def goal_type(self, goal: str) -> str:
-        return self._found(goal, self._family).type
+        return self._wanted(goal).type
 
     @override
-    def reset(self, goal: str, seed: int) -> Observation:
-        """Start the episode of `goal`, trained on or held out, and `seed`, in a scene that has the goal's objects.
+    def _start(self, wanted: Goal, rng: Random) -> Observation:
+        """Start in a scene that has the goal's objects.
 
         Raises:
-            ConfigError: `goal` is not in the goal space, or minigrid is not installed.
+            ConfigError: minigrid is not installed.
         """
-        asked = self._found(goal, self._family)
-        self._begin(goal)
-        doors = asked.type == "open"
+        doors = wanted.type == "open"
         if doors not in self._levels:
             self._levels[doors] = _make_level(doors, *self._scene)
         self._level = self._levels[doors]
         self._picked = {}
-        # A string seeds through SHA-512, so the scene is the same in every process; hash() would not be.
-        return Observation(self._level.start(asked, Random(f"{seed} {goal}").getrandbits(32)), ACTIONS)
+        return Observation(self._level.start(wanted, rng.getrandbits(32)), ACTIONS)
 
     @override
     def step(self, action: int) -> Step:

@@ -21,7 +21,7 @@ from sacglam.worlds.gymnasium.toy_text import describer_of
 _TRIES = 100  # seeds to try for an episode of a task, before the seed at which it was found
 
 
-class GymnasiumWorld(BaseEnv):
+class GymnasiumWorld(BaseEnv[None]):
     """A gymnasium environment as text, written by a `Describer`.
 
     The episode for goal g and seed s is that of `reset(seed=s)`; if the environment's own task differs there, that of
@@ -68,13 +68,13 @@ class GymnasiumWorld(BaseEnv):
         self._env, self._describer = _open(name, settings)
         self._tasks = _tasks(name, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
+        self._space = dict.fromkeys([*self._tasks, *self._describer.goals()])
         self._rewarded = True  # in every step of the episode
         self._actions: Mapping[str, Any] = {}
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
-        others = self._describer.goals() if self._practice else ()
-        return list(dict.fromkeys([*self._tasks, *others])) if split == "train" else ()
+        return () if split == "heldout" else list(self._space if self._practice else self._tasks)
 
     def tasks(self) -> Sequence[str]:
         """The environment's own goals, which evaluation is about."""
@@ -92,7 +92,7 @@ class GymnasiumWorld(BaseEnv):
             ConfigError: `goal` is neither.
             EnvironmentContractError: the environment does not repeat its tasks.
         """
-        self._found(goal, dict.fromkeys([*self._tasks, *self._describer.goals()]))
+        self._wanted(goal)
         for candidate in self._seeds(goal, seed):
             obs, info = _reset(self._env, candidate)
             if goal not in self._tasks or self._describer.goal(obs, info) == goal:
@@ -154,10 +154,6 @@ class GymnasiumWorld(BaseEnv):
         # Some environments list no actions once they have ended; a truncated state still has a policy.
         self._actions = self._describer.actions(obs, info) or (self._actions if over else {})
         return Observation(self._describer.text(obs, info), tuple(self._actions))
-
-    @override
-    def optimal_length(self) -> None:
-        return None
 
     def notes(self) -> list[str]:
         """Where each facet comes from, what was guessed, and what is missing, for the user."""

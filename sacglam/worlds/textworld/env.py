@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
 
-class TextWorld(BaseEnv):
+class TextWorld(BaseEnv["list[Game]"]):
     """TextWorld (Côté et al., 2018): goals are facts to bring about in one of several generated games.
 
     Args:
@@ -55,24 +55,21 @@ class TextWorld(BaseEnv):
         Raises:
             ConfigError: TextWorld is not installed.
         """
-        return [goal for goal in self._places if _heldout(goal) == (split == "heldout")]
+        return [goal for goal in self._space if _heldout(goal) == (split == "heldout")]
 
     @override
     def goal_type(self, goal: str) -> str:
-        self._found(goal, self._places)
+        self._wanted(goal)
         return _TYPES[goal.split()[0]]
 
     @override
-    def reset(self, goal: str, seed: int) -> Observation:
-        """Start the episode of `goal`, trained on or held out, in the game that `seed` selects. Games start alike.
+    def _start(self, wanted: list[Game], rng: Random) -> Observation:
+        """Start one of the games in which the goal is possible. A game always starts alike.
 
         Raises:
-            ConfigError: `goal` is not in the goal space, or its game cannot be compiled.
+            ConfigError: the game cannot be compiled.
         """
-        places = self._found(goal, self._places)
-        self._begin(goal)
-        # A string seeds through SHA-512, so the game is the same in every process; hash() would not be.
-        game = Random(f"{seed} {goal}").choice(places)
+        game = rng.choice(wanted)
         if self._interpreter is None or game is not self._game:
             if self._interpreter is not None:
                 self._interpreter.close()
@@ -88,7 +85,7 @@ class TextWorld(BaseEnv):
         self._facts = self._game.after(before, effect)
         self._answer(command)
         new = sorted(self._game.achieved(self._facts) - self._game.achieved(before))
-        achieved = [fact for fact in new if fact == self._goal or (fact in self._places and not _heldout(fact))]
+        achieved = [fact for fact in new if fact == self._goal or (fact in self._space and not _heldout(fact))]
         return self._outcome(self._observe(), achieved)
 
     def _observe(self) -> Observation:
@@ -102,16 +99,12 @@ class TextWorld(BaseEnv):
         return "\n".join(line.strip() for line in lines if line.strip())
 
     @override
-    def optimal_length(self) -> int | None:
-        return None  # a search would take longer than the episode
-
-    @override
     def expert(self) -> int | None:
         command = self._game.advice(self._facts, self._goal)
         return None if command is None else list(self._actions).index(command)
 
     @cached_property
-    def _places(self) -> dict[str, list[Game]]:
+    def _space(self) -> dict[str, list[Game]]:  # type: ignore[override]
         """The games in which each goal is possible; drawn on first use, since that imports TextWorld."""
         try:
             from sacglam.worlds.textworld.games import make_game

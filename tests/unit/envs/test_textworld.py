@@ -94,7 +94,7 @@ def test_the_expert_takes_a_shortest_way() -> None:
         return steps
 
     env = TextWorld(**STUDIO)
-    (game,) = {game for places in env._places.values() for game in places}
+    (game,) = {game for places in env._space.values() for game in places}
     for goal, steps in {"put teacup on mantelpiece": 1, "put key in safe": 4, "take cane": 3, "open box": 1}.items():
         env.reset(goal, 0)
         assert left(env._facts, goal) == steps
