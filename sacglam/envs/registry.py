@@ -26,6 +26,7 @@ _REGISTRY: dict[str, Factory | str] = {
 }
 """Factories, or where they are: what comes with sacglam is imported when it is first made."""
 _GYMNASIUM, _OPENENV = "gymnasium:", "openenv:"
+_WORLDS = "sacglam.worlds."
 
 
 def register(name: str, factory: Factory) -> None:
@@ -81,7 +82,7 @@ def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
         return []
     if not name.startswith((_GYMNASIUM, _OPENENV)):
         return [name]
-    described = name.startswith(_GYMNASIUM) and _world(name, "described")(name.removeprefix(_GYMNASIUM))
+    described = name.startswith(_GYMNASIUM) and _shipped(f"{_WORLDS}gymnasium:described")(name.removeprefix(_GYMNASIUM))
     describer = options.get("describer")
     return [*([] if described else [name]), *([str(describer)] if describer else [])]
 
@@ -89,11 +90,10 @@ def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
 def _find(name: str) -> Factory:
     if name not in _REGISTRY and name.startswith((_GYMNASIUM, _OPENENV)):
         url = name.removeprefix(_OPENENV)
-        if name.startswith(_OPENENV) and _world(name, "about")(url):
-            return partial(_world(name, "Served"), url)
-        return partial(_world(_GYMNASIUM, "GymnasiumWorld"), name)
-    place = _REGISTRY.get(name, name)
-    if isinstance(place, str) and ":" not in place:
+        if name.startswith(_OPENENV) and _shipped(f"{_WORLDS}openenv:about")(url):
+            return partial(_shipped(f"{_WORLDS}openenv:Served"), url)
+        return partial(_shipped(f"{_WORLDS}gymnasium:GymnasiumWorld"), name)
+    if name not in _REGISTRY and ":" not in name:
         near = get_close_matches(name, _REGISTRY, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
@@ -101,7 +101,8 @@ def _find(name: str) -> Factory:
             "or name your own as 'package.module:factory', one of gymnasium's as 'gymnasium:ID', or that on an OpenEnv "
             "server as 'openenv:URL'"
         )
-    factory: Factory = import_named(place, "environment") if isinstance(place, str) else place
+    place = _REGISTRY.get(name)
+    factory = _shipped(place) if isinstance(place, str) else place or import_named(name, "environment")
     if not callable(factory):
         raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
     return factory
@@ -124,17 +125,20 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: it cannot be made, or OpenEnv is not installed.
     """
-    return _world("openenv.server", "application")(name, options)
+    return _shipped(f"{_WORLDS}openenv.server:application")(name, options)
 
 
-def _world(name: str, attribute: str) -> Any:
-    """What `sacglam.worlds` has for a name such as `gymnasium:ID`."""
-    kind = name.partition(":")[0]
+def _shipped(place: str) -> Any:
+    """What comes with sacglam at `module:attribute`; what it needs may have to be installed."""
+    module, _, attribute = place.partition(":")
     try:
-        return getattr(importlib.import_module(f"sacglam.worlds.{kind}"), attribute)
-    except ModuleNotFoundError as error:
-        extra = kind.replace(".", "-")
-        raise ConfigError(f"{name!r} needs {error.name}: pip install -e '.[{extra}]'") from error
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        world = module.removeprefix(_WORLDS)
+        extra, guide = world.replace(".", "-"), f"docs/guides/{world.partition('.')[0]}.md"
+        built = ", which builds jericho and so needs gcc and make" if extra == "textworld" else ""
+        needed = f"{extra} needs {error.name or error}: pip install -e '.[{extra}]'"
+        raise ConfigError(f"{needed}{built}; see {guide}") from error
 
 
 @dataclass(frozen=True)
@@ -152,8 +156,8 @@ def describe() -> list[Description]:
     """The registered environments with their default options, in figures."""
     described = []
     for name in _REGISTRY:
-        env = make(name)
         try:
+            env = make(name)
             train, heldout = (dict(Counter(map(env.goal_type, env.goals(split)))) for split in get_args(Split))
             described.append(Description(name, train, heldout))
         except ConfigError as error:

@@ -1,10 +1,7 @@
 """BabyAI-Text as a `TextEnv`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -13,9 +10,7 @@ from sacglam.envs.playground.vocabulary import Thing
 from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
-
-if TYPE_CHECKING:
-    from sacglam.worlds.babyai.level import Event, Level
+from sacglam.worlds.babyai.level import Event, Level
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """GLAM's, in the order of the library's numbers."""
@@ -67,14 +62,10 @@ class BabyAI(BaseEnv[Goal]):
 
     @override
     def _start(self, wanted: Goal, rng: Random) -> Observation:
-        """Start in a scene that has the goal's objects.
-
-        Raises:
-            ConfigError: minigrid is not installed.
-        """
+        """Start in a scene that has the goal's objects."""
         doors = wanted.type == "open"
         if doors not in self._levels:
-            self._levels[doors] = _make_level(doors, *self._scene)
+            self._levels[doors] = Level(doors, *self._scene)
         self._level = self._levels[doors]
         self._picked = {}
         return Observation(self._level.start(wanted, rng.getrandbits(32)), ACTIONS)
@@ -110,11 +101,3 @@ class BabyAI(BaseEnv[Goal]):
                 yield text(f"{event.type}_after_pick_up", earlier, *event.things)
         if event.type == "pick_up":
             self._picked[event.things[0]] = None
-
-
-def _make_level(doors: bool, room_size: int, num_distractors: int, max_steps: int | None) -> Level:
-    try:
-        from sacglam.worlds.babyai.level import Level
-    except ImportError as error:
-        raise ConfigError(f"babyai needs minigrid ({error}); install it with: pip install -e '.[babyai]'") from error
-    return Level(doors, room_size, num_distractors, max_steps)

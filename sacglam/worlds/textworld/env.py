@@ -1,26 +1,20 @@
 """TextWorld's generated games as a `TextEnv`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from typing_extensions import override
 
 from sacglam.envs.base import BaseEnv, Split
-from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
-
-if TYPE_CHECKING:
-    from sacglam.worlds.textworld.games import Facts, Game
+from sacglam.worlds.textworld.games import Facts, Game, make_game
 
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
 
-class TextWorld(BaseEnv["list[Game]"]):
+class TextWorld(BaseEnv[list[Game]]):
     """TextWorld (Côté et al., 2018): goals are facts to bring about in one of several generated games.
 
     Args:
@@ -42,7 +36,10 @@ class TextWorld(BaseEnv["list[Game]"]):
         self._check_range("rooms", rooms, 1, 20)
         self._check_range("objects", objects, 1, 100)
         self._check_range("first_seed", first_seed, 0, 60_000)
-        self._games = [(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]
+        self._space: dict[str, list[Game]] = {}
+        for game in [make_game(seed, rooms, objects) for seed in range(first_seed, first_seed + games)]:
+            for goal in game.goals():
+                self._space.setdefault(goal, []).append(game)
         self._game: Game
         self._interpreter: Any = None
         self._facts: Facts
@@ -50,11 +47,7 @@ class TextWorld(BaseEnv["list[Game]"]):
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
-        """The goals that are possible in some game; a fifth of those that put one thing on or in another is held out.
-
-        Raises:
-            ConfigError: TextWorld is not installed.
-        """
+        """What is possible in some game; a fifth of the goals that put one thing on or in another is held out."""
         return [goal for goal in self._space if _heldout(goal) == (split == "heldout")]
 
     @override
@@ -102,22 +95,6 @@ class TextWorld(BaseEnv["list[Game]"]):
     def expert(self) -> int | None:
         command = self._game.advice(self._facts, self._goal)
         return None if command is None else list(self._actions).index(command)
-
-    @cached_property
-    def _space(self) -> dict[str, list[Game]]:  # type: ignore[override]
-        """The games in which each goal is possible; drawn on first use, since that imports TextWorld."""
-        try:
-            from sacglam.worlds.textworld.games import make_game
-        except ImportError as error:
-            raise ConfigError(
-                f"textworld is not installed ({error}); run pip install -e '.[textworld]', which builds jericho and so "
-                "needs gcc and make (docs/guides/textworld.md)"
-            ) from error
-        places: dict[str, list[Game]] = {}
-        for game in [make_game(*each) for each in self._games]:
-            for goal in game.goals():
-                places.setdefault(goal, []).append(game)
-        return places
 
 
 def _heldout(goal: str) -> bool:

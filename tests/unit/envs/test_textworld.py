@@ -199,9 +199,10 @@ def test_what_is_no_goal_is_refused() -> None:
 
 
 def test_without_textworld_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sacglam.worlds.textworld.games")
+    for module in ("", ".env", ".games"):
+        monkeypatch.delitem(sys.modules, f"sacglam.worlds.textworld{module}")
     monkeypatch.setitem(sys.modules, "textworld", None)
     with pytest.raises(ConfigError, match=r"pip install -e '.\[textworld\]'.* gcc"):
-        make("textworld").goals("train")
+        make("textworld")
     (entry,) = (entry for entry in describe() if entry.name == "textworld")
     assert (entry.goals, "textworld" in entry.missing) == ({}, True)
