@@ -103,17 +103,29 @@ class WorkerEnv(CheckedEnv):
         self.worker, self.number = worker, next(worker.numbers)
         weakref.finalize(self, worker.dropped.append, self.number).atexit = False
 
+    def _ask(self, method: str, *given: Any) -> Any:
+        return call_all(method, [(self, given)])[0]
+
     @override
     def reset(self, goal: str, seed: int) -> Observation:
-        return call_all("reset", [(self, (goal, seed))])[0]
+        return self._ask("reset", goal, seed)
 
     @override
     def step(self, action: int) -> Step:
-        return call_all("step", [(self, (action,))])[0]
+        return self._ask("step", action)
 
     @override
     def optimal_length(self) -> int | None:
-        return call_all("optimal_length", [(self, ())])[0]
+        return self._ask("optimal_length")
+
+    @override
+    def expert(self) -> int | None:
+        return self._ask("expert")
+
+    @property
+    @override
+    def present(self) -> tuple[str, int, Sequence[int]]:
+        return self._ask("__getattribute__", "present")
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:

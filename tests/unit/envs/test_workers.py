@@ -20,6 +20,7 @@ from sacglam.envs.workers import call_all, close_workers, in_workers
 from sacglam.errors import ConfigError, EnvironmentContractError, SacglamError
 from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
+from sacglam.recording import record
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import Episode, Observation, Step
@@ -67,6 +68,21 @@ class Faulty(Meeting):
         if self.folder.name == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         return Step(Observation("", ("Wait",)), 0.5, (), False, False)
+
+
+class Advised(Meeting):
+    """Knows what to do in the episode that it plays."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        self.good = seed % 2
+        return Observation("here", ("Stay", "Leave"))
+
+    def step(self, action: int) -> Step:
+        met = action == self.good
+        return Step(Observation("there", ("Wait",)), float(met), ("Meet",) * met, met, not met)
+
+    def expert(self) -> int | None:
+        return self.good
 
 
 class Talkative(Meeting):
@@ -139,6 +155,15 @@ def test_goals_planner_and_contract() -> None:
     assert env.optimal_length() == plain.optimal_length()
     assert env.goal_type(goal) == plain.goal_type(goal)
     assert check_env(lambda: in_workers("playground", {}, 1), episodes=3).episodes == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("playground_simple", {}), (f"{HERE}:Advised", {"folder": "", "copies": 1})]
+)
+def test_demonstrations_of_planners_and_experts_come_from_workers(name: str, options: dict[str, Any]) -> None:
+    here = [*record(lambda: make(name, **options), None, 3)]
+    assert here == [*record(lambda: in_workers(name, options, 2), None, 3)]
+    assert all(episode.success for episode in here)
 
 
 def test_copies_step_at_the_same_time(tmp_path: Path) -> None:
