@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sacglam.learner.backend import Backend
 from sacglam.learner.learner import micro_batches
@@ -76,10 +77,8 @@ class AdapterAndHead:
                 (loss(part.rows) * part.weight).backward()  # type: ignore[no-untyped-call]
         if self._backend.world > 1:
             gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-            sums = self._backend.all_reduce_sum(torch.cat([gradient.flatten() for gradient in gradients]))
-            parts = torch.split(sums, [gradient.numel() for gradient in gradients])
-            for gradient, of_all in zip(gradients, parts, strict=True):
-                gradient.copy_(of_all.view_as(gradient))
+            sums = self._backend.all_reduce_sum(parameters_to_vector(gradients))
+            vector_to_parameters(sums.to(self._model.device), gradients)
 
     @contextmanager
     def _training(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from sacglam.config import Config
 from sacglam.config.sections import CriticConfig
@@ -57,10 +58,8 @@ class Competence:
     def loss(self, practised: Sequence[Practice]) -> Tensor:
         """sum_g (n_g log(1 + e^z_g) - w_g z_g) / sum_g n_g: cross-entropy of w_g successes in n_g attempts."""
         z_BA = self._now.log_odds([each.query for each in practised])
-        tries_BA, wins_BA = torch.zeros_like(z_BA), torch.zeros_like(z_BA)
-        for row, each in enumerate(practised):
-            tries_BA[row, : len(each.tries)] = torch.tensor(each.tries)
-            wins_BA[row, : len(each.wins)] = torch.tensor(each.wins)
+        tries_BA = pad_sequence([torch.tensor(each.tries) for each in practised], batch_first=True).to(z_BA)
+        wins_BA = pad_sequence([torch.tensor(each.wins) for each in practised], batch_first=True).to(z_BA)
         return (tries_BA * F.softplus(z_BA) - wins_BA * z_BA).sum() / tries_BA.sum()
 
     def state(self) -> dict[str, Tensor]:
