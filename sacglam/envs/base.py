@@ -1,5 +1,6 @@
 """The protocol of an environment, and what the included ones share."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
@@ -62,7 +63,6 @@ class BaseEnv(TextEnv, Generic[Wanted]):
     def __init__(self, name: str, max_steps: int | None) -> None:
         """Episodes are truncated after `max_steps` steps, at least 1; messages call the environment `name`."""
         self.name, self._max_steps = name, max_steps
-        self._begin("")
         if max_steps is not None:
             self._check_range("max_steps", max_steps, 1)
 
@@ -90,17 +90,14 @@ class BaseEnv(TextEnv, Generic[Wanted]):
             ConfigError: `goal` is not in the goal space.
         """
         wanted = self._wanted(goal)
-        self._begin(goal)
+        self._goal, self._seed, self._steps = goal, seed, 0
+        self._achieved: set[str] = set()
         # A string seeds through SHA-512, so the draws are the same in every process; hash() would not be.
         return self._start(wanted, Random(f"{seed} {goal}"))
 
+    @abstractmethod
     def _start(self, wanted: Wanted, rng: Random) -> Observation:
         """Begin an episode with this goal, in a state drawn from `rng`."""
-        raise NotImplementedError
-
-    def _begin(self, goal: str) -> None:
-        self._goal, self._steps = goal, 0
-        self._achieved: set[str] = set()
 
     def _outcome(
         self,

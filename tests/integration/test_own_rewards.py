@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from typing_extensions import override
@@ -34,7 +35,7 @@ CLIFF = [
 ]
 
 
-class Corridor(BaseEnv):
+class Corridor(BaseEnv[None]):
     """Five rooms in a row, from the middle one to either end: 4 at the right end, -4 at the left, -1 a step.
 
     There are no goals to achieve.
@@ -42,15 +43,15 @@ class Corridor(BaseEnv):
 
     def __init__(self) -> None:
         super().__init__("corridor", 12)
+        self._space = {"Earn most": None}
 
     def goals(self, split: Split) -> Sequence[str]:
-        return ("Earn most",) if split == "train" else ()
+        return tuple(self._space) if split == "train" else ()
 
     def goal_type(self, goal: str) -> str:
         return "only"
 
-    def reset(self, goal: str, seed: int) -> Observation:
-        self._begin(goal)
+    def _start(self, wanted: None, rng: Random) -> Observation:
         self._room = 2
         return self._observe()
 
@@ -61,9 +62,6 @@ class Corridor(BaseEnv):
         self._room += (-1, 1)[action]
         reward = {0: -4.0, 4: 4.0}.get(self._room, -1.0)
         return self._outcome(self._observe(), (), terminated=self._room in (0, 4), own_reward=reward)
-
-    def optimal_length(self) -> None:
-        return None
 
 
 class Paid(CheckedEnv):

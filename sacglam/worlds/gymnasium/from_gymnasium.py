@@ -2,9 +2,10 @@
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -85,16 +86,17 @@ class GymnasiumWorld(BaseEnv[None]):
         return "practice" if self._practice and goal not in self._tasks else "task"
 
     @override
-    def reset(self, goal: str, seed: int) -> Observation:
-        """Start an episode for one of the tasks, or for a goal that the describer lists.
+    def _start(self, wanted: None, rng: Random) -> Observation:
+        """Start with the first seed whose task is the goal, or with any for a goal that the describer lists.
 
         Raises:
-            ConfigError: `goal` is neither.
             EnvironmentContractError: the environment does not repeat its tasks.
         """
-        self._wanted(goal)
-        for candidate in self._seeds(goal, seed):
-            obs, info = _reset(self._env, candidate)
+        goal, seeds = self._goal, iter([self._seed])
+        if goal in self._tasks:
+            seeds = chain(seeds, (rng.randrange(2**31) for _ in range(_TRIES)), [self._tasks[goal][0]])
+        for seed in seeds:
+            obs, info = _reset(self._env, seed)
             if goal not in self._tasks or self._describer.goal(obs, info) == goal:
                 break
         else:
@@ -102,19 +104,10 @@ class GymnasiumWorld(BaseEnv[None]):
                 f"{self.name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
                 "that reset seeds with its seed"
             )
-        self._begin(goal)
         self._rewarded = True
         # What holds from the start is no achievement, unless it is what the episode is for.
         self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
         return self._observe(obs, info)
-
-    def _seeds(self, goal: str, seed: int) -> Iterator[int]:
-        """The seeds at which to look for an episode with this task."""
-        yield seed
-        if goal in self._tasks:
-            draws = Random(f"{seed} {goal}")
-            yield from (draws.randrange(2**31) for _ in range(_TRIES))
-            yield self._tasks[goal][0]
 
     def begin_call(self, method: str, *given: Any) -> None:
         """Start the call that follows, if the environment is on a server."""
