@@ -132,8 +132,8 @@ def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards:
     """A copy of an environment in the next of this process's workers for it; the first call starts them."""
     key = json.dumps([name, options, own_rewards, workers], sort_keys=True)
     if key not in _pools:
-        processes = [_Worker(name, options, own_rewards) for _ in range(workers)]
-        _pools[key] = make(name, **options).rewarding(own_rewards), cycle(processes)
+        local = make(name, **options).rewarding(own_rewards)
+        _pools[key] = local, cycle([_Worker(name, options, own_rewards) for _ in range(workers)])
     local, turns = _pools[key]
     return WorkerEnv(local, next(turns))
 

@@ -16,7 +16,7 @@ import pytest
 
 from sacglam.clock import PhaseClock
 from sacglam.envs import TextEnv, check_env, make
-from sacglam.envs.workers import call_all, close_workers, in_workers
+from sacglam.envs.workers import call_all, close_workers, in_workers, process_ids
 from sacglam.errors import ConfigError, EnvironmentContractError, SacglamError
 from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
@@ -217,6 +217,7 @@ def test_workers_start_where_stdin_or_stderr_is_closed(closed: str) -> None:
 def test_an_unknown_environment_is_refused_before_workers_start() -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         in_workers("nowhere", {}, 2)
+    assert process_ids() == []
 
 
 def test_calls_and_answers_that_no_pipe_holds() -> None:
