@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any, Self, TypeVar
 
@@ -11,7 +12,7 @@ from typing_extensions import override
 
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.calls import Call
-from sacglam.envs.conversion import Unmet, flag, length, number, shown, text, texts
+from sacglam.envs.conversion import Unmet, flag, number, shown, text, texts, whole
 from sacglam.errors import EnvironmentContractError
 from sacglam.types import Observation, Step
 
@@ -65,7 +66,7 @@ class CheckedEnv(TextEnv):
     @override
     def goals(self, split: Split) -> Sequence[str]:
         if split not in self._goals:
-            self._goals[split] = self._call(lambda returned: _goals(returned, split), "goals", split)
+            self._goals[split] = self._call(partial(_goals, split=split), "goals", split)
         return self._goals[split]
 
     @override
@@ -76,7 +77,7 @@ class CheckedEnv(TextEnv):
     def reset(self, goal: str, seed: int) -> Observation:
         self._goal, self._seed = goal, seed
         self._achieved, self._taken, self._choices = set(), [], None
-        observation = self._call(lambda returned: _observation(returned, "reset"), "reset", goal, seed)
+        observation = self._call(partial(_observation, method="reset"), "reset", goal, seed)
         self._choices = len(observation.actions)
         return observation
 
@@ -128,12 +129,12 @@ class CheckedEnv(TextEnv):
     def optimal_length(self) -> int | None:
         if self._choices is None:
             raise self._broken("optimal_length", (), "a call to reset before this: no episode was started")
-        return None if self._lacks("optimal_length") else self._call(length, "optimal_length")
+        return None if self._lacks("optimal_length") else self._call(partial(whole, what="a length"), "optimal_length")
 
     @override
     def expert(self) -> int | None:
         """A good action here, from the environment's `expert`; None if it has none, or knows none."""
-        action = None if self._lacks("expert") else self._call(length, "expert")
+        action = None if self._lacks("expert") else self._call(partial(whole, what="an action"), "expert")
         if action is not None and action >= (self._choices or 0):
             raise self._broken("expert", (), f"an action below {self._choices or 0}, or None; got {action}")
         return action
@@ -146,11 +147,11 @@ class CheckedEnv(TextEnv):
     def tasks(self) -> Sequence[str]:
         """The training goals to evaluate on: all of them unless the environment defines `tasks`."""
         goals = self.goals("train")
-        return goals if self._lacks("tasks") else self._call(lambda returned: _tasks(returned, goals), "tasks")
+        return goals if self._lacks("tasks") else self._call(partial(_tasks, goals=goals), "tasks")
 
     def notes(self) -> Sequence[str]:
         """Lines to show when a run starts, such as what was guessed; from the environment's `notes`, if any."""
-        return () if self._lacks("notes") else self._call(lambda returned: texts(returned, "the notes"), "notes")
+        return () if self._lacks("notes") else self._call(partial(texts, what="the notes"), "notes")
 
     def _lacks(self, method: str) -> bool:
         """Whether the environment lacks an optional method. The look-up itself may run the environment's code."""

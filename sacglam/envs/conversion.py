@@ -64,11 +64,11 @@ def flag(returned: Any, what: str) -> bool:
     return bool(value)
 
 
-def length(returned: Any) -> int | None:
+def whole(returned: Any, what: str) -> int | None:
     """A whole number of at least 0, or None."""
     if returned is None:
         return None
-    value = number(returned, "a length")
+    value = number(returned, what)
     if isinstance(value, bool) or not 0 <= value < float("inf") or value != int(value):
-        raise Unmet(f"a length as an int of at least 0, or None without a planner; got {shown(returned)}")
+        raise Unmet(f"{what} as an int of at least 0, or None if it is not known; got {shown(returned)}")
     return int(value)

@@ -126,6 +126,18 @@ def test_other_lengths_are_refused(distance: Any) -> None:
         env.optimal_length()
 
 
+@pytest.mark.parametrize(("action", "said"), [("Go", "an action as a number, got 'Go'"), (2, "an action below 2")])
+def test_an_expert_names_an_action_by_its_index(action: Any, said: str) -> None:
+    class Expert(World):
+        def expert(self) -> Any:
+            return action
+
+    env = CheckedEnv(Expert(), "world")
+    env.reset("win", 0)
+    with pytest.raises(EnvironmentContractError, match=rf"expert\(\).*: expected {said}"):
+        env.expert()
+
+
 def test_tasks_are_training_goals() -> None:
     assert CheckedEnv(Planner(about=(goal for goal in ["win"])), "world").tasks() == ["win"]
     for about in ((), ("draw",), "win"):
