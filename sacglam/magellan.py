@@ -82,11 +82,9 @@ class MagellanSource(ProgressSource):
         self._predicted.extend(zip(self._competence(goals)[0].tolist(), outcomes, strict=True))
         self._attempts.extend(zip([self._place[goal] for goal in goals], outcomes, strict=True))
         attempts, weights = list(self._attempts), np.arange(1, len(self._attempts) + 1)
-        tries, wins = Counter[str](), Counter[str]()
-        for drawn in self.rng.choice(len(attempts), _BATCH, p=weights / weights.sum()).tolist():
-            place, success = attempts[drawn]
-            tries[self.goals[place]] += 1
-            wins[self.goals[place]] += success
+        drawn = [attempts[i] for i in self.rng.choice(len(attempts), _BATCH, p=weights / weights.sum()).tolist()]
+        tries = Counter(self.goals[place] for place, _ in drawn)
+        wins = Counter(self.goals[place] for place, success in drawn if success)
         lesson = [
             Practice(query, tuple(tries[goal] for goal in part), tuple(wins[goal] for goal in part))
             for part, query in self._queries(list(tries))

@@ -30,10 +30,12 @@ class Classifier(Protocol):
         """What it says of each query's actions."""
 
     def learn(self, *lesson: Any) -> None:
-        """Learn, on all ranks with the same lesson."""
+        """Learn, on all ranks with the same lesson; by default nothing is learnt."""
+        return
 
     def state(self) -> dict[str, Tensor]:
         """Everything that learns, by name, as tensors on the CPU."""
+        return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state()` returned.
@@ -41,6 +43,7 @@ class Classifier(Protocol):
         Raises:
             CheckpointError: it is of another model, adapter or head.
         """
+        return
 
 
 class AdapterAndHead:

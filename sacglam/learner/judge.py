@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from sacglam.config import Config
 from sacglam.learner.backend import Backend
-from sacglam.learner.classifier import AdapterAndHead
+from sacglam.learner.classifier import AdapterAndHead, Classifier
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import QHeads
 from sacglam.types import Example, Query
@@ -66,7 +67,7 @@ class Judge(AdapterAndHead):
         return loss_BA.sum(dim=1).mean()
 
 
-class Scored:
+class Scored(Classifier):
     """The language model before training as a judge: log P(yes) - log P(no) after each of two questions.
 
     The lower of the two counts, so that they must agree. One packed pass asks one of them about all goals of a
@@ -80,6 +81,7 @@ class Scored:
         for parameter in model.lm.adapter_parameters("judge").values():
             parameter.requires_grad_(False)
 
+    @override
     @torch.no_grad()
     def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """For each transition the probability that it achieved each goal, (A,)."""
@@ -94,16 +96,6 @@ class Scored:
         output = self._model.lm.forward(self._model.pack([Query(query.prompt, answers)]), "judge")
         yes_A, no_A = output.log_probs_BA[0].view(-1, 2).unbind(1)
         return yes_A - no_A
-
-    def learn(self, *lesson: object) -> None:
-        """It does not learn."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing to restore."""
 
 
 Row = tuple[Example, Sequence[str]]
