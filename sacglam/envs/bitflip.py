@@ -55,7 +55,6 @@ class BitFlip(BaseEnv[int]):
         self._max_steps = max_steps or bits
         self._names, self._space = names[:bits], _bit_strings(bits, text)
         self._strings = tuple(self._space)
-        self._state = 0
 
     @override
     def goals(self, split: Split) -> Sequence[str]:

@@ -47,10 +47,7 @@ class BabyAI(BaseEnv[Goal]):
         self._check_range(f"num_distractors (in rooms of size {room_size})", num_distractors, 0, most)
         self._space = family(tuple(task for task in TASKS if task in tasks))
         self._trained = {text: goal for text, goal in self._space.items() if not goal.heldout}
-        self._scene = (room_size, num_distractors, max_steps)
-        self._levels: dict[bool, Level] = {}
-        self._level: Level
-        self._picked: dict[Thing, None] = {}  # in order
+        self._levels = [Level(doors, room_size, num_distractors, max_steps) for doors in (False, True)]
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
@@ -63,11 +60,8 @@ class BabyAI(BaseEnv[Goal]):
     @override
     def _start(self, wanted: Goal, rng: Random) -> Observation:
         """Start in a scene that has the goal's objects."""
-        doors = wanted.type == "open"
-        if doors not in self._levels:
-            self._levels[doors] = Level(doors, *self._scene)
-        self._level = self._levels[doors]
-        self._picked = {}
+        self._level = self._levels[wanted.type == "open"]
+        self._picked: dict[Thing, None] = {}  # in order
         return Observation(self._level.start(wanted, rng.getrandbits(32)), ACTIONS)
 
     @override

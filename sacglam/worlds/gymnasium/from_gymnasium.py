@@ -70,7 +70,6 @@ class GymnasiumWorld(BaseEnv[None]):
         self._tasks = _tasks(name, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
         self._space = dict.fromkeys([*self._tasks, *self._describer.goals()])
-        self._rewarded = True  # in every step of the episode
         self._actions: Mapping[str, Any] = {}
 
     @override
@@ -104,7 +103,7 @@ class GymnasiumWorld(BaseEnv[None]):
                 f"{self.name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
                 "that reset seeds with its seed"
             )
-        self._rewarded = True
+        self._rewarded = True  # in every step of the episode
         # What holds from the start is no achievement, unless it is what the episode is for.
         self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
         return self._observe(obs, info)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from sacglam.envs.base import BaseEnv, Split
 from sacglam.types import Observation, Step
-from sacglam.worlds.textworld.games import Facts, Game, make_game
+from sacglam.worlds.textworld.games import Game, make_game
 
 _TYPES = {"take": "take", "open": "open", "put": "put", "be": "go"}
 
@@ -42,8 +42,6 @@ class TextWorld(BaseEnv[list[Game]]):
                 self._space.setdefault(goal, []).append(game)
         self._game: Game
         self._interpreter: Any = None
-        self._facts: Facts
-        self._actions: dict[str, Any]
 
     @override
     def goals(self, split: Split) -> Sequence[str]:
