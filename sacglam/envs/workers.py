@@ -125,7 +125,7 @@ class WorkerEnv(CheckedEnv):
     @property
     @override
     def present(self) -> tuple[str, int, Sequence[int]]:
-        return self._ask("__getattribute__", "present")
+        return self._ask("__getattribute__", "present")  # workers are asked for calls, and this is a property
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:
