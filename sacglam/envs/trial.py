@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import log
 from random import Random
@@ -94,15 +94,17 @@ def check_env(
         others_achieved=len(others_achieved),
         longest=max(len(e.steps) for e in played),
         notes=tuple(first.notes()),
-        findings=(
-            *_findings(played, goals, len(others_achieved), first.own_rewards, steps),
-            *_listed_though_held_out(others_achieved.intersection(heldout)),
-        ),
+        findings=tuple(_findings(played, goals, heldout, others_achieved, first.own_rewards, steps)),
     )
 
 
 def _findings(
-    played: Sequence[Episode], goals: Sequence[str], others: int, own_rewards: bool, most_steps: int
+    played: Sequence[Episode],
+    goals: Sequence[str],
+    heldout: Sequence[str],
+    others: Set[str],
+    own_rewards: bool,
+    most_steps: int,
 ) -> Iterator[str]:
     longest = max(len(e.steps) for e in played)
     if cut := sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played):
@@ -128,15 +130,10 @@ def _findings(
             "the best way to a goal is longer. If its observations hide something, prompt.history may help."
         )
     if not own_rewards:
-        yield from _hindsight(
-            any(e.success for e in played), others, f"in {len(played)} random episodes of at most {most_steps} steps"
-        )
-
-
-def _listed_though_held_out(goals: Collection[str]) -> Iterator[str]:
-    if goals:
+        yield from _hindsight(played, others, most_steps)
+    if listed := others & {*heldout}:
         yield (
-            f"Held-out goals listed in achieved under other goals: {len(goals):,}, such as {shown(min(goals))}. "
+            f"Held-out goals listed in achieved under other goals: {len(listed):,}, such as {shown(min(listed))}. "
             "Hindsight learns from what is listed, so these are not held out: list them in their own episodes only."
         )
 
@@ -208,8 +205,9 @@ def _goals(copies: Sequence[CheckedEnv]) -> Sequence[str]:
     return first.goals("train")
 
 
-def _hindsight(succeeded: bool, others: int, where: str) -> Iterator[str]:
+def _hindsight(played: Sequence[Episode], others: Set[str], most_steps: int) -> Iterator[str]:
     """Whether hindsight has nothing to relabel, or is the only thing to learn from."""
+    succeeded, where = any(e.success for e in played), f"in {len(played)} random episodes of at most {most_steps} steps"
     if not succeeded and not others:
         yield (
             f"No goal at all was achieved {where}: there is no reward, and hindsight has nothing to relabel. Add goals "
@@ -217,8 +215,8 @@ def _hindsight(succeeded: bool, others: int, where: str) -> Iterator[str]:
         )
     elif not succeeded:
         yield (
-            f"No episode achieved its own goal {where}, while {others:,} other goals were achieved: without hindsight "
-            "(replay.hindsight; PPO has none) there may be nothing to learn from."
+            f"No episode achieved its own goal {where}, while {len(others):,} other goals were achieved: without "
+            "hindsight (replay.hindsight; PPO has none) there may be nothing to learn from."
         )
     elif not others:
         yield (
