@@ -110,13 +110,10 @@ class MagellanSource(ProgressSource):
 
     @override
     def metrics(self) -> dict[str, float]:
-        auc, progress = area_under_curve(self._predicted), {f"progress/{k}": s / n for k, (n, s) in self._seen.items()}
-        self._seen = {}
-        return {
-            "competence_trusted": float(self._trusted),
-            **({} if math.isnan(auc) else {"competence_auc": auc}),
-            **progress,
-        }
+        auc, seen, self._seen = area_under_curve(self._predicted), self._seen, {}
+        known = {} if math.isnan(auc) else {"competence_auc": auc}
+        progress = {f"progress/{kind}": total / count for kind, (count, total) in seen.items()}
+        return {"competence_trusted": float(self._trusted), **known, **progress}
 
     @override
     def state(self) -> dict[str, Any]:
