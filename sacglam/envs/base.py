@@ -13,8 +13,7 @@ from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Split = Literal["train", "heldout"]
-Wanted = TypeVar("Wanted")
-"""What a goal asks for, as an environment looks it up."""
+Wanted = TypeVar("Wanted")  # what a goal asks for, as an environment looks it up
 
 
 class TextEnv(Protocol):

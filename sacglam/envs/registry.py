@@ -134,11 +134,9 @@ def _shipped(place: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        world = module.removeprefix(_WORLDS)
-        extra, guide = world.replace(".", "-"), f"docs/guides/{world.partition('.')[0]}.md"
-        built = ", which builds jericho and so needs gcc and make" if extra == "textworld" else ""
-        needed = f"{extra} needs {error.name or error}: pip install -e '.[{extra}]'"
-        raise ConfigError(f"{needed}{built}; see {guide}") from error
+        extra = module.removeprefix(_WORLDS).replace(".", "-")
+        built = ", which builds jericho with gcc and make (docs/guides/textworld.md)" if extra == "textworld" else ""
+        raise ConfigError(f"{extra} needs {error.name or error}: pip install -e '.[{extra}]'{built}") from error
 
 
 @dataclass(frozen=True)

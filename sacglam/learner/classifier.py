@@ -31,7 +31,6 @@ class Classifier(Protocol):
 
     def learn(self, *lesson: Any) -> None:
         """Learn, on all ranks with the same lesson; by default nothing is learnt."""
-        return
 
     def state(self) -> dict[str, Tensor]:
         """Everything that learns, by name, as tensors on the CPU."""
@@ -43,7 +42,6 @@ class Classifier(Protocol):
         Raises:
             CheckpointError: it is of another model, adapter or head.
         """
-        return
 
 
 class AdapterAndHead:
