@@ -16,7 +16,11 @@ _Layer = Mapping[int, list[tuple[str, Collection[int]]]]
 
 @dataclass(frozen=True)
 class Exploration:
-    """Starts exploring at a share of the steps, and stops once the agent has taken the action that it sought.
+    """Starts exploring at a share of the steps in states that another episode has seen, and stops once the agent has
+    taken the action it sought.
+
+    In any other state the policy's own action is as new as the rest: exploring would only make its path longer, which
+    hindsight then teaches.
 
     Where states recur, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
     step. So the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); among
@@ -29,9 +33,11 @@ class Exploration:
     rng: np.random.Generator
     graph: Callable[[], ReplayGraph]
 
-    def begins(self) -> bool:
-        """Whether to explore from this step on."""
-        return self.rng.random() < self.share
+    def begins(self, state: Observation, others: Sequence[Mapping[Observation, Outcomes]] = ()) -> bool:
+        """Whether to explore from `state` on. `others` are the outcomes in the other open episodes."""
+        if self.rng.random() >= self.share:
+            return False
+        return any(state in each for each in others) or bool(self.graph().outcomes(state))
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()

@@ -147,10 +147,10 @@ class Rollout:
 
     def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
         """`log_pi` or, while the episode explores, a uniform policy over the actions to explore."""
-        if self.exploration is None or not (opened.exploring or self.exploration.begins()):
+        explore, others = self.exploration, [each.outcomes for each in self._open or () if each is not opened]
+        if explore is None or not (opened.exploring or explore.begins(opened.observation, others)):
             return log_pi
-        recent = [each.outcomes for each in self._open or ()]
-        actions, found = self.exploration.actions(opened.start.goal, opened.observation, recent)
+        actions, found = explore.actions(opened.start.goal, opened.observation, [*others, opened.outcomes])
         opened.exploring = not found
         uniform = np.full_like(log_pi, -np.inf)
         uniform[list(actions)] = -np.log(len(actions))

@@ -162,10 +162,35 @@ def test_a_corridor_that_chance_never_walks():
     assert steps_to_the_end(directed=False) == np.inf
 
 
+def test_it_begins_where_another_episode_has_been():
+    step = Step(state("B"), 0.0, (), False, True)
+    graph = ReplayGraph([Episode("goal", state("A"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9)
+    always, never = (Exploration(share, np.random.default_rng(0), lambda: graph) for share in (1.0, 0.0))
+    other = {state("C"): Counter({(0, state("D")): 1})}
+    assert always.begins(state("A"))
+    assert not always.begins(state("B")), "no episode took an action there"
+    assert not always.begins(state("C"))
+    assert always.begins(state("C"), [other])
+    assert not never.begins(state("A"), [other])
+
+
+def test_an_episode_does_not_explore_where_only_itself_has_been():
+    rng = np.random.default_rng(0)
+    starts = (Start("the end", number) for number in count())
+    rollout = Rollout([Corridor()], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
+    rollout.exploration = Exploration(1.0, rng, lambda: EMPTY)
+    for _ in range(50):  # a random policy is often back at the start
+        rollout.step()
+        assert not rollout.state()[0]["exploring"]
+
+
 def corridor(rng: np.random.Generator, first: int = 0) -> Rollout:
     starts = (Start("the end", number) for number in count(first))
     rollout = Rollout([Corridor(length=6)], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
-    rollout.exploration = Exploration(0.3, rng, lambda: EMPTY)
+    there_and_back = tuple(Step(state(str(t % 2)), 0.0, (), False, t == 4) for t in (1, 2, 3, 4))
+    actions = tuple(Decision(action, 0.0, 0) for action in (1, 0, 1, 0))
+    graph = ReplayGraph([Episode("the end", state("0"), actions, there_and_back, 0)], 0.9)
+    rollout.exploration = Exploration(0.3, rng, lambda: graph)
     return rollout
 
 
