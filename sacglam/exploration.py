@@ -16,11 +16,11 @@ _Layer = Mapping[int, list[tuple[str, Collection[int]]]]
 
 @dataclass(frozen=True)
 class Exploration:
-    """Starts exploring at a share of the steps in states that another episode has seen, and stops once the agent has
-    taken the action it sought.
+    """Starts exploring at a share of the steps, and stops once the agent has taken the action it sought.
 
-    In any other state the policy's own action is as new as the rest: exploring would only make its path longer, which
-    hindsight then teaches.
+    It starts in states that another episode has seen. In any other state the policy's own action is as new as the rest,
+    and exploring would only make its path longer, which hindsight then teaches; so it starts there only for a goal of a
+    type that nobody has achieved.
 
     Where states recur, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
     step. So the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); among
@@ -32,12 +32,15 @@ class Exploration:
     share: float
     rng: np.random.Generator
     graph: Callable[[], ReplayGraph]
+    goal_type: Callable[[str], str]
 
-    def begins(self, state: Observation, others: Sequence[Mapping[Observation, Outcomes]] = ()) -> bool:
+    def begins(self, goal: str, state: Observation, others: Sequence[Mapping[Observation, Outcomes]] = ()) -> bool:
         """Whether to explore from `state` on. `others` are the outcomes in the other open episodes."""
         if self.rng.random() >= self.share:
             return False
-        return any(state in each for each in others) or bool(self.graph().outcomes(state))
+        graph = self.graph()
+        seen = any(state in each for each in others) or graph.outcomes(state)
+        return bool(seen) or self.goal_type(goal) not in map(self.goal_type, graph.goals)
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()

@@ -147,10 +147,11 @@ class Rollout:
 
     def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
         """`log_pi` or, while the episode explores, a uniform policy over the actions to explore."""
-        explore, others = self.exploration, [each.outcomes for each in self._open or () if each is not opened]
-        if explore is None or not (opened.exploring or explore.begins(opened.observation, others)):
+        explore, goal, state = self.exploration, opened.start.goal, opened.observation
+        others = [each.outcomes for each in self._open or () if each is not opened]
+        if explore is None or not (opened.exploring or explore.begins(goal, state, others)):
             return log_pi
-        actions, found = explore.actions(opened.start.goal, opened.observation, [*others, opened.outcomes])
+        actions, found = explore.actions(goal, state, [*others, opened.outcomes])
         opened.exploring = not found
         uniform = np.full_like(log_pi, -np.inf)
         uniform[list(actions)] = -np.log(len(actions))

@@ -39,7 +39,9 @@ def way(
         )
         for here, actions in known.items()
     }
-    actions, found = Exploration(1.0, np.random.default_rng(), lambda: graph).actions("goal", state(name), [outcomes])
+    actions, found = Exploration(1.0, np.random.default_rng(), lambda: graph, str).actions(
+        "goal", state(name), [outcomes]
+    )
     return list(actions), found
 
 
@@ -146,7 +148,7 @@ def steps_to_the_end(directed: bool) -> float:
     """Steps of two copies until one reaches the end, with a fifth of exploration on top of a random policy."""
     episodes: list[Episode] = []
     rng = np.random.default_rng(0)
-    exploration = Exploration(0.2, rng, lambda: ReplayGraph(episodes if directed else [], 0.9))
+    exploration = Exploration(0.2, rng, lambda: ReplayGraph(episodes if directed else [], 0.9), str)
     starts = (Start("the end", number) for number in count())
     rollout = Rollout([Corridor(), Corridor()], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
     rollout.exploration = exploration
@@ -162,23 +164,28 @@ def test_a_corridor_that_chance_never_walks():
     assert steps_to_the_end(directed=False) == np.inf
 
 
-def test_it_begins_where_another_episode_has_been():
-    step = Step(state("B"), 0.0, (), False, True)
-    graph = ReplayGraph([Episode("goal", state("A"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9)
-    always, never = (Exploration(share, np.random.default_rng(0), lambda: graph) for share in (1.0, 0.0))
+def test_it_begins_where_another_episode_has_been() -> None:
+    step = Step(state("B"), 1.0, ("goal 1",), True, False)
+    graph = ReplayGraph([Episode("goal 1", state("A"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9)
+    always, never = (
+        Exploration(share, np.random.default_rng(0), lambda: graph, lambda goal: goal.split()[0]) for share in (1, 0)
+    )
     other = {state("C"): Counter({(0, state("D")): 1})}
-    assert always.begins(state("A"))
-    assert not always.begins(state("B")), "no episode took an action there"
-    assert not always.begins(state("C"))
-    assert always.begins(state("C"), [other])
-    assert not never.begins(state("A"), [other])
+    assert always.begins("goal 2", state("A"))
+    assert not always.begins("goal 2", state("B")), "no episode took an action there"
+    assert not always.begins("goal 2", state("C"))
+    assert always.begins("goal 2", state("C"), [other])
+    assert always.begins("task 2", state("B")), "no goal of its type has been achieved"
+    assert not never.begins("goal 2", state("A"), [other])
 
 
-def test_an_episode_does_not_explore_where_only_itself_has_been():
+def test_an_episode_does_not_explore_where_only_it_has_been() -> None:
     rng = np.random.default_rng(0)
     starts = (Start("the end", number) for number in count())
     rollout = Rollout([Corridor()], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
-    rollout.exploration = Exploration(1.0, rng, lambda: EMPTY)
+    reached = Step(state("end"), 1.0, ("the end",), True, False)
+    graph = ReplayGraph([Episode("the end", state("next to it"), (Decision(0, 0.0, 0),), (reached,), 0)], 0.9)
+    rollout.exploration = Exploration(1.0, rng, lambda: graph, str)
     for _ in range(50):  # a random policy is often back at the start
         rollout.step()
         assert not rollout.state()[0]["exploring"]
@@ -190,7 +197,7 @@ def corridor(rng: np.random.Generator, first: int = 0) -> Rollout:
     there_and_back = tuple(Step(state(str(t % 2)), 0.0, (), False, t == 4) for t in (1, 2, 3, 4))
     actions = tuple(Decision(action, 0.0, 0) for action in (1, 0, 1, 0))
     graph = ReplayGraph([Episode("the end", state("0"), actions, there_and_back, 0)], 0.9)
-    rollout.exploration = Exploration(0.3, rng, lambda: graph)
+    rollout.exploration = Exploration(0.3, rng, lambda: graph, str)
     return rollout
 
 
