@@ -17,6 +17,7 @@ from sacglam.types import Classifiers, Episode, Example, Step
 
 Verdict = Sequence[Sequence[str]]
 """The goals that each step of an episode achieved."""
+_UPDATES = 300  # of a judge, all made once its budget is spent; fewer if that is of fewer steps
 
 
 @dataclass(eq=False)
@@ -223,8 +224,6 @@ class JudgeConfig(ModelConfig):
     type: str = "judge"
     budget: Positive = 2_000
     """Steps that the environment labels to train the judge, which judges all episodes that end later."""
-    updates: Positive = 300
-    """Updates of the judge, all made once the budget is spent, at `algo.critic_lr` falling to a tenth."""
 
     @override
     def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
@@ -232,7 +231,7 @@ class JudgeConfig(ModelConfig):
 
     @override
     def steady(self) -> Self:
-        return self.model_copy(update={"budget": 1, "updates": 1})
+        return self.model_copy(update={"budget": 1})
 
 
 @dataclass(eq=False)
@@ -251,8 +250,8 @@ class LearnedJudge(ModelPartner):
             for episode in episodes:
                 self._listen(episode)
             if self._heard >= self.settings.budget:
-                seed = int(self.rng.integers(2**31))
-                self.classifiers.teach("judge", self._examples, [*self.known], self.settings.updates, seed)
+                seed, updates = int(self.rng.integers(2**31)), min(_UPDATES, self.settings.budget)
+                self.classifiers.teach("judge", self._examples, [*self.known], updates, seed)
                 self._examples = []
         return episodes
 

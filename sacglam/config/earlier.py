@@ -25,6 +25,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.bucket": (None, "derived"),
     "model.lora.merged": (None, "derived"),
     "runtime.timeout_s": (1800.0, "an hour"),
+    "partner.updates": (300, "300, and at most partner.budget"),
     "tracking.repo": (None, "the folder that the run is in"),
     "tracking.samples_episodes": (4, "always 4"),
     "algo.normalise_advantages": (True, "always True"),
@@ -32,6 +33,8 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "algo.soft_target": (None, "derived"),
 }
 """Former settings: a value that needs no warning, and what they are now."""
+_OF_KIND: Mapping[str, str] = {"partner.updates": "judge"}
+"""The kind of section that had one of them, where another kind may have a setting of that name."""
 
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +45,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = deepcopy(dict(values))
     for key, (usual, now) in _GONE.items():
-        for value in _removed(kept, key):
+        for value in _removed(kept, key, _OF_KIND.get(key)):
             if value != usual:
                 warnings.warn(f"{key} is no longer a setting: it is {now} (got {value!r})", stacklevel=2)
     _without_packed_engines(kept)
@@ -52,13 +55,14 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _removed(values: Mapping[str, Any], key: str) -> list[Any]:
-    """Take a dotted key out of `values`; its value, if it is there."""
+def _removed(values: Mapping[str, Any], key: str, kind: str | None = None) -> list[Any]:
+    """Take a dotted key out of `values`, if its section is of that kind; its value, if it is there."""
     *sections, name = key.split(".")
     inner: Any = values
     for section in sections:
         inner = inner.get(section) if isinstance(inner, dict) else None
-    return [inner.pop(name)] if isinstance(inner, dict) and name in inner else []
+    found = isinstance(inner, dict) and name in inner and kind in (None, inner.get("type"))
+    return [inner.pop(name)] if found else []
 
 
 def _without_packed_engines(values: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ RANKS = [
     "learners.count=2",
     "device=cpu",
     "goals=magellan",
-    "partner={type: judge, budget: 200, updates: 20, threshold: 0.2}",
+    "partner={type: judge, budget: 170, threshold: 0.2}",
 ]
 
 KINDS = [

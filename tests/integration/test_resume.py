@@ -114,7 +114,7 @@ def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path)
     "partner",
     [
         "{type: noisy, false_positives: 0.2, false_negatives: 0.2}",
-        "{type: judge, budget: 200, updates: 20, threshold: 0.2, imagine: 0.5}",
+        "{type: judge, budget: 170, threshold: 0.2, imagine: 0.5}",
         "{type: scored, candidates: 4, threshold: 0.3}",
     ],
 )

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
 from sacglam.config import QUICKSTART, Config, load, located, names, parse, parse_complete
+from sacglam.config.earlier import converted
 from sacglam.config.section import Named, Section
 from sacglam.config.sections import PromptConfig
 from sacglam.errors import ConfigError
@@ -293,10 +294,10 @@ def test_overrides_are_like_a_file_on_that_base(tmp_path: Path) -> None:
     file = _write(
         tmp_path, "env: {name: bitflip, options: {bits: 3}}\ngoals: progress\npartner: {type: judge, budget: 5}"
     )
-    found = load(file, ["env.name=playground", "goals.by=goal", "partner.type=judge", "partner.updates=7"])
+    found = load(file, ["env.name=playground", "goals.by=goal", "partner.type=judge", "partner.threshold=0.7"])
     assert (found.env.name, found.env.options) == ("playground", {})
     assert found.goals == ProgressConfig(by="goal")
-    assert found.partner == JudgeConfig(budget=5, updates=7)
+    assert found.partner == JudgeConfig(budget=5, threshold=0.7)
     assert load(file, ["partner.type=noisy"]).partner == NoisyConfig()
 
 
@@ -618,6 +619,18 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
         load(None, ["engines.parity_tolerance=0.1"])
     with pytest.warns(UserWarning, match=r"model\.lora\.merged is no longer a setting: it is derived \(got True\)"):
         assert load(_write(tmp_path, "model: {lora: {merged: true, rank: 4}}")).model.lora.rank == 4
+
+
+def test_a_former_setting_of_a_judge_may_be_one_of_another_partner(tmp_path: Path) -> None:
+    judge = _write(tmp_path, "partner: {type: judge, budget: 5}")
+    (tmp_path / "above.yaml").write_text(f"base: {judge.name}\npartner: {{updates: 7}}\n")
+    said = r"partner\.updates is no longer a setting: it is 300, and at most partner\.budget \(got 7\)"
+    with pytest.warns(UserWarning, match=said):
+        assert load(tmp_path / "above.yaml").partner == JudgeConfig(budget=5)
+    own = converted({"partner": {"type": "mine:Partner", "updates": 7}})
+    assert own == {"partner": {"type": "mine:Partner", "updates": 7}}
+    with pytest.raises(ConfigError, match=r"unknown setting 'partner\.updates'"):
+        parse({"partner": {"type": "noisy", "updates": 7}})
 
 
 def test_a_run_with_packed_engines_continues_without() -> None:

@@ -186,7 +186,7 @@ def test_a_partner_speaks_too_late_for_ppo() -> None:
 
 def test_a_judge_listens_until_its_budget_is_spent_and_learns_once() -> None:
     judges = ScriptedJudges()
-    partner = judge(judges, budget=5, updates=7)
+    partner = judge(judges, budget=5)
     assert partner.describe([SUCCESS]) == [SUCCESS]
     assert judges.taught == []
     other = episode((), ("early",), goal="other")
@@ -200,7 +200,7 @@ def test_a_judge_listens_until_its_budget_is_spent_and_learns_once() -> None:
         (("early",), ()),
     ]
     assert examples[0].transition == "state 0\nAction: left\nstate 1\nGoal:"
-    assert (goals, updates) == (["goal", "early", "late", "other"], 7)
+    assert (goals, updates) == (["goal", "early", "late", "other"], 5)
     assert partner.metrics() == {}  # so far the environment spoke
     partner.describe([SUCCESS])
     assert len(judges.taught) == 1
