@@ -62,7 +62,6 @@ _TINY_RUN = (
     "algo.batch_size=32",
     "algo.warmup_updates=4",
     "critic.hidden=[64]",
-    "replay.min_size=64",
     "evaluation.episodes=20",
     "tracking.to=[]",
 )

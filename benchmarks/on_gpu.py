@@ -40,7 +40,7 @@ from sacglam.tools.dry_run.forecast import forecast, placed
 
 STAGES = (0, 1, 3)
 TIMEOUT_S = 120.0
-SETTINGS = ("steps=640", "threads=1", "env.copies=32", "algo.warmup_updates=0", "replay.min_size=64")
+SETTINGS = ("steps=640", "threads=1", "env.copies=32", "algo.warmup_updates=0")
 TRAININGS = {"sac": None, "ppo": common.ROOT / "configs" / "simple" / "ppo.yaml"}  # None: the quickstart
 SHORT = ("steps=320", "env.copies=8", "algo.update_interval=32", "algo.batch_size=32", "critic.hidden=[64]")
 
@@ -58,7 +58,7 @@ def train(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _training(algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
     words = ["threads=1", f"model.dtype={options.dtype}", *SHORT]
-    words += ["algo.warmup_updates=4", "replay.min_size=64"] if algorithm == "sac" else ["algo.epochs=2"]
+    words += ["algo.warmup_updates=4"] if algorithm == "sac" else ["algo.epochs=2"]
     settings = config.load(TRAININGS[algorithm], [*words, f"device={options.device}"])
     on_cpu, states = config.override(settings, ["device=cpu"]), first_states(settings)
     with closing(build(resolve(settings))) as parts, closing(build(resolve(on_cpu))) as twin:

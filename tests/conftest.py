@@ -24,7 +24,6 @@ TINY = [
     "algo.warmup_updates=4",
     "critic.hidden=[16]",
     "critic.target_backbone=adapter",
-    "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
     "tracking.to=[]",

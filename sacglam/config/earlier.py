@@ -26,6 +26,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.lora.merged": (None, "derived"),
     "runtime.timeout_s": (1800.0, "an hour"),
     "partner.updates": (300, "300, and at most partner.budget"),
+    "replay.min_size": (256, "algo.batch_size"),
     "tracking.repo": (None, "the folder that the run is in"),
     "tracking.samples_episodes": (4, "always 4"),
     "algo.normalise_advantages": (True, "always True"),

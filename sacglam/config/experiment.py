@@ -85,11 +85,6 @@ class Config(Section):
                 f"env.workers ({self.env.workers}) exceeds env.copies ({self.env.copies}): some would have no copy to "
                 f"play; set env.workers to at most {self.env.copies}"
             )
-        if self.replay.min_size > self.replay.capacity:
-            raise ValueError(
-                f"replay.min_size ({self.replay.min_size}) exceeds replay.capacity ({self.replay.capacity}): "
-                "no update would ever run"
-            )
         if self.algo.on_policy and self.partner.needs_whole_episodes:
             raise ValueError(
                 f"{self.algo.label} learns from steps of unfinished episodes, but partner {self.partner.type} judges "

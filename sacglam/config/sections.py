@@ -179,9 +179,7 @@ class ReplayConfig(Section):
     """The replay buffer and hindsight relabelling; SAC only."""
 
     capacity: Annotated[int, Field(gt=0, le=100_000_000)] = 100_000
-    """Steps kept, relabelled copies included; the oldest are overwritten."""
-    min_size: Positive = 256
-    """Steps needed before the first update."""
+    """Steps kept, relabelled copies included; the oldest are overwritten. Updates wait for `algo.batch_size`."""
     random_steps: NonNegative = 0
     """Uniformly random steps before the first update, played without the model."""
     demonstrations: str | None = None

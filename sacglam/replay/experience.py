@@ -91,8 +91,9 @@ class HindsightReplay(Experience):
 
     @override
     def missing(self) -> str:
-        found, needed = len(self.buffer), self.replay.min_size
-        return f"replay.min_size is {needed:,} and ended episodes gave {found:,} steps" if found < needed else ""
+        found, batch = len(self.buffer), self.cut.algo.batch_size
+        enough = found >= min(batch, self.replay.capacity)
+        return "" if enough else f"algo.batch_size is {batch:,} and ended episodes gave {found:,} steps"
 
     @override
     def metrics(self, version: int) -> dict[str, float]:

@@ -28,7 +28,7 @@ TINY = {
     "model": {"lora": {"rank": 2}},
     "critic": {"hidden": [4]},
     "algo": {"update_interval": 8, "batch_size": 4, "updates_per_interval": 1, "warmup_updates": 1},
-    "replay": {"min_size": 8, "capacity": 1000},
+    "replay": {"capacity": 1000},
     "evaluation": {"episodes": 2, "every_steps": 16, "every_episodes": 2},
     "checkpoint": {"every_steps": 8},
     "tracking": {"to": [], "samples_every_steps": 16},
@@ -84,8 +84,6 @@ def affordable(config: Config) -> Config | None:
         cuts.append("critic.hidden=[8]")
     if config.algo.update_interval > 16 or config.env.copies > 8:
         cuts += ["env.copies=2", "algo.update_interval=8"]
-    if config.replay.min_size > 1000:
-        cuts.append("replay.min_size=8")
     return override(config, cuts)
 
 

@@ -89,7 +89,6 @@ SAC: dict[str, list[Any]] = {
     "algo.alpha.target_entropy": [-1, 0.5, "30%"],
     "algo.alpha.lr": [0, 0.1],
     "replay.capacity": [10],
-    "replay.min_size": [1, 20],
     "replay.random_steps": [8],
     "replay.hindsight": [
         "none",

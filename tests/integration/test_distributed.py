@@ -41,7 +41,6 @@ SMALL = [
     "algo.batch_size=16",
     "algo.warmup_updates=4",
     "critic.hidden=[16]",
-    "replay.min_size=64",
     "evaluation.episodes=8",
     "checkpoint.every_steps=160",
     "tracking.to=[]",

@@ -33,7 +33,6 @@ PAGES = {
 SETTINGS = {
     "steps": 128,
     "replay.random_steps": 0,
-    "replay.min_size": 64,
     "evaluation.episodes": 4,
     "evaluation.every_episodes": 2,
     "tracking.to": "[]",

@@ -173,11 +173,6 @@ def test_copies_that_do_not_divide_the_interval_are_refused() -> None:
     assert parse({"env": {"copies": 8}, "algo": {"update_interval": 32}}).env.copies == 8
 
 
-def test_a_buffer_too_small_ever_to_learn_from_is_refused() -> None:
-    assert _fault({"replay": {"capacity": 10, "min_size": 11}}).startswith("replay.min_size (11) exceeds")
-    assert parse({"replay": {"capacity": 10, "min_size": 10}}).replay.capacity == 10
-
-
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
@@ -615,6 +610,8 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
         assert load(_write(tmp_path, "checkpoint: {keep: 2}")) == Config()
     with pytest.warns(UserWarning, match=r"checkpoint\.keep is no longer a setting: it is always 2 \(got 5\)"):
         assert load(_write(tmp_path, "checkpoint: {keep: 5, every_steps: 9}")).checkpoint.every_steps == 9
+    with pytest.warns(UserWarning, match=r"replay\.min_size is no longer a setting: it is algo\.batch_size \(got 9\)"):
+        assert load(_write(tmp_path, "replay: {min_size: 9, capacity: 8}")).replay.capacity == 8
     with pytest.warns(UserWarning, match=r"engines\.parity_tolerance is no longer a setting: it is derived"):
         load(None, ["engines.parity_tolerance=0.1"])
     with pytest.warns(UserWarning, match=r"model\.lora\.merged is no longer a setting: it is derived \(got True\)"):

@@ -53,23 +53,24 @@ class RandomRollout:
 def play(config: Config) -> RandomRollout:
     """Play until as many episodes as copies have ended, then play again to measure memory."""
     clock, scorer = PhaseClock(), RecordingScorer()
-    replay = config.replay.model_copy(update={"min_size": 1})  # batches from the first transition on
-    parts = collector(config.model_copy(update={"replay": replay}), scorer, clock)
+    parts = collector(config, scorer, clock)
     episodes: list[Episode] = []
     batches: Sequence[Sequence[Window]] = ()
-    intervals = 0
+    intervals = learning = 0
     while not batches or len(episodes) < config.env.copies:
         collected = parts.rollout.collect(config.algo.update_interval)
-        with clock.phase("replay"):
+        with clock.phase("storing"):
             parts.experience.add(collected)
+        with clock.phase("drawing"):
             batches = parts.experience.batches()
         episodes += collected.episodes
         intervals += 1
+        learning += bool(batches)
     return RandomRollout(
         states=scorer.states,
         batch=batches[0],
         environment_s=clock.seconds["environment"] / (intervals * config.algo.update_interval),
-        replay_s=clock.seconds["replay"] / intervals,
+        replay_s=clock.seconds["storing"] / intervals + clock.seconds["drawing"] / learning,
         episode_steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
         replay_bytes=_replay_bytes(config, intervals),
     )

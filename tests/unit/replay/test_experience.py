@@ -42,13 +42,15 @@ def _collected(*episodes: Episode) -> RolloutBatch:
     return RolloutBatch(episodes, ())
 
 
-def _replay(*, hindsight: bool = True, min_size: int = 1, batches: int = 2, seed: int = 0) -> HindsightReplay:
-    config = ReplayConfig(capacity=100, hindsight=Uniform() if hindsight else NoHindsight(), min_size=min_size)
+def _replay(
+    *, hindsight: bool = True, batch: int = 4, batches: int = 2, seed: int = 0, capacity: int = 100
+) -> HindsightReplay:
+    config = ReplayConfig(capacity=capacity, hindsight=Uniform() if hindsight else NoHindsight())
     return HindsightReplay(
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}),
         np.random.default_rng(seed),
         config,
-        WindowCutter(SacConfig(n_step=2, gamma=0.5, batch_size=4, updates_per_interval=batches)),
+        WindowCutter(SacConfig(n_step=2, gamma=0.5, batch_size=batch, updates_per_interval=batches)),
     )
 
 
@@ -64,7 +66,7 @@ def test_an_episode_is_stored_for_its_goal_and_for_each_that_it_achieved() -> No
 
 
 def test_with_lambda_returns_a_batch_is_as_many_windows_as_hold_its_steps() -> None:
-    config = ReplayConfig(capacity=100, hindsight=Uniform(), min_size=1)
+    config = ReplayConfig(capacity=100, hindsight=Uniform())
     sac = SacConfig(n_step=3, td_lambda=0.9, batch_size=8, updates_per_interval=1)
     replay = HindsightReplay(
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), config, WindowCutter(sac)
@@ -83,23 +85,25 @@ def test_without_hindsight_it_is_stored_once() -> None:
     assert replay.buffer.hindsight_share() == 0.0
 
 
-def test_there_are_no_batches_before_the_least_size() -> None:
-    replay = _replay(min_size=9)
+def test_there_are_no_batches_before_there_are_steps_for_one() -> None:
+    replay = _replay(batch=9)
     assert list(replay.batches()) == []
     replay.add(_collected(_episode()))  # 8 entries
     assert list(replay.batches()) == []
     replay.add(_collected(_episode()))
-    assert [len(batch) for batch in replay.batches()] == [4, 4]
+    assert [len(batch) for batch in replay.batches()] == [9, 9]
 
 
-def test_the_least_size_itself_is_enough() -> None:
-    replay = _replay(min_size=8)
-    replay.add(_collected(_episode()))  # 8 entries
-    assert len(list(replay.batches())) == 2
+def test_as_many_steps_as_a_batch_has_are_enough_and_so_is_a_full_buffer() -> None:
+    for replay in (_replay(batch=8), _replay(batch=9, capacity=7)):
+        assert replay.missing().endswith("and ended episodes gave 0 steps")
+        replay.add(_collected(_episode()))  # 8 entries
+        assert replay.missing() == ""
+        assert len(list(replay.batches())) == 2
 
 
 def test_waiting_draws_no_random_numbers() -> None:
-    replay = _replay(min_size=9)
+    replay = _replay(batch=9)
     list(replay.batches())
     assert replay.rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
 
@@ -153,8 +157,8 @@ def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_befor
 
 
 def _graph_replay(seed: int, share: float, **settings: Any) -> HindsightReplay:
-    config = ReplayConfig(hindsight=Graph(share=share), min_size=1, **settings)
-    sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=4, updates_per_interval=1)
+    config = ReplayConfig(hindsight=Graph(share=share), **settings)
+    sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=3, updates_per_interval=1)
     return HindsightReplay(
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), config, WindowCutter(sac)
     )
@@ -237,7 +241,7 @@ def test_known_steps_are_rewarded_as_the_environment_does() -> None:
 
 @pytest.mark.parametrize(("share", "theirs"), [(0.0, 0), (0.25, 16), (0.3, 19), (1.0, 64)])
 def test_a_share_of_each_batch_is_drawn_from_demonstrations(share: float, theirs: int) -> None:
-    config = ReplayConfig(capacity=4, hindsight=Uniform(), min_size=1, demonstration_share=share)
+    config = ReplayConfig(capacity=4, hindsight=Uniform(), demonstration_share=share)
     own, ring = (
         ReplayBuffer(config.model_copy(update={"capacity": size}), lambda goal: "any", {"any": 1.0})
         for size in (4, 100)
@@ -255,7 +259,7 @@ def test_a_share_of_each_batch_is_drawn_from_demonstrations(share: float, theirs
 
 
 def test_demonstrations_are_part_of_the_graph() -> None:
-    config = ReplayConfig(hindsight=Graph(share=1.0), min_size=1)
+    config = ReplayConfig(hindsight=Graph(share=1.0))
     own = ReplayBuffer(config, lambda goal: "any", {"any": 1.0})
     own.others = [_episode()]
     own.add(replace(_episode(), steps=_episode().steps[:1], decisions=_episode().decisions[:1]))

@@ -75,8 +75,8 @@ CASES = {
         "success is unknown: no episode has ended",
     ),
     "replay is too small": (
-        replace(LEARNS, updates=0, missing="replay.min_size is 500 and ended episodes gave 100 steps"),
-        "no update has been made: replay.min_size is 500 and ended episodes gave 100 steps, after 100 steps",
+        replace(LEARNS, updates=0, missing="algo.batch_size is 500 and ended episodes gave 100 steps"),
+        "no update has been made: algo.batch_size is 500 and ended episodes gave 100 steps, after 100 steps",
     ),
     "all updates were warm-up": (
         replace(LEARNS, updates=20),
