@@ -129,7 +129,7 @@ def main() -> None:
     given = parser.parse_args()
     kind = TrueConfig if given.true else WatchedConfig
     overrides = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
-    overrides += [f"partner.imagine={given.imagine}", "partner.budget=500", "evaluation.heldout=true", "threads=1"]
+    overrides += [f"partner.imagine={given.imagine}", "partner.budget=500", "threads=1"]
     overrides += [f"{key}={getattr(given, key)}" for key in ("seed", "steps")]
     config = configuration.load("autotelic/judge", [*overrides, f"evaluation.episodes={given.episodes}"])
     with TemporaryDirectory() as folder:

@@ -177,16 +177,11 @@ class Evaluations:
 
     def interim(self) -> dict[str, float]:
         """Metrics of the policy in training, greedy."""
-        settings, splits = self.config.evaluation, dict[str, Split](eval_success="train")
-        if settings.heldout and build_env(self.config).goals("heldout"):
-            splits["heldout_success"] = "heldout"
-        metrics: dict[str, float] = {}
-        for prefix, split in splits.items():
-            with self.parts.clock.phase("evaluation"):
-                evaluation = self._play(self.parts.scorer, greedy, settings.every_episodes, _INTERIM, split=split)
-            metrics |= {f"{prefix}/{name}": value for name, value in evaluation.success.items()}
-            if self.config.env.reward == "environment" and split == "train":
-                metrics[EVALUATED_RETURN] = evaluation.mean_return
+        with self.parts.clock.phase("evaluation"):
+            evaluation = self._play(self.parts.scorer, greedy, self.config.evaluation.every_episodes, _INTERIM)
+        metrics = {f"eval_success/{name}": value for name, value in evaluation.success.items()}
+        if self.config.env.reward == "environment":
+            metrics[EVALUATED_RETURN] = evaluation.mean_return
         return metrics
 
     def sample(self, episodes: int, env_steps: int) -> list[dict[str, Any]]:

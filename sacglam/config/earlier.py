@@ -20,6 +20,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "engines.parity_tolerance": (None, "derived"),
     "engines.timeout_s": (60.0, "an hour"),
     "engines.start_timeout_s": (600.0, "an hour"),
+    "evaluation.heldout": (False, "after training only (sacglam evaluate RUN --goals heldout)"),
     "learners.timeout_s": (1800.0, "an hour"),
     "model.attention": ("sdpa", "always sdpa"),
     "model.bucket": (None, "derived"),

@@ -205,8 +205,6 @@ class EvalConfig(Section):
     """Episodes of each of these evaluations."""
     stop_at: OpenFraction | None = None
     """Success in one of these evaluations at which the run ends early."""
-    heldout: bool = False
-    """In these evaluations, also play the same number of episodes on held-out goals, if the environment has any."""
 
 
 class CheckpointConfig(Section):

@@ -68,7 +68,6 @@ COMMON: dict[str, list[Any]] = {
     "algo.max_grad_norm": ["null", 0.1],
     "goals": ["progress", "{type: progress, by: goal}"],
     "evaluation.every_steps": [0, 8],
-    "evaluation.heldout": ["true"],
     "checkpoint.every_steps": [16, 100],
     "tracking.samples_every_steps": [0, 8],
 }

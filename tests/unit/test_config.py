@@ -608,6 +608,7 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load(_write(tmp_path, "checkpoint: {keep: 2}")) == Config()
+        assert load(_write(tmp_path, "evaluation: {heldout: false}")) == Config()
     with pytest.warns(UserWarning, match=r"checkpoint\.keep is no longer a setting: it is always 2 \(got 5\)"):
         assert load(_write(tmp_path, "checkpoint: {keep: 5, every_steps: 9}")).checkpoint.every_steps == 9
     with pytest.warns(UserWarning, match=r"replay\.min_size is no longer a setting: it is algo\.batch_size \(got 9\)"):

@@ -122,8 +122,7 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
     evaluation, tracking, env = config.evaluation, config.tracking, build_env(config)
     episodes = evaluation.episodes * (1 + sum(bool(env.goals(split)) for _, split in EVALUATIONS_AFTER.values()))
     if evaluation.every_steps:
-        splits = 1 + (evaluation.heldout and bool(env.goals("heldout")))
-        episodes += config.steps // evaluation.every_steps * evaluation.every_episodes * splits
+        episodes += config.steps // evaluation.every_steps * evaluation.every_episodes
     if tracking.samples_every_steps:
         episodes += 3 * (config.steps // tracking.samples_every_steps) * SAMPLES
     return episodes * episode_steps

@@ -11,7 +11,7 @@ from sacglam.runs.logs import METRICS_LINE, Line
 
 AXES = ("updates", "seconds")
 """Counters that are tracked in the context of every value, so that the explorer can use them as its x axis."""
-_SUBSETS = {"success": "train", "eval_success": "eval", "heldout_success": "heldout"}
+_SUBSETS = {"success": "train", "eval_success": "eval", "heldout_success": "heldout"}  # the last one in earlier runs
 _ZERO = 1e-6  # Aim's explorer takes an x of 0 for missing, and then does not draw the curve
 
 
@@ -85,12 +85,18 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
 
 
 def of_summary(summary: Mapping[str, Any]) -> list[Point]:
-    """Success and SPL before and after training from `summary.json`, as evaluations at the first and last step."""
+    """Success and SPL before and after training from `summary.json`, as evaluations at the first and last step.
+
+    Success on held-out goals is a point at the last step.
+    """
     end = {"updates": summary.get("updates", 0), "seconds": summary.get("train_seconds", 0.0)}
     points = []
     for when, step, counters in (("before", 0, dict.fromkeys(end, 0.0)), ("after", summary.get("env_steps", 0), end)):
         success, spl = summary.get(f"success_{when}") or {}, summary.get(f"spl_{when}")
         rates = [Point("success", rate, step, {"subset": "eval", "goal_type": name}) for name, rate in success.items()]
+        if when == "after":
+            heldout = (summary.get("success_heldout") or {}).items()
+            rates += [Point("success", rate, step, {"subset": "heldout", "goal_type": name}) for name, rate in heldout]
         if spl is not None:
             rates.append(Point("spl", spl, step, {"subset": "eval", "goal_type": "overall"}))
         points += [*rates, *_axes(rates, counters)]

@@ -69,9 +69,9 @@ def test_engines_share_states_and_ranks_rows() -> None:
 
 @pytest.mark.parametrize(("env", "heldout"), [("playground", 1), ("bitflip", 0)])
 def test_states_outside_the_rollout(env: str, heldout: int) -> None:
-    """Before, after, sampled and held out 5 each; 4 times 10, and as many held out; 8 times 4 samples, also for Q."""
-    settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10, heldout: true}"]
+    """Before, after, sampled and held out 5 each; 4 times 10; 8 times 4 samples, also for Q."""
+    settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10}"]
     settings += [f"env.name={env}"]
     settings += ["tracking.samples_every_steps=125"]
     config = configuration.override(configuration.Config(), settings)
-    assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + (1 + heldout) * 4 * 10 + 3 * 8 * 4) * 7
+    assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + 4 * 10 + 3 * 8 * 4) * 7

@@ -69,6 +69,12 @@ def test_the_summary_gives_the_evaluations_before_and_after() -> None:
     assert [p.value for p in found if p.name == "seconds" and p.step == 64] == [3.0]
 
 
+def test_held_out_goals_are_a_point_at_the_end() -> None:
+    found = of_summary({"env_steps": 64, "success_after": {"overall": 0.9}, "success_heldout": {"grow": 0.5}})
+    assert Point("success", 0.5, 64, {"subset": "heldout", "goal_type": "grow"}) in found
+    assert len([point for point in found if point.name == "success"]) == 2
+
+
 def test_numbers_are_floats_since_aim_refuses_large_ints() -> None:
     points = of_metrics({"env_steps": 32, "updates": 2**64, "q": 2**64})
     assert [(point.name, point.value, type(point.value)) for point in points] == [
