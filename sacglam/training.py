@@ -25,6 +25,7 @@ from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary
 from sacglam.types import Evaluation
 
 _STOPPING = "stopping after this interval; another Ctrl-C ends the run at once\n"
+CHECKPOINT_STEPS, _CHECKPOINTS = 2_000, 40  # least environment steps between checkpoints, and most of them in a run
 _IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMITATED`
 
 
@@ -180,7 +181,7 @@ class Run:
             self._samples.append(
                 {**self._counters(), "episodes": self._evaluations.sample(SAMPLES, progress.env_steps)}
             )
-        if self._due(self._config.checkpoint.every_steps):
+        if self._due(max(CHECKPOINT_STEPS, self._config.steps // _CHECKPOINTS)):
             self._checkpoint()
         self._note_warnings()
         self._display.advance(progress.env_steps)

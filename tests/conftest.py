@@ -25,7 +25,6 @@ TINY = [
     "critic.hidden=[16]",
     "critic.target_backbone=adapter",
     "evaluation.episodes=8",
-    "checkpoint.every_steps=160",
     "tracking.to=[]",
     "tracking.samples_every_steps=320",
 ]

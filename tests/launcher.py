@@ -10,7 +10,8 @@ A command is a process of its own as any other: its process id, arguments, envir
 code are real, it runs its module as `python -m MODULE` does, and ends as Python ends. Three things differ:
 variables that are read when torch is imported are those of the server's start, sets of strings have one order in all
 commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of
-each kind next to them, start a new Python: `fresh=True`.
+each kind next to them, start a new Python: `fresh=True`. And a training writes checkpoints more often than a user's,
+every `CHECKPOINT_STEPS`, since those of the tests are too short for any but the last.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ MODULES = [
     "transformers.models.llama.modeling_llama",
     "transformers.models.t5.modeling_t5",
 ]
+CHECKPOINT_STEPS = 160
 _LONGEST = 2**18
 """Bytes of a request, arguments and environment; Linux sends no longer message unasked."""
 
@@ -166,6 +168,9 @@ def serve(requests: socket.socket) -> list[str]:
     for name in MODULES:
         importlib.import_module(name)
     del sys.modules["triton"]
+    from sacglam import training
+
+    training.CHECKPOINT_STEPS = CHECKPOINT_STEPS
     set_by_imports = dict(os.environ.items() - before.items())
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not live through a fork; which import starts one?"
     gc.collect()

@@ -12,6 +12,7 @@ _RELABELLING = {"sampling": "type", "hindsight_ratio": "share", "balanced": "bal
 _TAKEN = {"ratio": ("share",), "graph": ("share",), "future": ("share", "balanced", "last_steps")}
 """Those of `replay.hindsight` that a kind of relabelling reads."""
 _GONE: Mapping[str, tuple[Any, str]] = {
+    "checkpoint.every_steps": (2_000, "derived: a fortieth of steps, and at least 2,000"),
     "checkpoint.keep": (2, "always 2"),
     "critic.max_actions": (64, "always 64"),
     "engines.cpu_cache_gib": (1.0, "always 1.0"),
@@ -50,6 +51,8 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
         for value in _removed(kept, key, _OF_KIND.get(key)):
             if value != usual:
                 warnings.warn(f"{key} is no longer a setting: it is {now} (got {value!r})", stacklevel=2)
+    if kept.get("checkpoint") == {}:  # a section of former settings alone
+        del kept["checkpoint"]
     _without_packed_engines(kept)
     _trackers(kept)
     _before_action(kept)

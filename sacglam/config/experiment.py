@@ -45,7 +45,6 @@ class Config(Section):
     )
     """Who judges what was achieved in training: `environment` (the default), `noisy`, `judge`, `scored` or your own."""
     evaluation: sections.EvalConfig = sections.EvalConfig()
-    checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()
     learners: sections.LearnersConfig = sections.LearnersConfig()
     runtime: sections.RuntimeConfig = sections.RuntimeConfig()

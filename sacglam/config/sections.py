@@ -207,13 +207,6 @@ class EvalConfig(Section):
     """Success in one of these evaluations at which the run ends early."""
 
 
-class CheckpointConfig(Section):
-    """Checkpoints for resuming."""
-
-    every_steps: Positive = 2_000
-    """Environment steps between checkpoints."""
-
-
 class EnginesConfig(Section):
     """The vLLM engines that score the rollout's actions, each in its own process."""
 

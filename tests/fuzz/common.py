@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, Phase, seed, settings
 from matplotlib.figure import Figure
 
-from sacglam import build
+from sacglam import build, training
 from sacglam.config import Config, override
 from sacglam.config.sections import ModelConfig
 from sacglam.errors import SacglamError
@@ -30,7 +30,6 @@ TINY = {
     "algo": {"update_interval": 8, "batch_size": 4, "updates_per_interval": 1, "warmup_updates": 1},
     "replay": {"capacity": 1000},
     "evaluation": {"episodes": 2, "every_steps": 16, "every_episodes": 2},
-    "checkpoint": {"every_steps": 8},
     "tracking": {"to": [], "samples_every_steps": 16},
 }
 """A run of a quarter of a second."""
@@ -114,8 +113,11 @@ def within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def cached_models(monkeypatch: Any) -> None:
-    """Load the built-in models once, and draw no curves: what is the same for all runs takes most of a tiny one."""
+def quick_runs(monkeypatch: Any) -> None:
+    """Load the built-in models once, and draw no curves: what is the same for all runs takes most of a tiny one.
+
+    Tiny runs write checkpoints, too.
+    """
     loaded: dict[str, Any] = {}
     load_model = build.load_model
 
@@ -128,4 +130,5 @@ def cached_models(monkeypatch: Any) -> None:
         return copy.deepcopy(loaded[key])
 
     monkeypatch.setattr(build, "load_model", load)
+    monkeypatch.setattr(training, "CHECKPOINT_STEPS", 8)
     monkeypatch.setattr(Figure, "savefig", lambda self, file, **options: None)

@@ -16,7 +16,7 @@ from sacglam.config import Config, load
 from sacglam.errors import SacglamError
 from sacglam.training import train
 from tests.fuzz import COUNTS
-from tests.fuzz.common import TINY, affordable, cached_models, fuzzed, refused, within
+from tests.fuzz.common import TINY, affordable, fuzzed, quick_runs, refused, within
 
 CANARY = Path(tempfile.gettempdir()) / "sacglam-fuzz-canary"
 SCHEMA = Config.model_json_schema()
@@ -191,7 +191,7 @@ def check(content: bytes, overrides: list[str], folder: Path, runs: bool = True)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
 
 
 @given(documents())

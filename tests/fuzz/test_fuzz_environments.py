@@ -24,7 +24,7 @@ from sacglam.training import resume, train
 from tests import fuzz
 from tests.conftest import sacglam
 from tests.fuzz import COUNTS
-from tests.fuzz.common import TINY, cached_models, refused, within
+from tests.fuzz.common import TINY, quick_runs, refused, within
 from tests.fuzz.misbehaving import FAULTS, Fault
 from tests.launcher import ROOT, start
 
@@ -44,7 +44,7 @@ def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "MAX_STEPS", checks.MAX_STEPS)
     monkeypatch.setattr(calls, "PATIENCE_S", calls.PATIENCE_S)
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         yield

@@ -52,7 +52,7 @@ from sacglam.tools.tracking.records import of_metrics, of_samples, of_summary
 from sacglam.tools.tracking.sync import Tail
 from sacglam.training import resume, train
 from tests.fuzz import COUNTS
-from tests.fuzz.common import TINY, affordable, cached_models, fuzzed, refused, within
+from tests.fuzz.common import TINY, affordable, fuzzed, quick_runs, refused, within
 
 KINDS = ("flip", "value", "flip", "value", "flip", "value", "cut", "delete", "empty", "folder", "link", "line", "bytes")
 KINDS += ("pickle", "code", "copy", "pipe", "huge")
@@ -548,7 +548,9 @@ def finished_run(place: Path) -> Path:
     sys.path.append(str(place))
     CANARY.unlink(missing_ok=True)
     THEIRS.write_bytes(b"theirs")
-    train(parse(TINY), place / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        quick_runs(patch)
+        train(parse(TINY), place / "run")
     for newest in checkpoint.steps(place / "run" / "checkpoints")[-1:]:  # so that a resume has something to do
         assert newest.name == "step-0000000032"
     return place / "run"
@@ -569,7 +571,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
 
 
 @given(st.randoms(use_true_random=True))

@@ -20,7 +20,7 @@ from sacglam.runs.display import Display
 from sacglam.runs.summary import MODEL_CARD
 from sacglam.training import resume, train
 from tests import fuzz
-from tests.fuzz.common import TINY, cached_models, refused, within
+from tests.fuzz.common import TINY, quick_runs, refused, within
 from tests.integration.test_resume import assert_same_end
 
 ENVIRONMENTS = {
@@ -68,7 +68,6 @@ COMMON: dict[str, list[Any]] = {
     "algo.max_grad_norm": ["null", 0.1],
     "goals": ["progress", "{type: progress, by: goal}"],
     "evaluation.every_steps": [0, 8],
-    "checkpoint.every_steps": [16, 100],
     "tracking.samples_every_steps": [0, 8],
 }
 SAC: dict[str, list[Any]] = {
@@ -174,7 +173,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from tests.conftest import TINY, call, sacglam
 from tests.integration.processes import below, left_after
 from tests.launcher import start
 
-SHORT = [*TINY, "steps=128", "evaluation.every_episodes=4", "checkpoint.every_steps=64"]
+SHORT = [*TINY, "steps=128", "evaluation.every_episodes=4"]
 BITFLIP = [*SHORT, "env={name: bitflip}"]
 SHORTEST = [*BITFLIP, "steps=64", "evaluation.episodes=4"]
 

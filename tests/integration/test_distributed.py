@@ -42,7 +42,6 @@ SMALL = [
     "algo.warmup_updates=4",
     "critic.hidden=[16]",
     "evaluation.episodes=8",
-    "checkpoint.every_steps=160",
     "tracking.to=[]",
 ]
 ENGINE = "engines.count=1"

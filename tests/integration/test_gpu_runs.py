@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacglam import config
+from sacglam import config, training
 from sacglam.agent import load_agent
 from sacglam.models import packed_lm
 from sacglam.runs import checkpoint
@@ -23,7 +23,7 @@ from tests.integration.test_resume import metrics
 
 pytestmark = pytest.mark.slow
 
-SHORT = ["steps=192", "checkpoint.every_steps=64", "evaluation.episodes=4"]
+SHORT = ["steps=192", "evaluation.episodes=4"]
 RUNS = {
     "sac": (None, [*TINY, *SHORT]),
     "sac t5": (None, [*TINY, *SHORT, T5]),
@@ -38,6 +38,7 @@ def test_a_run_on_the_gpu_is_the_cpus_and_resumes_and_is_used(
     monkeypatch.setattr(calibrate, "_SCORING_S", 0.5)
     monkeypatch.setattr(calibrate, "_UPDATE_S", 0.5)
     monkeypatch.setattr(calibrate, "_STEADY_S", 0.2)
+    monkeypatch.setattr(training, "CHECKPOINT_STEPS", 64)
     monkeypatch.setattr(packed_lm, "BUCKETS", {})  # other lengths are rounded otherwise
     file, settings = RUNS[name]
     gpu, cpu, cut = (tmp_path / folder for folder in ("gpu", "cpu", "cut"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacglam import config
+from sacglam import config, training
 from sacglam.runs import checkpoint
 from sacglam.training import train
 from tests.conftest import TINY
@@ -40,14 +40,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant_trains(name: str, model: str, tmp_path: Path) -> None:
+def test_variant_trains(name: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_STEPS", 96)
     if "4 bits" in name:
         pytest.importorskip("bitsandbytes")
     overrides = [
         *TINY,
         f"model.name={model}",
         "steps=192",
-        "checkpoint.every_steps=96",
         "evaluation.episodes=2",
         *VARIANTS[name],
     ]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(out: Path, name: str | None, *overrides: str) -> dict[str, Any]:
     file = None if name is None else ROOT / "configs" / name
-    return train(config.load(file, [*overrides, "checkpoint.every_steps=100000"]), out)
+    return train(config.load(file, overrides), out)
 
 
 def test_the_quickstart_learns_the_simple_game(tmp_path: Path) -> None:

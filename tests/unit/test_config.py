@@ -83,8 +83,8 @@ def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, 
 
 
 def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
-    fault = _fault({"checkpoint": {"zzz": 1}})
-    assert fault == "unknown setting 'checkpoint.zzz'; known here: every_steps"
+    fault = _fault({"learners": {"xxxxx": 1}})
+    assert fault == "unknown setting 'learners.xxxxx'; known here: count, zero_stage"
 
 
 def test_every_fault_gets_a_line() -> None:
@@ -607,10 +607,14 @@ def test_another_type_starts_from_its_own_defaults_in_whatever_order() -> None:
 def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert load(_write(tmp_path, "checkpoint: {keep: 2}")) == Config()
+        assert load(_write(tmp_path, "checkpoint: {keep: 2, every_steps: 2000}")) == Config()
         assert load(_write(tmp_path, "evaluation: {heldout: false}")) == Config()
     with pytest.warns(UserWarning, match=r"checkpoint\.keep is no longer a setting: it is always 2 \(got 5\)"):
-        assert load(_write(tmp_path, "checkpoint: {keep: 5, every_steps: 9}")).checkpoint.every_steps == 9
+        assert load(_write(tmp_path, "checkpoint: {keep: 5}\nsteps: 9")).steps == 9
+    with pytest.warns(UserWarning, match=r"checkpoint\.every_steps .*: a fortieth of steps, .* \(got 9\)"):
+        assert load(overrides=["checkpoint.every_steps=9"]) == load()
+    with pytest.raises(ConfigError, match="unknown setting 'checkpoint'"):
+        load(overrides=["checkpoint.often=true"])
     with pytest.warns(UserWarning, match=r"replay\.min_size is no longer a setting: it is algo\.batch_size \(got 9\)"):
         assert load(_write(tmp_path, "replay: {min_size: 9, capacity: 8}")).replay.capacity == 8
     with pytest.warns(UserWarning, match=r"engines\.parity_tolerance is no longer a setting: it is derived"):
