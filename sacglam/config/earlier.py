@@ -97,7 +97,7 @@ def _before_action(values: dict[str, Any]) -> None:
         if given != now:
             raise ConfigError(
                 f"prompt.before_action is no longer a setting (got {given!r}): it is empty with prompt.chat and where "
-                "prompt.template ends in a line break, and else a space. Leave it out, and end the template "
+                "prompt.template ends in white space, and else a space. Leave it out, and end the template "
                 "accordingly; a run that was trained with another needs the sacglam that trained it"
             )
 
