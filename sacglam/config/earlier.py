@@ -7,9 +7,9 @@ from typing import Any
 
 from sacglam.errors import ConfigError
 
-_RELABELLING = {"sampling": "type", "hindsight_ratio": "share", "balanced": "balanced"}
+_RELABELLING = {"sampling": "type", "hindsight_ratio": "share", "balanced": "balanced", "last_steps": "last_steps"}
 """Former settings of `replay`, and what they are in `replay.hindsight`."""
-_TAKEN = {"ratio": ("share",), "graph": ("share",), "future": ("share", "balanced")}
+_TAKEN = {"ratio": ("share",), "graph": ("share",), "future": ("share", "balanced", "last_steps")}
 """Those of `replay.hindsight` that a kind of relabelling reads."""
 _GONE: Mapping[str, tuple[Any, str]] = {
     "checkpoint.every_steps": (2_000, "derived: a fortieth of steps, and at least 2,000"),
@@ -26,8 +26,6 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.attention": ("sdpa", "always sdpa"),
     "model.bucket": (None, "derived"),
     "model.lora.merged": (None, "derived"),
-    "replay.last_steps": (None, "all steps to the goal"),
-    "replay.hindsight.last_steps": (None, "all steps to the goal"),
     "runtime.timeout_s": (1800.0, "an hour"),
     "partner.updates": (300, "300, and at most partner.budget"),
     "replay.min_size": (256, "algo.batch_size"),
@@ -109,7 +107,7 @@ def _set(values: dict[str, Any], section: str, **settings: Any) -> None:
 
 
 def _relabelling(values: dict[str, Any]) -> None:
-    """`replay.hindsight` in place of the settings that it was."""
+    """`replay.hindsight` in place of the five settings that it was."""
     replay = values.get("replay")
     old = [key for key in _RELABELLING if key in replay] if isinstance(replay, dict) else []
     if not isinstance(replay, dict) or not (old or isinstance(replay.get("hindsight"), bool)):

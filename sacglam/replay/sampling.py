@@ -7,7 +7,7 @@ import numpy as np
 from typing_extensions import override
 
 from sacglam.config.kinds import Hindsight
-from sacglam.config.section import Fraction
+from sacglam.config.section import Fraction, Positive
 from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter, hindsight_goals, last_step
@@ -78,6 +78,8 @@ class Future(Hindsight):
     """Share of relabelled steps in a batch."""
     balanced: bool = False
     """Relabel equally often with each type of goal, however rarely it is achieved."""
+    last_steps: Positive | None = None
+    """Relabel at most this many steps before the achievement; None: all of them."""
 
     @override
     def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
@@ -100,7 +102,9 @@ class Future(Hindsight):
         goals = hindsight_goals(entry.episode, entry.start)
         goal_type = goal_type or _draw(rng, sorted({buffer.goal_type(goal) for goal in goals}))
         goal = _draw(rng, [goal for goal in goals if buffer.goal_type(goal) == goal_type])
-        return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
+        end = last_step(entry.episode, goal)
+        first = max(0, end + 1 - (self.last_steps or end + 1))
+        return Entry(entry.episode, goal, int(rng.integers(first, end + 1)))
 
 
 class Graph(Uniform):

@@ -555,8 +555,8 @@ def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
         ("{sampling: uniform, hindsight_ratio: 0.3}", Uniform()),
         ("{sampling: prior, hindsight: true}", Prior()),
         ("{hindsight_ratio: 0.3, hindsight: true}", Ratio(share=0.3)),
-        ("{sampling: ratio, hindsight_ratio: 0.3, balanced: false}", Ratio(share=0.3)),
-        ("{sampling: future, balanced: true, last_steps: null}", Future(balanced=True)),
+        ("{sampling: ratio, hindsight_ratio: 0.3, balanced: false, last_steps: null}", Ratio(share=0.3)),
+        ("{sampling: future, balanced: true, last_steps: 8}", Future(balanced=True, last_steps=8)),
         ("{sampling: graph, hindsight_ratio: 0.8}", Graph(share=0.8)),
     ],
 )
@@ -576,7 +576,7 @@ def test_a_run_of_an_earlier_version_is_read_whole() -> None:
     text = Config().to_yaml()
     new = "  hindsight:\n    type: ratio\n    share: 0.5\n"
     assert new in text
-    old = "  hindsight: true\n  sampling: future\n  hindsight_ratio: 0.65\n  balanced: true\n"
+    old = "  hindsight: true\n  sampling: future\n  hindsight_ratio: 0.65\n  balanced: true\n  last_steps: null\n"
     with pytest.warns(UserWarning, match="earlier version"):
         found = parse_complete(text.replace(new, old))
     assert found.replay.hindsight == Future(share=0.65, balanced=True)

@@ -353,6 +353,24 @@ def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
         assert drawn[goal] == pytest.approx(count, abs=120), goal
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
+    buffer = ReplayBuffer(ReplayConfig(hindsight=Future(share=1.0, last_steps=3, balanced=balanced)), _goal_type, PRIOR)
+    buffer.add(LONG)
+    starts = defaultdict(Counter)
+    for entry in _drawn(buffer, np.random.default_rng(0), 6_000):
+        starts["tea" if entry.goal == "grasp tea" else "other"][entry.start] += 1
+    # Of the four steps to the tea the last three, equally often; of the two to the others both.
+    assert sorted(starts["tea"]) == [1, 2, 3]
+    assert sorted(starts["other"]) == [0, 1]
+    for counts in starts.values():
+        even = counts.total() / len(counts)
+        assert list(counts.values()) == pytest.approx([even] * len(counts), rel=0.15)
+    own = ReplayBuffer(ReplayConfig(hindsight=Future(share=0.0, last_steps=1, balanced=balanced)), _goal_type, PRIOR)
+    own.add(LONG)
+    assert {entry.start for entry in _drawn(own, np.random.default_rng(0), 100)} == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_a_fixed_share_of_what_is_drawn_gets_another_goal(ratio: float, size: int) -> None:
