@@ -15,7 +15,7 @@ from sacglam.config.sections import TrackingConfig
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display, Tracker
 from sacglam.training import resume, train
-from tests.fuzz.common import TINY, cached_models
+from tests.fuzz.common import TINY, quick_runs
 
 
 class Counting(Tracker):
@@ -44,7 +44,7 @@ class Counting(Tracker):
 
 
 def test_a_tracker_sees_every_line_and_adds_to_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
     run = tmp_path / "run"
     summary = train(parse(TINY), run, tracker=Counting)
     lines = len(RunDirectory(run).metrics())

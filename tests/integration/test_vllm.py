@@ -254,7 +254,6 @@ def test_the_engines_benchmark_measures_it(fixture: Fixture) -> None:
     words = "--model-shape tiny --device cpu --prompt-tokens 100 --action-tokens 2 --rows 2 --repeats 1"
     options = common.parser("").parse_args(words.split())
     cold, warm = benchmark.compare(fixture.engine, fixture.model.tokenizer, options, actions=3)
-    assert cold["missing"] == warm["missing"] == 0
     tokens = [row["tokens_computed_per_state"] for row in (warm, cold)]
     assert 0 < tokens[0]["engine"] < tokens[1]["engine"] < tokens[1]["default"]
     published = benchmark.publishing(fixture.engine, fixture.model.lm, fixture.model.tokenizer, options)
@@ -284,5 +283,5 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
 def test_a_policy_that_overflows_is_an_error(fixture: Fixture) -> None:
     """Last of all tests: what such weights leave in the cache makes the next scores NaN, too."""
     fixture.engine.load(fixture.adapter(4, seed=31, scale=1e30))
-    with pytest.raises(EngineError, match=r"invalid one.*diverged.*restart"):
+    with pytest.raises(EngineError, match=r"invalid one.*diverged.*--resume"):
         fixture.engine.log_policy(TEXTS)

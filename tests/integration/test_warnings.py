@@ -19,7 +19,7 @@ from sacglam.cli.display import print_summary
 from sacglam.runs.display import Display
 from sacglam.training import train
 from sacglam.types import Observation, Step
-from tests.fuzz.common import TINY, cached_models
+from tests.fuzz.common import TINY, quick_runs
 
 NUMBERS = {"played": 0}
 
@@ -146,7 +146,7 @@ def run(settings: list[str], folder: Path) -> tuple[dict[str, Any], list[str], s
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_does_not_learn_says_why(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
     NUMBERS["played"] = 0
     settings, cause, early = CASES[name]
     summary, notes, said = run(settings, tmp_path / "run")
@@ -158,7 +158,7 @@ def test_a_run_that_does_not_learn_says_why(name: str, tmp_path: Path, monkeypat
 
 
 def test_a_run_that_succeeds_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_models(monkeypatch)
+    quick_runs(monkeypatch)
     summary, notes, said = run(world(Won), tmp_path / "run")
     assert summary["warnings"] == []
     assert "arning:" not in said
