@@ -87,7 +87,7 @@ def test_random_play(algo: str) -> None:
     assert rows <= count(played.batch) < rows + 10 * (algo == "algo.td_lambda=0.9") + 1  # whole windows
     for wanted in (1, 7, rows):
         assert count(first_steps(config, played.batch, wanted)) == wanted
-    assert played.replay_bytes > 64 * 100
+    assert played.replay_bytes > 64 * 200
 
 
 @pytest.mark.parametrize(("copies", "sizes"), [(2, (2, 32)), (64, (64, 64))])
