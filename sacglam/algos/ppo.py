@@ -64,17 +64,19 @@ class Ppo(Algorithm):
         Old log-probabilities are the learner's own: an engine's differ in the last digits, so the ratio of the first
         minibatch would not be 1.
         """
-        prompt = self._model.prompt
-        # In the state after a window's last step no action was taken; any will do.
-        visits = [(prompt.at(w, t), action) for w in windows for t, action in enumerate([*w.actions, 0][: _visited(w)])]
+        at = self._model.prompt.at
+        with self._clock.phase("batch"):
+            # In the state after a window's last step no action was taken; any will do.
+            visits = [(at(w, t), action) for w in windows for t, action in enumerate([*w.actions, 0][: _visited(w)])]
         log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
-        return_N, kept_N = (torch.cat(column) for column in zip(*self._returns(windows, value_N), strict=True))
-        # Equal to the sum of Schulman et al. (2016), Eq. 16.
-        advantage_N = return_N - value_N[kept_N]
-        advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
-        numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
-        taken = (visits[i] for i in kept_N.tolist())
-        return [Sample(query, action, *known) for (query, action), known in zip(taken, numbers, strict=True)]
+        with self._clock.phase("batch"):
+            return_N, kept_N = (torch.cat(column) for column in zip(*self._returns(windows, value_N), strict=True))
+            # Equal to the sum of Schulman et al. (2016), Eq. 16.
+            advantage_N = return_N - value_N[kept_N]
+            advantage_N = (advantage_N - advantage_N.mean()) / (advantage_N.std(correction=0) + _TINY)
+            numbers = zip(log_prob_N[kept_N].tolist(), advantage_N.tolist(), return_N.tolist(), strict=True)
+            taken = (visits[i] for i in kept_N.tolist())
+            return [Sample(query, action, *known) for (query, action), known in zip(taken, numbers, strict=True)]
 
     def _returns(self, windows: Sequence[Window], value_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For each window: its steps' lambda-returns, and their indices among the visited states."""

@@ -26,12 +26,15 @@ def tiny_profile(out: Path, *sources: Path, overrides: list[str] = TINY, **optio
     return found
 
 
-def assert_adds_up(profile: dict[str, Any]) -> None:
-    """The phases sum to the wall time within 3 %."""
+def assert_adds_up(profile: dict[str, Any], other: float = 0.06) -> None:
+    """The phases sum to the wall time, all but a small part, `other` at most.
+
+    Tiny runs last a second, in which a pause of the process alone can take some hundredths; they have half of this.
+    """
     seconds = profile["seconds"]
     assert sum(seconds.values()) == pytest.approx(profile["wall_seconds"])
     assert all(each >= 0 for each in seconds.values())
-    assert seconds["other"] < 0.03 * profile["wall_seconds"]
+    assert seconds["other"] < other * profile["wall_seconds"]
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +160,7 @@ def test_a_folder_with_files_in_it_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
-    assert_adds_up(profile)
+    assert_adds_up(profile, other=0.03)
     assert profile["updates"] == 30
 
 
