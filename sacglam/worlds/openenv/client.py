@@ -23,9 +23,8 @@ from sacglam.types import Observation, Step
 
 ABOUT = "/sacglam"
 """The page on which a server of ours describes its environment."""
-_CONNECT_S, _CLOSE_S = 10.0, 1.0
-ANSWER_S = 120.0
-"""Time limit of an answer: some servers start a browser or ask a language model."""
+_TIMEOUT_S = 120.0  # of a connection or an answer: some servers start a browser or ask a language model
+_CLOSE_S = 1.0
 _MAX_BYTES = 100 * 2**20  # of an answer, as in OpenEnv's own client
 _GONE = ". Is the server running? When it is, a run continues with sacglam train --resume RUN --trust"
 _FULL = (
@@ -72,7 +71,7 @@ class Session(ABC):
             self.begin_call(method, *given)
         self._begun = ()
         with self._explained(method):
-            said = self._socket.recv(ANSWER_S)
+            said = self._socket.recv(_TIMEOUT_S)
             answer = json.loads(said)
             if not (isinstance(answer, Mapping) and isinstance(answer.get("data"), Mapping)):
                 raise ValueError(f"{said[:200]!r}")
@@ -227,7 +226,7 @@ def _get(url: str, path: str) -> Any:
     """
     try:
         opener = build_opener(ProxyHandler({} if _local(url) else None))
-        with opener.open(f"{url}{path}", timeout=_CONNECT_S) as answer:
+        with opener.open(f"{url}{path}", timeout=_TIMEOUT_S) as answer:
             return json.load(answer)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError) and error.code == 404:
@@ -241,7 +240,7 @@ def _connect(url: str) -> Any:
     return connect(
         f"ws{url.removeprefix('http')}/ws",
         proxy=None if _local(url) else True,
-        open_timeout=_CONNECT_S,
+        open_timeout=_TIMEOUT_S,
         close_timeout=_CLOSE_S,
         ping_interval=None,
         max_size=_MAX_BYTES,

@@ -122,9 +122,11 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
     factory = partial(ServedEnvironment, name, options)
     app = create_app(factory, TextAction, TextAnswer, env_name=name, max_concurrent_envs=_SESSIONS)
 
+    goals = {split: {goal: env.goal_type(goal) for goal in env.goals(split)} for split in _SPLITS}
+    said = {"goals": goals, "tasks": list(env.tasks()), "notes": list(env.notes())}
+
     async def about() -> dict[str, Any]:
-        goals = {split: {goal: env.goal_type(goal) for goal in env.goals(split)} for split in _SPLITS}
-        return {"goals": goals, "tasks": list(env.tasks()), "notes": list(env.notes())}
+        return said
 
     async def goal_type(goal: str) -> dict[str, str]:
         try:
