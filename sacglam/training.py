@@ -264,9 +264,7 @@ class Run:
         if after:
             self._export(self._directory.adapter, summary)
         draw_curves(self._directory)
-        if addition := self._tracker.close():
-            summary |= addition
-            self._directory.write_summary(summary)
+        self._tracker.close()
         return summary
 
     def _evaluate_now(self) -> None:

@@ -160,8 +160,6 @@ def track(
             folder = (repo or repo_of(run)).resolve()
             display.stage(f"importing {each}", len(run.metrics()))
             run_hash = fill(to, run, folder, advance=display.advance)
-            if to == "aim" and (summary := run.summary()):
-                run.write_summary({**summary, "aim_hash": run_hash})
             print_plain(console, f"{each} is {run_hash} in {folder / '.aim' if to == 'aim' else TITLES[to]}")
 
 

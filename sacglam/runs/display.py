@@ -1,7 +1,6 @@
 """Interfaces for a run's progress and records: the caller decides how to show them and where to copy them."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sacglam.config.sections import TrackingConfig
 from sacglam.runs.directory import RunDirectory
@@ -34,9 +33,8 @@ class Tracker:
         """A line of metrics was logged. Returns whether the run is to stop, as after Ctrl-C."""
         return False
 
-    def close(self) -> dict[str, Any]:
-        """The run has written its last record. Returns what to add to its summary."""
-        return {}
+    def close(self) -> None:
+        """The run has written its last record."""
 
 
 NewTracker = Callable[[RunDirectory, TrackingConfig, Display], Tracker]

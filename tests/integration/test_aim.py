@@ -93,7 +93,6 @@ def tracked(known: Path, tmp_path: Path) -> Path:
 def test_an_import_fills_aim_wholly(tracked: Path) -> None:
     run, run_hash = tracked, json.loads((tracked / "aim.json").read_text())["hash"]
     found = in_aim(run.parent, run_hash)
-    assert json.loads((run / "summary.json").read_text())["aim_hash"] == run_hash
     assert (found.name, found.experiment, found.tags) == ("one", "playground_simple", ["SAC+HER"])
     assert found["hparams", "algo", "gamma"] == 0.8
     assert found["algorithm"] == "SAC+HER"
@@ -215,7 +214,7 @@ def test_a_run_is_in_aim_while_it_trains_and_an_import_adds_nothing(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert HINT not in done.stdout
     summary = json.loads((run / "summary.json").read_text())
-    run_hash = summary["aim_hash"]
+    run_hash = json.loads((run / "aim.json").read_text())["hash"]
     found = in_aim(run.parent, run_hash)
     overall = {"goal_type": "overall"}
     held_out = curve(found, "success", subset="heldout", **overall)
@@ -243,7 +242,7 @@ def test_a_killed_run_resumes_in_the_same_aim_run(tmp_path: Path) -> None:
     first = json.loads((run / "aim.json").read_text())["hash"]
     done = call(sacglam("train", resume=str(run)))
     assert done.returncode == 0, done.stderr
-    assert json.loads((run / "summary.json").read_text())["aim_hash"] == first
+    assert json.loads((run / "aim.json").read_text())["hash"] == first
     assert hashes(run.parent) == {first}
     for name in ("entropy", "seconds"):
         assert curve(in_aim(run.parent, first), name) == pytest.approx(expected(run, name), abs=1e-5)

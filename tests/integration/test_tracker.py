@@ -1,11 +1,10 @@
-"""A tracker observes a run: it is started, sees every line, is closed, and may add to the summary."""
+"""A tracker observes a run: it is started, sees every line and is closed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -38,17 +37,20 @@ class Counting(Tracker):
         return False
 
     @override
-    def close(self) -> dict[str, Any]:
+    def close(self) -> None:
         assert self._directory.summary()
-        return {"seen": self._lines, "samples_every": self._every}
+        (self._directory.root / "seen.json").write_text(json.dumps([self._every, self._lines]))
 
 
-def test_a_tracker_sees_every_line_and_adds_to_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_sees_every_line_and_is_closed_after_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick_runs(monkeypatch)
     run = tmp_path / "run"
+    every = TINY["tracking"]["samples_every_steps"]  # type: ignore[index]
     summary = train(parse(TINY), run, tracker=Counting)
     lines = len(RunDirectory(run).metrics())
-    assert summary["seen"] == list(range(lines + 1))
-    assert summary["samples_every"] == TINY["tracking"]["samples_every_steps"]  # type: ignore[index]
+    assert json.loads((run / "seen.json").read_text()) == [every, list(range(lines + 1))]
     assert json.loads((run / "summary.json").read_text()) == summary
-    assert resume(run, tracker=Counting)["seen"] == [lines]
+    resume(run, tracker=Counting)
+    assert json.loads((run / "seen.json").read_text()) == [every, [lines]]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import override
@@ -112,8 +112,8 @@ class Sidecars(Tracker):
                 self._give_up(name, said or f"its process ended with {process.returncode}")
 
     @override
-    def close(self) -> dict[str, Any]:
-        """Wait for the last lines to be written; the run's hash in Aim, as `aim_hash`."""
+    def close(self) -> None:
+        """Wait for the last lines to be written."""
         try:
             for process in self._processes.values():
                 assert process.stdin
@@ -128,8 +128,6 @@ class Sidecars(Tracker):
             for process in self._processes.values():
                 process.kill()
             self._processes.clear()
-        run_hash = read_hash(self.directory)
-        return {"aim_hash": run_hash} if run_hash else {}
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -88,7 +88,7 @@ def test_each_tracker_has_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     started = sidecar.sidecar_for(run, TrackingConfig(to=["trackio", "tensorboard"]), display := Notes())
     assert started.names == ["trackio", "tensorboard"]
     started.start()
-    assert started.close() == {}
+    started.close()
     assert {said.partition(" does not show")[0] for said in display.said} == {"Trackio", "TensorBoard"}
     assert len(display.said) == 2
 
@@ -97,12 +97,11 @@ def test_the_repository_is_next_to_the_run(tmp_path: Path) -> None:
     assert sidecar.repo_of(RunDirectory(tmp_path / "runs" / "one")) == tmp_path / "runs"
 
 
-def test_the_hash_is_for_the_summary_where_aim_knows_the_run(tmp_path: Path) -> None:
+def test_the_hash_is_in_a_file_of_the_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    tracker = sidecar.sidecar_for(run, TrackingConfig(to=[]), Notes())
-    assert tracker.close() == {}
+    assert sidecar.read_hash(run) is None
     sidecar.write_hash(run, "abc", tmp_path)
-    assert tracker.close() == {"aim_hash": "abc"}
+    assert sidecar.read_hash(run) == "abc"
     assert json.loads((tmp_path / "aim.json").read_text()) == {"hash": "abc", "repo": str(tmp_path)}
 
 
