@@ -5,6 +5,7 @@ from functools import partial
 from random import Random, SystemRandom
 from typing import Any, get_args
 
+from fastapi.responses import JSONResponse
 from openenv.core.env_server import Action, Environment, State, create_app
 from openenv.core.env_server import Observation as Answer
 from pydantic import Field
@@ -49,9 +50,11 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
     ) -> TextAnswer:
         """Start the episode of a goal, or of that with this index in the split, or of one that the seed draws."""
         seed = SystemRandom().randrange(2**31) if seed is None else seed
+        if not (isinstance(seed, int) and isinstance(goal, str | None)):
+            raise ConfigError(f"expected a whole number as the seed and a text as the goal, got {seed!r} and {goal!r}")
         if goal is None:
             goals = self._goals(split)
-            goal = Random(seed).choice(goals) if index is None else goals[index]
+            goal = Random(seed).choice(goals) if index is None else self.get_task(split, index)["goal"]
         seen = self._env.reset(goal, seed)
         self._state = State(episode_id=episode_id, goal=goal, seed=seed)
         return self._answer(seen)
@@ -100,8 +103,7 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
         """The goals of a split with their types."""
-        goals = self._goals(split)
-        return [{"index": i, "goal": goal, "type": self._env.goal_type(goal)} for i, goal in enumerate(goals)]
+        return [self.get_task(split, index) for index in range(self.num_tasks(split))]
 
     def num_tasks(self, split: str) -> int:
         """Number of goals in a split."""
@@ -109,7 +111,10 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
         """One of the goals of a split."""
-        return self.list_tasks(split)[index]
+        goals = self._goals(split)
+        if not (isinstance(index, int) and 0 <= index < len(goals)):
+            raise ConfigError(f"expected an index from 0 to {len(goals) - 1}, got {index!r}")
+        return {"index": index, "goal": goals[index], "type": self._env.goal_type(goals[index])}
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
         """A slice of the goals of a split."""
@@ -125,6 +130,9 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
     goals = {split: {goal: env.goal_type(goal) for goal in env.goals(split)} for split in _SPLITS}
     said = {"goals": goals, "tasks": list(env.tasks()), "notes": list(env.notes())}
 
+    async def refuse(_: Any, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 400)
+
     async def about() -> dict[str, Any]:
         return said
 
@@ -134,6 +142,7 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
         except SacglamError as error:
             return {"error": str(error)}
 
+    app.add_exception_handler(ConfigError, refuse)  # what was asked cannot be done
     app.add_api_route(ABOUT, about)
     app.add_api_route(f"{ABOUT}/goal_type", goal_type)
     return app

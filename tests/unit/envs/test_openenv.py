@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 from typing_extensions import override
@@ -161,6 +164,25 @@ def test_the_goals_are_tasks(playground: str) -> None:
     assert served.num_tasks("heldout") == len(goals)
     assert served.get_task("heldout", 2) == {"index": 2, "goal": goals[2], "type": env.goal_type(goals[2])}
     assert [task["goal"] for task in served.get_task_range("heldout", 1, 3)] == [*goals[1:3]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/reset", {"goal": "Fly"}, "'Fly' is not a goal"),
+        ("/reset", {"goal": 7}, "expected a whole number as the seed and a text as the goal"),
+        ("/reset", {"index": 1.0}, "expected an index from 0 to"),
+        ("/step", {"action": {"action": "Grasp"}}, "expected a reset before this step"),
+        ("/playground_simple/task", {"split": "train", "index": 10**9}, "expected an index from 0 to"),
+        ("/playground_simple/num_tasks", {"split": "test"}, "expected a split of train, heldout"),
+    ],
+)
+def test_what_cannot_be_done_gets_the_reason(path: str, body: Any, said: str, playground: str) -> None:
+    request = Request(f"{playground}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with pytest.raises(HTTPError) as refused:
+        build_opener(ProxyHandler({})).open(request, timeout=60)
+    assert refused.value.code == 400
+    assert said in json.load(refused.value)["detail"]
 
 
 def test_other_sites_pages_are_refused(playground: str) -> None:
