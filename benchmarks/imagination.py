@@ -9,6 +9,7 @@ printed at the end uses them. With `--true` the environment is the judge, also o
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from sacglam.types import Classifiers, Episode
 
 TRAINED, HELD_OUT = (frozenset(goals.goals(False, heldout)) for heldout in (False, True))
 COUNTS = Counter[str]()
+KEYS = ("imagined_share", "imagined_success", "imagined_exist", "partner_precision", "partner_recall")
 
 
 class Reporting(Playground):
@@ -58,7 +60,7 @@ class Watched(LearnedJudge):
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         seen = [_without_held_out(episode) for episode in episodes]
         teaching = self._heard < self.settings.budget
-        self._described |= dict.fromkeys(episode.goal for episode in seen)
+        self._described |= dict.fromkeys(episode.goal for episode in seen if episode.goal in TRAINED)
         if teaching:
             self._described |= dict.fromkeys(g for e in seen for s in e.steps for g in s.achieved)
         judged = super().describe(seen)
@@ -123,19 +125,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--imagine", type=float, default=0.5)
+    parser.add_argument("--pursue", type=float, default=0.0)
     parser.add_argument("--true", action="store_true")
     parser.add_argument("--steps", type=int, default=1920)
     parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--set", action="append", default=[], help="settings of the run, such as partner.budget=2000")
     given = parser.parse_args()
     kind = TrueConfig if given.true else WatchedConfig
     overrides = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
-    overrides += [f"partner.imagine={given.imagine}", "partner.budget=500", "threads=1"]
+    overrides += [f"partner.imagine={given.imagine}", f"partner.pursue={given.pursue}", "threads=1"]
     overrides += [f"{key}={getattr(given, key)}" for key in ("seed", "steps")]
-    config = configuration.load("autotelic/judge", [*overrides, f"evaluation.episodes={given.episodes}"])
+    config = configuration.load("autotelic/judge", [*overrides, *given.set, f"evaluation.episodes={given.episodes}"])
     with TemporaryDirectory() as folder:
         summary = train(config, Path(folder, "run"))
-    success = {key: summary[key] for key in ("success_after", "success_heldout")}
-    common.emit([{**vars(given), **success, **dict(sorted(COUNTS.items()))}])
+        lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    success = {key: summary[key] for key in ("success_after", "success_heldout", "cpu_seconds") if key in summary}
+    own = {key: [round(line[key], 2) for line in lines if key in line] for key in KEYS}
+    common.emit([{**vars(given), **success, **own, **dict(sorted(COUNTS.items()))}])
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
 def _parts(config: Config, learners: LearnerGroup, scorer: Scorer, clock: PhaseClock, **others: Any) -> Parts:
     rng = np.random.default_rng([config.seed, _PARTNER])
     partner = config.partner.build(rng, clock, Prompt(config.prompt), learners)
-    return Parts(learners, collector(config, scorer, clock, learners), partner, clock, **others)
+    return Parts(learners, collector(config, scorer, clock, learners, partner), partner, clock, **others)
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:

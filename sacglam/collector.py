@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.exploration import Exploration
 from sacglam.goals import GoalSource
 from sacglam.imagination import IMAGINED
+from sacglam.partners import Partner
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
@@ -42,15 +44,24 @@ class Collector:
     demonstrations: Demonstrations | None = None
 
 
-def collector(config: Config, scorer: Scorer, clock: PhaseClock, classifiers: Classifiers | None = None) -> Collector:
+def collector(
+    config: Config,
+    scorer: Scorer,
+    clock: PhaseClock,
+    classifiers: Classifiers | None = None,
+    partner: Partner | None = None,
+) -> Collector:
     """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from.
 
-    `classifiers` are those that the source of goals learns with; it needs none until it observes episodes.
+    `classifiers` are those that the source of goals learns with; it needs none until it observes episodes. A
+    `partner` may add goals of its own.
     """
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
     prompt, pursued = Prompt(config.prompt), envs[0].goals("train")
     goals = config.goals.build(pursued, envs[0].goal_type, starts_rng, prompt, classifiers)
+    if partner:
+        goals = partner.source(goals, _goal_type(envs[0]))
     settings = (prompt, config.env.repeats, config.algo.on_policy)
     demonstrations = None
     if file := config.replay.demonstrations:
@@ -75,14 +86,19 @@ def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
     prior = Counter(env.goal_type(goal) for goal in env.goals("train"))
     if not config.partner.imagines:
         return ReplayBuffer(replay, env.goal_type, prior)
+    return ReplayBuffer(replay, _goal_type(env), {**prior, IMAGINED: 0})
+
+
+def _goal_type(env: TextEnv) -> Callable[[str], str]:
+    """The environment's types of goals, and that of goals which it does not know."""
 
     def goal_type(goal: str) -> str:
         try:
             return env.goal_type(goal)
-        except (ConfigError, EnvironmentContractError):  # it has no such goal
+        except (ConfigError, EnvironmentContractError):
             return IMAGINED
 
-    return ReplayBuffer(replay, goal_type, {**prior, IMAGINED: 0})
+    return goal_type
 
 
 def first_states(config: Config, count: int = 64) -> list[Query]:

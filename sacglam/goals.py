@@ -25,6 +25,8 @@ class Start:
 
     goal: str
     seed: int
+    scene: str | None = None
+    """The goal that the environment is reset with, if it is another: one that it knows."""
 
 
 @dataclass(eq=False)
@@ -47,6 +49,10 @@ class GoalSource(Iterator[Start]):
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         """Learn from the episodes that ended in an interval."""
+
+    def given(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        """Those of `episodes` that pursued a goal of the environment's: all, unless a subclass sets others."""
+        return episodes
 
     def metrics(self) -> dict[str, float]:
         """Additions to a line of metrics.jsonl."""

@@ -1,11 +1,16 @@
-"""Imagines goals that nobody has named, by substitution in those that were."""
+"""Imagines goals that nobody has named, by substitution in those that were, and pursues those that were named since."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
+from typing_extensions import override
+
+from sacglam.goals import GoalSource, Start
+from sacglam.types import Episode
 
 IMAGINED = "imagined"
 """The type of a goal that the environment does not know."""
@@ -48,3 +53,55 @@ class Imagination:
                     self._alike[word].append(other)
                     self._alike[other].append(word)
             there.append(word)
+
+
+@dataclass(eq=False)
+class ImaginedGoals(GoalSource):
+    """Pursues goals of `known` that the environment never sets in a share of the episodes, in scenes of goals it does.
+
+    A goal is known once a partner has named it, so that only imagined goals that seemed to be achieved are pursued.
+    """
+
+    source: GoalSource
+    known: Callable[[], Mapping[str, None]]
+    goal_type: Callable[[str], str]
+    share: float
+    _counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0], init=False)  # since the last line of metrics
+
+    def __post_init__(self) -> None:
+        self._given = frozenset(self.goals)
+
+    @override
+    def __next__(self) -> Start:
+        start = next(self.source)
+        if self.rng.random() >= self.share or not (imagined := [g for g in self.known() if g not in self._given]):
+            return start
+        goal = imagined[self.rng.integers(len(imagined))]
+        return Start(goal, start.seed, scene=start.goal)
+
+    @override
+    def given(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        return [episode for episode in episodes if episode.goal in self._given]
+
+    @override
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        self.source.observe(self.given(episodes))
+        own = [episode for episode in episodes if episode.goal not in self._given]
+        exist = sum(self.goal_type(episode.goal) != IMAGINED for episode in own)
+        new = (len(episodes), len(own), sum(episode.success for episode in own), exist)
+        self._counts = [count + more for count, more in zip(self._counts, new, strict=True)]
+
+    @override
+    def metrics(self) -> dict[str, float]:
+        (ended, pursued, achieved, exist), self._counts = self._counts, [0, 0, 0, 0]
+        shares = {"imagined_success": achieved / pursued, "imagined_exist": exist / pursued} if pursued else {}
+        return {**self.source.metrics(), **({"imagined_share": pursued / ended} if ended else {}), **shares}
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"source": self.source.state(), "counts": self._counts}
+
+    @override
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.source.load_state(state["source"])
+        self._counts = list(state["counts"])

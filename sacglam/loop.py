@@ -39,7 +39,7 @@ class Loop:
     def intervals(self) -> Iterator[None]:
         """Train until the step budget is used up; yields after each `algo.update_interval` environment steps."""
         parts, progress, interval = self._parts, self.progress, self._config.algo.update_interval
-        rollout, experience = parts.collector.rollout, parts.collector.experience
+        rollout, experience, goals = parts.collector.rollout, parts.collector.experience, parts.collector.goals
         while progress.env_steps < self._config.steps:
             with self.training_time():
                 self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
@@ -54,8 +54,8 @@ class Loop:
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
                         parts.learners.learn(batches, self._config.algo.updates, probe)
                 self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
-                parts.collector.goals.observe(described)
-                self.window.add_episodes(batch.episodes, self._env.goal_type, self._env.own_rewards)
+                goals.observe(described)
+                self.window.add_episodes(goals.given(batch.episodes), self._env.goal_type, self._env.own_rewards)
                 progress.env_steps += interval
                 progress.episodes += len(batch.episodes)
             yield
@@ -182,7 +182,7 @@ class Loop:
         for name, rng in collector.rngs.items():  # before new environments draw their first goals
             rng.bit_generator.state = values[name]
         collector.goals.load_state(values.get("goals", {}))
-        collector.rollout.restore(values["rollout"])
         parts.partner.load_state(values.get("partner", {}))  # older checkpoints have none
+        collector.rollout.restore(values["rollout"])
         parts.clock.restore(values["clock"])
         self.window = MetricsWindow(**values["window"])

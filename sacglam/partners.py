@@ -1,6 +1,6 @@
 """Partners, which judge what episodes achieved. Their verdicts are stored with the episodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,8 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
-from sacglam.imagination import Imagination
+from sacglam.goals import GoalSource
+from sacglam.imagination import Imagination, ImaginedGoals
 from sacglam.prompt import Prompt
 from sacglam.types import Classifiers, Episode, Example, Step
 
@@ -35,6 +36,10 @@ class Partner:
     def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
         """What each step of each episode achieved; the episodes come with the environment's own verdicts."""
         raise NotImplementedError
+
+    def source(self, given: GoalSource, goal_type: Callable[[str], str]) -> GoalSource:
+        """Where the goals of episodes come from: `given`, unless this partner can judge others."""
+        return given
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         """The episodes with this partner's verdicts instead of the environment's: see `described`."""
@@ -72,16 +77,17 @@ def described(episode: Episode, verdict: Verdict) -> Episode:
     """`episode` with the achievements in `verdict`, each goal once.
 
     Naming the episode's own goal rewards that step and terminates the episode. If the environment did so and the
-    partner disagrees, the episode was cut short: unrewarded, and truncated if the last state offers actions.
+    partner disagrees, or the own goal was imagined and the environment had another in mind, the episode was cut short:
+    unrewarded, and truncated if the last state offers actions.
     """
     said, steps = set[str](), list[Step]()
     for step, goals in zip(episode.steps, verdict, strict=True):
         named = tuple(goal for goal in dict.fromkeys(goals) if goal not in said)
         said.update(named)
         seen = replace(step, achieved=named)
-        if episode.goal in named and episode.goal not in step.achieved:
+        if episode.goal in named:
             seen = replace(seen, reward=1.0, terminated=True, truncated=False)
-        elif episode.goal in step.achieved and episode.goal not in named:
+        elif step.reward:
             goes_on = bool(step.observation.actions)
             seen = replace(seen, reward=0.0, terminated=not goes_on, truncated=goes_on)
         steps.append(seen)
@@ -162,6 +168,8 @@ class ModelConfig(PartnerConfig):
     """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0
     """Share of the candidates that are imagined: goals that nobody has named, made from known ones by substitution."""
+    pursue: Fraction = 0.0
+    """Share of the episodes that pursue a goal that was imagined and then named; it is judged by this partner alone."""
 
     @property
     @override
@@ -189,6 +197,11 @@ class ModelPartner(Partner):
     prompt: Prompt
     classifiers: Classifiers
     _imagination: Imagination = field(default_factory=Imagination, init=False)
+
+    @override
+    def source(self, given: GoalSource, goal_type: Callable[[str], str]) -> GoalSource:
+        share = self.settings.pursue
+        return ImaginedGoals(given.goals, given.rng, given, lambda: self.known, goal_type, share) if share else given
 
     @override
     def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:

@@ -163,6 +163,7 @@ class Rollout:
             {
                 "goal": o.start.goal,
                 "seed": o.start.seed,
+                "scene": o.start.scene,
                 "exploring": o.exploring,
                 "decisions": [[d.action, d.log_prob, d.version] for d in o.decisions],
                 "transcript": o.close().transcript(),
@@ -189,8 +190,8 @@ class Rollout:
         self._open = replayed + self._begin(self.envs[len(state) :])
 
     def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
-        start = Start(saved["goal"], saved["seed"])
-        opened = _Open(env, start, env.reset(start.goal, start.seed))
+        start = Start(saved["goal"], saved["seed"], saved.get("scene"))  # older checkpoints have none
+        opened = _Open(env, start, env.reset(start.scene or start.goal, start.seed))
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
@@ -208,5 +209,5 @@ class Rollout:
     def _begin(self, envs: Sequence[TextEnv]) -> list[_Open]:
         """Begin an episode in each of `envs`, as long as there are starts left."""
         begun = list(zip(envs, self.starts, strict=False))
-        observations = call_all("reset", [(env, [start.goal, start.seed]) for env, start in begun])
+        observations = call_all("reset", [(env, [start.scene or start.goal, start.seed]) for env, start in begun])
         return [_Open(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]
