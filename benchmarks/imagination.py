@@ -133,7 +133,12 @@ def main() -> None:
     given = parser.parse_args()
     kind = TrueConfig if given.true else WatchedConfig
     overrides = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
-    overrides += [f"partner.imagine={given.imagine}", f"partner.pursue={given.pursue}", "threads=1"]
+    overrides += [
+        f"partner.imagine={given.imagine}",
+        f"partner.pursue={given.pursue}",
+        "threads=1",
+        "partner.budget=500",
+    ]
     overrides += [f"{key}={getattr(given, key)}" for key in ("seed", "steps")]
     config = configuration.load("autotelic/judge", [*overrides, *given.set, f"evaluation.episodes={given.episodes}"])
     with TemporaryDirectory() as folder:

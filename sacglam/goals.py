@@ -45,7 +45,7 @@ class GoalSource(Iterator[Start]):
 
     def choose(self) -> str:
         """The goal of the next episode."""
-        return _draw(self.rng, self.goals)
+        return draw(self.rng, self.goals)
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         """Learn from the episodes that ended in an interval."""
@@ -117,12 +117,12 @@ class ProgressSource(GoalSource):
         progress = self.progress(groups) if self.rng.random() >= epsilon else np.zeros(len(groups))
         if not progress.any():
             progress = np.ones(len(groups))
-        return _draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
+        return draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
 
     def candidates(self) -> Sequence[str]:
         """The groups that a choice is made from."""
         few = len(self._groups) <= _CANDIDATES
-        return self._groups if few else [_draw(self.rng, self._groups) for _ in range(_CANDIDATES)]
+        return self._groups if few else [draw(self.rng, self._groups) for _ in range(_CANDIDATES)]
 
     def progress(self, groups: Sequence[str]) -> npt.NDArray[np.float64]:
         """How much each group's success rate has changed within its last 100 outcomes, see `change`; 0 below 0.01."""
@@ -176,5 +176,6 @@ def noticeable(progress: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(progress < _NOTICEABLE, 0.0, progress)
 
 
-def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
+def draw(rng: np.random.Generator, values: Sequence[str]) -> str:
+    """One of `values`, all equally likely."""
     return values[int(rng.integers(len(values)))]

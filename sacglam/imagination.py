@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import ne
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from sacglam.goals import GoalSource, Start
+from sacglam.goals import GoalSource, Start, draw
 from sacglam.types import Episode
 
 IMAGINED = "imagined"
@@ -55,11 +56,17 @@ class Imagination:
             there.append(word)
 
 
+def _differ_by_a_word(one: str, other: str) -> bool:
+    words, others = one.split(" "), other.split(" ")
+    return len(words) == len(others) and sum(map(ne, words, others)) == 1
+
+
 @dataclass(eq=False)
 class ImaginedGoals(GoalSource):
     """Pursues goals of `known` that the environment never sets in a share of the episodes, in scenes of goals it does.
 
-    A goal is known once a partner has named it, so that only imagined goals that seemed to be achieved are pursued.
+    A goal is known once a partner has named it, so that only imagined goals that seemed to be achieved are pursued. The
+    scene is that of a goal that differs by one word, if there is any: it more often has what the imagined one needs.
     """
 
     source: GoalSource
@@ -76,8 +83,9 @@ class ImaginedGoals(GoalSource):
         start = next(self.source)
         if self.rng.random() >= self.share or not (imagined := [g for g in self.known() if g not in self._given]):
             return start
-        goal = imagined[self.rng.integers(len(imagined))]
-        return Start(goal, start.seed, scene=start.goal)
+        goal = draw(self.rng, imagined)
+        akin = [each for each in self.goals if _differ_by_a_word(goal, each)]
+        return Start(goal, start.seed, scene=draw(self.rng, akin) if akin else start.goal)
 
     @override
     def given(self, episodes: Sequence[Episode]) -> Sequence[Episode]:

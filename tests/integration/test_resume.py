@@ -116,7 +116,7 @@ def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path)
     "partner",
     [
         "{type: noisy, false_positives: 0.2, false_negatives: 0.2}",
-        "{type: judge, budget: 170, threshold: 0.2, imagine: 0.5}",
+        "{type: judge, budget: 170, threshold: 0.2, imagine: 0.5, pursue: 0.5}",
         "{type: scored, candidates: 4, threshold: 0.3}",
     ],
 )
@@ -127,6 +127,7 @@ def test_a_run_with_a_partner_is_killed_and_resumes(partner: str, tmp_path: Path
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, whole)
     assert any("partner_precision" in line for line in metrics(run))
+    assert any("imagined_success" in line for line in metrics(run)) == ("pursue" in partner)
 
 
 def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:

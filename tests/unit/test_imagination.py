@@ -1,15 +1,22 @@
-"""Imagined goals: by hand, always new, and the same whenever the known goals are the same."""
+"""Imagined goals: by hand, always new, the same whenever the known goals are the same; and pursued."""
 
 from __future__ import annotations
 
+import json
+from itertools import islice
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sacglam.envs.playground import goals
-from sacglam.imagination import Imagination
+from sacglam.goals import GoalSource
+from sacglam.imagination import IMAGINED, Imagination, ImaginedGoals
+from sacglam.types import Decision, Episode, Observation, Step
 
-KNOWN = dict.fromkeys(["Grasp red cat", "Grow red cat", "Grow any bug"])
+REAL = ("Grasp red cat", "Grow red cat", "Grow any bug")
+KNOWN = dict.fromkeys(REAL)
 
 
 def drawn(known: dict[str, None], most: int = 64, seed: int = 0) -> list[str]:
@@ -46,3 +53,49 @@ def test_most_held_out_goals_of_the_simple_game_can_be_imagined() -> None:
     found = drawn(dict.fromkeys(goals.goals(False, False)), 2000)
     possible = {*found} & {*goals.goals(False, True)}
     assert (len(found), len(possible)) == (132, 56)  # but `flower`, which no goal has, cannot
+
+
+def pursuing(known: dict[str, None], share: float = 1.0) -> ImaginedGoals:
+    rng = np.random.default_rng(0)
+
+    def goal_type(goal: str) -> str:
+        return "known" if goal in REAL or goal == "Grasp any bug" else IMAGINED
+
+    return ImaginedGoals(REAL, rng, GoalSource(REAL, rng), lambda: known, goal_type, share)
+
+
+def ended(goal: str, *achieved: str) -> Episode:
+    step = Step(Observation("there", ("go",)), 0.0, achieved, False, True)
+    return Episode(goal, Observation("here", ("go",)), (Decision(0, 0.0, 0),), (step,), 0)
+
+
+def test_a_goal_that_was_imagined_and_named_is_pursued_in_the_scene_of_one_that_differs_by_a_word() -> None:
+    starts = list(islice(pursuing({**KNOWN, "Grasp any bug": None}), 50))
+    assert {start.goal for start in starts} == {"Grasp any bug"}  # the others are the environment's
+    assert {start.scene for start in starts} == {"Grow any bug"}
+    assert len({start.seed for start in starts}) == 50
+    far = list(islice(pursuing({"Sing": None}), 200))
+    assert {start.scene for start in far} == {*REAL}
+
+
+def test_a_share_of_the_episodes_pursues_imagined_goals_once_there_are_any() -> None:
+    known = dict(KNOWN)
+    starts = pursuing(known, 0.25)
+    assert [start.scene for start in islice(starts, 100)] == [None] * 100
+    known["Grasp any bug"] = None
+    share = sum(start.goal == "Grasp any bug" for start in islice(starts, 2000)) / 2000
+    assert share == pytest.approx(0.25, abs=0.03)
+
+
+def test_the_environments_goals_are_observed_by_their_source_and_the_others_are_counted() -> None:
+    starts = pursuing({})
+    seen = list[Episode]()
+    starts.source.observe = seen.extend  # type: ignore[method-assign]
+    done = [ended("Grow red cat"), ended("Grasp any bug", "Grasp any bug"), ended("Grasp any bug"), ended("Sing")]
+    starts.observe(done)
+    assert seen == starts.given(done) == done[:1]
+    again = pursuing({})
+    again.load_state(json.loads(json.dumps(starts.state())))
+    expected = {"imagined_share": 3 / 4, "imagined_success": 1 / 3, "imagined_exist": 2 / 3}
+    assert starts.metrics() == again.metrics() == expected
+    assert starts.metrics() == {}  # since the last call

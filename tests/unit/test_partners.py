@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,18 @@ def test_a_claimed_success_is_rewarded_once_and_ends_the_own_goal_alone() -> Non
     assert (own.rewards, own.terminated) == ((1.0,), True)
     assert (other.rewards, other.terminated) == ((0.0, 0.0, 1.0), True)
     assert [step.achieved for step in seen.steps] == [("goal",), ("early",), ("late",)]
+
+
+def test_an_episode_for_an_imagined_goal_is_rewarded_and_ended_by_the_partner_alone() -> None:
+    played = replace(SUCCESS, goal="imagined")  # the environment ended it with success at "goal", which nobody pursued
+    missed = described(played, [(), ("early",), ("late", "goal")])
+    own, other = (window(missed, goal, 0, 5, gamma=0.5) for goal in ("imagined", "goal"))
+    assert (own.rewards, own.terminated) == ((0.0, 0.0, 0.0), False)
+    assert (other.rewards, other.terminated) == ((0.0, 0.0, 1.0), True)
+    named = described(played, [(), ("imagined",), ("goal",)])
+    own, other = (window(named, goal, 0, 5, gamma=0.5) for goal in ("imagined", "goal"))
+    assert (own.rewards, own.terminated, len(own)) == ((0.0, 1.0), True, 2)
+    assert (other.rewards, other.terminated) == ((0.0, 0.0, 1.0), True)
 
 
 def test_a_goal_counts_the_first_time_it_is_named() -> None:
