@@ -62,7 +62,7 @@ def _draw_curves(
         axes.axhline(level, color="dimgrey", linestyle=":", linewidth=1.4, label="random policy")
     axes.set_ylabel("success (greedy, fresh episodes)" if metric is None else metric.replace("_", " "))
     axes.set_xlim(left=0)
-    if metric is None or "share" in metric:
+    if metric is None or "share" in metric or "success" in metric:
         axes.set_ylim(-0.02, 1.02)
 
 

@@ -20,6 +20,7 @@ from sacglam.runs.directory import RunDirectory
 Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes"]
 AXES: tuple[Axis, ...] = get_args(Axis)
 _EVALUATIONS, _MOST_SEEDS = 20, 1000
+_BY_TYPE = {"Episodes": "goal_share/", "Learning progress": "progress/", "Greedy success": "eval_success/"}
 
 
 class Variant(Section):
@@ -47,7 +48,8 @@ class Variant(Section):
 class Group(Section):
     """Variants to compare, by label: one table, and one panel of the figure for each of `axes`.
 
-    `metric` is a name in `metrics.jsonl`; None is greedy success.
+    `metric` is a name in `metrics.jsonl`; None is greedy success. If it ends in `/`, as `goal_share/` does, it is of
+    all goal types: one table and one panel for each variant, with a curve for each type.
     """
 
     model_config = ConfigDict(strict=False)
@@ -171,9 +173,11 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     axes: tuple[Axis, ...] = ("steps", "cpu_seconds")
     if len(environments) == 1:
         environments, axes = {"Success": variants}, AXES
-    groups = tuple(Group(title=title, variants=members, axes=axes) for title, members in environments.items())
+    groups = [Group(title=title, variants=members, axes=axes) for title, members in environments.items()]
+    if any(each.config(overrides).goals.type != "uniform" for each in variants.values()):  # how such an agent develops
+        groups += [Group(title=title, variants=variants, metric=metric) for title, metric in _BY_TYPE.items()]
     about = "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes."
-    return Experiment("report", "Comparison", about, groups, figure="figure2.png")
+    return Experiment("report", "Comparison", about, tuple(groups), figure="figure2.png")
 
 
 def evaluation_grid(configs: Sequence[Config]) -> int | None:

@@ -31,7 +31,7 @@ def report(experiment: Experiment, runs: Sequence[Run], threshold: float, comman
         "threshold": threshold,
         "runs": {"finished": len(results), "planned": len(runs)},
         "setting": _setting(results),
-        "groups": [_group(group, found, threshold) for group in experiment.groups],
+        "groups": [each for group in experiment.groups for each in _groups(group, found, threshold)],
     }
 
 
@@ -63,6 +63,30 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
         if value not in found:
             found.append(value)
     return found
+
+
+def _groups(group: Group, found: Mapping[Run, Result | None], threshold: float) -> list[Values]:
+    """The values of a group; if its metric has goal types, of one for each variant, whose members are the types."""
+    values, metric = _group(group, found, threshold), group.metric or ""
+    if not metric.endswith("/"):
+        return [values]
+    by_variant = [(member["label"], _by_type_of_goal(member, metric)) for member in values["members"]]
+    titled = [(f"{group.title}: {label}", members) for label, members in by_variant if members]
+    return [{**values, "title": title, "metric": metric[:-1], "members": members} for title, members in titled]
+
+
+def _by_type_of_goal(member: Values, metric: str) -> list[Values]:
+    """A member for each goal type that `member` has curves of."""
+    every, nothing = member["curves"].items(), {"steps": (), "values": ()}
+    return [
+        {
+            **member,
+            "label": name.removeprefix(metric),
+            "unfinished_seeds": [],
+            "curves": {seed: {metric[:-1]: curves.get(name, nothing)} for seed, curves in every},
+        }
+        for name in sorted({name for _, curves in every for name in curves})
+    ]
 
 
 def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -> Values:
@@ -121,9 +145,10 @@ def _by_type(rates: Sequence[Mapping[str, float]]) -> dict[str, Estimate | None]
 
 
 def _curves(result: Result, metric: str | None) -> Values:
-    """The curves of one run: success by goal type, or one metric."""
+    """The curves of one run: success by goal type, or one metric, or all that begin with one that ends in `/`."""
     if metric is not None:
-        return {metric: result.metric(metric)}
+        names = {name: None for line in result.lines for name in line if name.startswith(metric)}
+        return {name: result.metric(name) for name in (names if metric.endswith("/") else [metric])}
     types = [OVERALL, *sorted(result.summary["success_after"].keys() - {OVERALL})]
     return {name: result.success(name) for name in types}
 

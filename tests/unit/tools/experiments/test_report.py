@@ -153,3 +153,28 @@ def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Fin
     assert "| a | 0 | - | - |" in markdown(values, "x.png"), "no run has logged it"
     draw_report(values, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_runs_that_choose_their_goals_have_a_panel_each_with_a_curve_for_each_goal_type(
+    tmp_path: Path, finish: Finish
+) -> None:
+    def titles(*overrides: str) -> list[str]:
+        experiment = plan.comparison(files(tmp_path / "configs", "a", "b"), overrides)
+        runs = plan.runs(experiment, range(2), (*OVERRIDES, *overrides), tmp_path / "-".join(overrides))
+        for run in runs[:-1]:
+            finish(run, [0.1, 0.2])
+        nonlocal values
+        values = report(experiment, runs, 0.8, "")
+        draw_report(values, tmp_path / "x.png")
+        return [group["title"] for group in values["groups"]]
+
+    values = dict[str, Any]()
+    (tmp_path / "configs").mkdir()
+    assert titles() == ["Success"]
+    success = ["Greedy success: a", "Greedy success: b"]
+    assert titles("goals=progress") == ["Success", "Episodes: a", "Episodes: b", *success]  # none has logged progress
+    shares, rates = values["groups"][1], values["groups"][-2]
+    assert {member["label"] for member in shares["members"]} == {"grasp", "grow"}
+    assert [member["label"] for member in rates["members"]] == ["grasp", "overall"]
+    assert rates["members"][0]["curves"]["0"]["eval_success"]["values"] == (0.1, 0.2)
+    assert "| grasp | 2 | 0.100 | 0.200 |" in markdown(values, "x.png")
