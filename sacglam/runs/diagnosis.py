@@ -217,10 +217,16 @@ def _no_better(evidence: Evidence) -> str | None:
     greedy, sampled = (evidence.after[name].success["overall"] for name in ("train", "sampled"))
     if max(greedy, sampled) >= random + _MARGIN:
         return None
+    seen = f"success is no better than the random policy's {random:.2f}: {greedy:.2f} greedy, {sampled:.2f} sampled"
+    model, env = evidence.config.model.name, evidence.config.env.name
+    if model.startswith("builtin") and not env.startswith("playground"):
+        return (
+            f"{seen}. The built-in model only knows the words of Playground-Text. Make a model that knows this "
+            f"environment's (sacglam pretrain DIR --env {env}, then model.name=DIR)"
+        )
     return (
-        f"success is no better than the random policy's {random:.2f}: {greedy:.2f} greedy, {sampled:.2f} sampled, and "
-        "no single cause stands out. Read the episodes in samples.jsonl, and 'When a run does not learn' in "
-        "docs/start/environments.md"
+        f"{seen}, and no single cause stands out. Read the episodes in samples.jsonl, and 'When a run does not learn' "
+        "in docs/start/environments.md"
     )
 
 

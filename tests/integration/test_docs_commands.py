@@ -78,6 +78,7 @@ NOT_RUN = {
     "sacglam serve-env ": "runs until it is stopped; tests/integration/test_openenv_runs.py starts it",
     "uvicorn maze:app": "needs an environment from OpenEnv's repository",
     "sacglam envs --check openenv:": "needs a server; tests/integration/test_openenv_runs.py has one",
+    "sacglam pretrain maze-model": "needs an environment from OpenEnv's repository",
     "sacglam train --set env.name=openenv:": "needs a server; tests/integration/test_openenv_runs.py has one",
     "sacglam evaluate runs/remote": "needs a server; tests/integration/test_openenv_runs.py has one",
     "sacglam ui": "runs until it is stopped; tests/integration/test_aim_browser.py opens it",

@@ -62,7 +62,9 @@ def explained(name: str, folder: Path) -> Iterator[None]:
     except Exception as error:
         message = (str(error).strip().splitlines() or ["no message"])[0][:200]  # a database's adds its statement
         place = folder / ".aim" if name == "aim" else folder
-        raise TrackingError(f"{TITLES[name]} cannot use {place}: {type(error).__name__}: {message}") from error
+        raise TrackingError(
+            f"{TITLES[name]} cannot use {place}: {type(error).__name__}: {message.rstrip('.')}"
+        ) from error
 
 
 @dataclass(eq=False)

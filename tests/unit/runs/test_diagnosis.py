@@ -133,7 +133,11 @@ CASES = {
     ),
     "no better than random": (
         replace(STUCK, after=after(0.02, 0.12)),
-        "no better than the random policy's 0.10: 0.02 greedy, 0.12 sampled",
+        "no better than the random policy's 0.10: 0.02 greedy, 0.12 sampled, and no single cause stands out",
+    ),
+    "no better than random, with a model made for other words": (
+        replace(STUCK, after=after(0.02, 0.12), config=config(env={"name": "house:House"})),
+        "0.12 sampled. The built-in model only knows .* pretrain DIR --env house:House, then model.name=DIR",
     ),
 }
 
