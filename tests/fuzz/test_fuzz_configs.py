@@ -196,6 +196,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(documents())
 @fuzzed(200)
+@pytest.mark.slow
 def test_configurations_are_read_or_refused(case: tuple[bytes, list[str]]) -> None:
     with tempfile.TemporaryDirectory() as folder, within(60):
         COUNTS[f"configurations, read: {check(*case, Path(folder), runs=False)}"] += 1

@@ -21,7 +21,10 @@ from sacglam.runs import checkpoint
 from tests.conftest import call, sacglam, tiny_train
 from tests.launcher import start
 
-pytestmark = pytest.mark.skipif(find_spec("aim") is None, reason="Aim is not installed; pip install -e '.[aim]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("aim") is None, reason="Aim is not installed; pip install -e '.[aim]'"),
+]
 
 LIVE = ["tracking.to=[aim]", "evaluation.every_steps=160", "evaluation.every_episodes=8"]
 HINT = "sacglam track"
@@ -150,7 +153,6 @@ def test_a_second_import_updates_the_same_run(tracked: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["a file in its place", "version", "database", "run"])
-@pytest.mark.slow
 def test_a_broken_repository_gets_a_message(fault: str, request: pytest.FixtureRequest) -> None:
     run: Path = request.getfixturevalue("run" if fault == "a file in its place" else "tracked")
     repo = run.parent / ".aim"
@@ -188,7 +190,6 @@ def test_the_lock_of_a_writer_that_died_does_not_matter(tracked: Path) -> None:
     assert imported(tracked) == run_hash
 
 
-@pytest.mark.slow
 def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) -> None:
     text = (run / "metrics.jsonl").read_text().splitlines()
     many = [json.dumps({**json.loads(text[-1]), "env_steps": 32 * i}) for i in range(1, 501)]
@@ -207,7 +208,6 @@ def test_an_import_that_was_killed_is_done_again_into_the_same_run(run: Path) ->
     assert len(curve(in_aim(run.parent, left), "entropy")) == 500
 
 
-@pytest.mark.slow
 def test_a_run_is_in_aim_while_it_trains_and_an_import_adds_nothing(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "live"
     done = call(tiny_train(run, *LIVE))
@@ -228,7 +228,6 @@ def test_a_run_is_in_aim_while_it_trains_and_an_import_adds_nothing(tmp_path: Pa
     assert {name: curve(again, name) for name in before} == before
 
 
-@pytest.mark.slow
 def test_a_killed_run_resumes_in_the_same_aim_run(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "killed"
     process = start(tiny_train(run, *LIVE, "steps=1280"))
@@ -262,7 +261,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-@pytest.mark.slow
 def test_a_full_disk_never_stops_a_run(small_disk: Path, tiny_run: Path, tmp_path: Path) -> None:
     known = Path(
         shutil.copytree(tiny_run, small_disk / "known", ignore=shutil.ignore_patterns("checkpoints", "adapter"))
@@ -289,7 +287,6 @@ def fill_up(disk: Path) -> None:
             ballast.write(bytes(4096))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["broken", "locked"])
 def test_a_broken_or_locked_repository_never_stops_a_run(fault: str, tmp_path: Path) -> None:
     run = tmp_path / "runs" / fault

@@ -11,27 +11,29 @@ from pathlib import Path
 import pytest
 
 import sacglam
+from sacglam import config as configuration
 from sacglam import training
 from sacglam.runs.directory import RunDirectory
-from tests.conftest import TINY
-
-SETTINGS = [*(each for each in TINY if not each.startswith("steps=")), "steps=160", "device=cpu", "log_every_steps=32"]
+from tests.fuzz.common import TINY, quick_runs
 
 
-def test_a_callback_sees_each_line_and_stops_a_run_that_resumes(tmp_path: Path) -> None:
-    seen: list[Mapping[str, float]] = []
+def test_a_callback_sees_each_line_and_stops_a_run_that_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_runs(monkeypatch)
+    config, seen = configuration.parse(TINY), list[Mapping[str, float]]()
 
-    def stop_at_96(line: Mapping[str, float]) -> bool:
+    def stop_at_24(line: Mapping[str, float]) -> bool:
         seen.append(line)
-        return line["env_steps"] >= 96
+        return line["env_steps"] >= 24
 
-    summary = sacglam.train(sacglam.load_config(overrides=SETTINGS), tmp_path / "run", stop_at_96)
+    summary = sacglam.train(config, tmp_path / "run", stop_at_24)
     run = RunDirectory.open(tmp_path / "run")
-    assert (summary["finished"], summary["env_steps"]) == (False, 96)
+    assert (summary["finished"], summary["env_steps"]) == (False, 24)
     assert seen == run.metrics()
-    assert [line["env_steps"] for line in seen] == [32, 64, 96]
+    assert [line["env_steps"] for line in seen] == [8, 16, 16, 24]  # after 16 also an evaluation
     assert training.resume(tmp_path / "run")["finished"]
-    whole = training.train(sacglam.load_config(overrides=SETTINGS), tmp_path / "whole")
+    whole = training.train(config, tmp_path / "whole")
     assert whole["success_after"] == run.summary()["success_after"]  # type: ignore[index]
     timed = ("seconds", "cpu_seconds")
     plain = [

@@ -27,7 +27,7 @@ def test_help_and_configuration_load_no_torch() -> None:
 
 
 def test_envs_counts_the_papers_goals() -> None:
-    done = call(sacglam("envs", "--json"), fresh=True)
+    done = call(sacglam("envs", "--json"))
     found = {entry["name"]: entry for entry in json.loads(done.stdout)}
     full = found["playground"]["goals"]
     assert full == {"grasp": 136, "grow": 46, "grow_then_grasp": 6218, "grow_then_grow": 2070}

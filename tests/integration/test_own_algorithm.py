@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,28 +49,35 @@ def test_the_loss_by_hand() -> None:
     assert q_CBA.grad.tolist() == [[[0.25, pytest.approx(-0.25), 0.0]], [[0.5, -0.5, 0.0]]]
 
 
-def test_it_trains_stops_resumes_and_plays_by_its_name_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A finished run and its summary."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    return out, train(configuration.load(None, TINY), out)
+
+
+def test_it_trains_resumes_and_plays_by_its_name_alone(run: tuple[Path, dict[str, Any]]) -> None:
     config = configuration.load(None, TINY)
     assert isinstance(config.algo, CqlConfig)
     assert config.algo.conservatism == 0.1
-    whole = train(config, tmp_path / "whole")
+    out, whole = run
     assert (whole["finished"], whole["env_steps"]) == (True, 96)
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert any("conservative_loss" in line for line in lines)
-    assert resume(tmp_path / "whole", trusted=True)["success_after"] == whole["success_after"]
-    assert load_agent(tmp_path / "whole", trusted=True).has_q
-    assert b"Cql-GLAM" in (tmp_path / "whole" / "adapter" / "README.md").read_bytes()
+    assert resume(out, trusted=True)["success_after"] == whole["success_after"]
+    assert load_agent(out, trusted=True).has_q
+    assert b"Cql-GLAM" in (out / "adapter" / "README.md").read_bytes()
 
 
-def test_a_run_of_others_that_names_it_is_not_trusted(tmp_path: Path) -> None:
-    train(configuration.load(None, TINY), tmp_path / "run")
+def test_a_run_of_others_that_names_it_is_not_trusted(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, _ = run
     with pytest.raises(UntrustedError, match=r"names 'docs.examples.cql:CqlConfig'.*pass --trust"):
-        resume(tmp_path / "run")
+        resume(out)
     for trusted in (False, "environment"):
         with pytest.raises(UntrustedError, match="--trust"):
-            load_agent(tmp_path / "run", trusted=trusted)  # type: ignore[arg-type]
-    for command in (["export", "DIR/run", "DIR/out"], ["track", "DIR/run"]):
-        done = CliRunner().invoke(app, [word.replace("DIR", str(tmp_path)) for word in command])
+            load_agent(out, trusted=trusted)  # type: ignore[arg-type]
+    for command in (["export", str(out), str(tmp_path / "out")], ["track", str(out)]):
+        done = CliRunner().invoke(app, command)
         assert isinstance(done.exception, UntrustedError), done.output
 
 

@@ -195,6 +195,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_tracker_holds_a_run_once_however_often_it_is_imported(name: str, run: RunDirectory) -> None:

@@ -27,7 +27,12 @@ CONFIGS = sorted((Path(__file__).resolve().parents[3] / "configs" / "battery").g
 NEEDS = {"gymnasium": "gymnasium", "babyai": "minigrid", "textworld": "textworld"}
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda file: file.stem)
+LARGE = pytest.mark.slow  # its games take seconds to compile
+
+
+@pytest.fixture(
+    params=[pytest.param(f, id=f.stem, marks=LARGE if f.stem == "textworld_house" else ()) for f in CONFIGS]
+)
 def config(request: pytest.FixtureRequest) -> Config:
     found = load(request.param)
     if package := NEEDS.get(found.env.name.partition(":")[0]):
