@@ -15,12 +15,12 @@ from sacglam.config import Config
 from tests.unit.test_docs import settings
 
 PACKAGE = Path(__file__).parents[2] / "sacglam"
-LINES = {"": 21_095, "core": 14_227, "tools": 4_143, "cli": 1_086, "worlds": 1_639}
+LINES = {"": 21_263, "core": 14_336, "tools": 4_172, "cli": 1_105, "worlds": 1_650}
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""
 LONG_FUNCTIONS = {"train": 64}  # the help of its options
-SETTINGS = 94
+SETTINGS = 95
 
 
 def lines() -> dict[str, int]:

@@ -23,7 +23,8 @@ from sacglam.types import Observation, Step
 
 ABOUT = "/sacglam"
 """The page on which a server of ours describes its environment."""
-_TIMEOUT_S = 120.0  # of a connection or an answer: some servers start a browser or ask a language model
+TIMEOUT_S = 120.0
+"""Time limit of a connection or an answer: some servers start a browser or ask a language model."""
 _CLOSE_S = 1.0
 _MAX_BYTES = 100 * 2**20  # of an answer, as in OpenEnv's own client
 _GONE = ". Is the server running? When it is, a run continues with sacglam train --resume RUN --trust"
@@ -71,7 +72,7 @@ class Session(ABC):
             self.begin_call(method, *given)
         self._begun = ()
         with self._explained(method):
-            said = self._socket.recv(_TIMEOUT_S)
+            said = self._socket.recv(TIMEOUT_S)
             answer = json.loads(said)
             if not (isinstance(answer, Mapping) and isinstance(answer.get("data"), Mapping)):
                 raise ValueError(f"{said[:200]!r}")
@@ -226,7 +227,7 @@ def _get(url: str, path: str) -> Any:
     """
     try:
         opener = build_opener(ProxyHandler({} if _local(url) else None))
-        with opener.open(f"{url}{path}", timeout=_TIMEOUT_S) as answer:
+        with opener.open(f"{url}{path}", timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError) and error.code == 404:
@@ -240,7 +241,7 @@ def _connect(url: str) -> Any:
     return connect(
         f"ws{url.removeprefix('http')}/ws",
         proxy=None if _local(url) else True,
-        open_timeout=_TIMEOUT_S,
+        open_timeout=TIMEOUT_S,
         close_timeout=_CLOSE_S,
         ping_interval=None,
         max_size=_MAX_BYTES,

@@ -146,7 +146,7 @@ INVALID = {"message": "Invalid message", "code": "VALIDATION_ERROR", "errors": [
     ids=["no JSON", "not the protocol", "too long", "full", "an error", "hung up", "no answer"],
 )
 def test_an_answer_that_is_none(answer: Answer, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+    monkeypatch.setattr(client, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(client, "_MAX_BYTES", 1000)
     with serving(answer) as name:
         env = make(name, max_steps=9)
