@@ -1,7 +1,10 @@
 """Draws docs/images/partners.svg from docs/results/partners/runs.json: success with partners that may be wrong."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -19,20 +22,23 @@ COLOURS = {
 
 
 def draw() -> Figure:
-    """Success in training over steps, and greedy success after it; a line and a bar for each run."""
-    runs = json.loads((DOCS / "results" / "partners" / "runs.json").read_text())
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    """Success in training over steps, a line for each run; greedy success after it, a bar for the mean over seeds."""
+    by_label = defaultdict[str, list[dict[str, Any]]](list)
+    for run in json.loads((DOCS / "results" / "partners" / "runs.json").read_text()):
+        by_label[run["label"]].append(run)
+    figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for place, run in enumerate(reversed(runs)):
-        colour = COLOURS[run["partner"]]
-        weak = 0.45 if run["partner"].startswith("false") and run["rate"] < 0.1 else 1.0
-        steps, values = zip(*run["success_in_training"], strict=True)
-        left.plot(steps, values, color=colour, alpha=weak)
-        right.barh(place, run["success_after"], color=colour, alpha=weak)
-        right.annotate(
-            f"{run['success_after']:.2f}", (run["success_after"], place), (3, -3), textcoords="offset points"
-        )
-    right.set_yticks(range(len(runs)), [f"{run['label']}, seed {run['seed']}" for run in reversed(runs)])
+    for place, runs in enumerate(reversed(by_label.values())):
+        first = runs[0]
+        look = {"color": COLOURS[first["partner"]], "alpha": 0.45 if 0 < first["rate"] < 0.2 else 1.0}
+        after = [run["success_after"] for run in runs]
+        for run in runs:
+            left.plot(*zip(*run["success_in_training"], strict=True), **look)
+        right.barh(place, fmean(after), **look)
+        right.plot(after, [place] * len(runs), "|", color=INK)
+        right.annotate(f"{fmean(after):.2f}", (max(after), place), (6, -3), textcoords="offset points")
+    labels = [f"{label}, {len(runs)} seed{'s' * (len(runs) > 1)}" for label, runs in by_label.items()]
+    right.set_yticks(range(len(labels)), labels[::-1])
     left.set(xlim=(0, 1920), ylim=(0, 1), xlabel="environment steps", ylabel="success in training")
     right.set(xlim=(0, 1.1), xlabel="greedy success on fresh episodes, after training")
     left.set_title("the last 200 episodes, as the environment sees them", fontsize=10, color=INK)
