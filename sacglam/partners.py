@@ -197,11 +197,10 @@ class ModelPartner(Partner):
     prompt: Prompt
     classifiers: Classifiers
     _imagination: Imagination = field(default_factory=Imagination, init=False)
-    _given: frozenset[str] = field(default=frozenset(), init=False)  # the goals that the environment sets
 
     @override
     def source(self, given: GoalSource, goal_type: Callable[[str], str]) -> GoalSource:
-        share, self._given = self.settings.pursue, frozenset(given.goals)
+        share = self.settings.pursue
         return ImaginedGoals(given.goals, given.rng, given, lambda: self.known, goal_type, share) if share else given
 
     @override
@@ -220,9 +219,7 @@ class ModelPartner(Partner):
 
     def _candidates(self, own: str) -> Sequence[str]:
         most, others = self.settings.candidates - 1, [goal for goal in self.known if goal != own]
-        given = {goal: None for goal in self.known if goal in self._given}  # or what is made up would be made up of it
-        drawn = self._imagination.draw(given, int(self.settings.imagine * most), self.rng)
-        imagined = [goal for goal in drawn if goal not in self.known]
+        imagined = self._imagination.draw(self.known, int(self.settings.imagine * most), self.rng)
         if len(others) > (left := most - len(imagined)):
             others = [others[i] for i in sorted(self.rng.choice(len(others), left, replace=False))]
         return [own, *others, *imagined]
