@@ -206,7 +206,7 @@ def test_a_slower_environment_costs_its_latency_once_for_each_step(tmp_path: Pat
     slow = train(configuration.load(None, [*overrides, f"env={{name: '{name}'}}"]), tmp_path / "slow")
     assert slow["success_after"] == plain["success_after"]
     # 96 x 20 ms: the copies of the environment step one after another.
-    assert slow["seconds"]["environment"] >= 1.92
+    assert 1.92 <= slow["seconds"]["environment"] - plain["seconds"]["environment"] < 3
     assert slow["train_cpu_seconds"] < slow["train_seconds"] - 1.8  # which sleep
 
 

@@ -134,10 +134,10 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_a_long_file_is_read_in_little_memory(tmp_path: Path) -> None:
     file, env = tmp_path / "file", make("bitflip", **BITS)
     [episode] = demonstrations.read(lines(tmp_path / "one", GOOD), env)
-    demonstrations.write(file, (replace(episode) for _ in range(6_000)), True, lambda done: None)
-    assert file.stat().st_size > 600_000
+    demonstrations.write(file, (replace(episode) for _ in range(20_000)), True, lambda done: None)
+    assert file.stat().st_size > 2_000_000
     tracemalloc.start()
     count = sum(1 for _ in demonstrations.read(file, env))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (count, peak < 500_000) == (6_000, True)
+    assert (count, peak < 500_000) == (20_000, True)
