@@ -17,9 +17,8 @@ VARIANTS = {
     "frozen backbone, prior sampling": [
         "critic.backbone=frozen",
         "replay.hindsight.type=prior",
-        "model.name=builtin-t5",
     ],
-    "separate backbone, one step": ["critic.backbone=separate", "algo.n_step=1", "model.name=builtin-t5"],
+    "separate backbone, one step": ["critic.backbone=separate", "algo.n_step=1"],
     "separate backbone, observation input, micro batches": [
         "critic.backbone=separate",
         "critic.input=observation",
@@ -33,7 +32,6 @@ VARIANTS = {
     "online target backbone, log-probabilities in Q": [
         "critic.target_backbone=online",
         "critic.score_weight=0.1",
-        "model.name=builtin-t5",
     ],
     "one critic, no hindsight, checkpointed layers": [
         "critic.num_critics=1",
@@ -45,24 +43,21 @@ VARIANTS = {
         "model.lora.rank=4",
         "prompt.template='{goal}: {history}{observation} {actions} Action:'",
         "prompt.history=2",
-        "model.name=builtin-t5",
     ],
     "base in 4 bits": ["model.quantize=nf4"],
 }
-"""Each setting in one run, with the model or in the company in which it has more to go wrong.
-
-Losses and gradients of both models under all of them are in `tests/unit/models` and `tests/unit/algos`.
-"""
+"""Each setting in one run, in pairs that do not touch each other's code."""
 
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variant_trains(name: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_STEPS", 96)
     if "4 bits" in name:
         pytest.importorskip("bitsandbytes")
-    overrides = [*TINY, "steps=192", "evaluation.episodes=2", *VARIANTS[name]]
+    overrides = [*TINY, f"model.name={model}", "steps=192", "evaluation.episodes=2", *VARIANTS[name]]
     summary = train(config.load(None, overrides), tmp_path / "run")
     assert summary["finished"]
     assert summary["updates"] >= 8
