@@ -133,18 +133,14 @@ def main() -> None:
     given = parser.parse_args()
     kind = TrueConfig if given.true else WatchedConfig
     overrides = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
-    overrides += [
-        f"partner.imagine={given.imagine}",
-        f"partner.pursue={given.pursue}",
-        "threads=1",
-        "partner.budget=500",
-    ]
+    overrides += [f"partner.{key}={getattr(given, key)}" for key in ("imagine", "pursue")]
+    overrides += ["partner.budget=500", "threads=1"]
     overrides += [f"{key}={getattr(given, key)}" for key in ("seed", "steps")]
     config = configuration.load("autotelic/judge", [*overrides, *given.set, f"evaluation.episodes={given.episodes}"])
     with TemporaryDirectory() as folder:
         summary = train(config, Path(folder, "run"))
         lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    success = {key: summary[key] for key in ("success_after", "success_heldout", "cpu_seconds") if key in summary}
+    success = {key: summary[key] for key in ("success_after", "success_heldout", "train_cpu_seconds")}
     own = {key: [round(line[key], 2) for line in lines if key in line] for key in KEYS}
     common.emit([{**vars(given), **success, **own, **dict(sorted(COUNTS.items()))}])
 
