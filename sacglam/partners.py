@@ -11,7 +11,7 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
-from sacglam.goals import GoalSource
+from sacglam.goals import GoalSource, draw
 from sacglam.imagination import Imagination, ImaginedGoals
 from sacglam.prompt import Prompt
 from sacglam.types import Classifiers, Episode, Example, Step
@@ -155,7 +155,7 @@ class Noisy(Partner):
         named = [goal for goal in step.achieved if self.rng.random() >= self.settings.false_negatives]
         if self.rng.random() < self.settings.false_positives:
             others = [goal for goal in self.known if goal not in step.achieved]
-            named += [others[self.rng.integers(len(others))]] if others else []
+            named += [draw(self.rng, others)] if others else []
         return named
 
 

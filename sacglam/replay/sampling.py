@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction, Positive
+from sacglam.goals import draw
 from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter, hindsight_goals, last_step
@@ -100,8 +101,8 @@ class Future(Hindsight):
         One step can achieve dozens of similar goals, so a type is drawn first, then a goal of that type.
         """
         goals = hindsight_goals(entry.episode, entry.start)
-        goal_type = goal_type or _draw(rng, sorted({buffer.goal_type(goal) for goal in goals}))
-        goal = _draw(rng, [goal for goal in goals if buffer.goal_type(goal) == goal_type])
+        goal_type = goal_type or draw(rng, sorted({buffer.goal_type(goal) for goal in goals}))
+        goal = draw(rng, [goal for goal in goals if buffer.goal_type(goal) == goal_type])
         end = last_step(entry.episode, goal)
         first = max(0, end + 1 - (self.last_steps or end + 1))
         return Entry(entry.episode, goal, int(rng.integers(first, end + 1)))
@@ -128,7 +129,7 @@ class Graph(Uniform):
         wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
         goals = graph.goals
         # Goals are drawn uniformly from those achieved; for variety, each window has a single step.
-        rows = [_known_step(graph, rng, goals[int(rng.integers(len(goals)))], cut) for _ in range(wanted)]
+        rows = [_known_step(graph, rng, draw(rng, goals), cut) for _ in range(wanted)]
         return cut.fill(rows, buffer, rng, known=graph)
 
 
@@ -170,7 +171,3 @@ def _of_a_type(buffer: ReplayBuffer, rng: np.random.Generator) -> tuple[Entry, s
 
 def _uniform(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
     return [buffer[i] for i in rng.integers(len(buffer), size=size)]
-
-
-def _draw(rng: np.random.Generator, values: Sequence[str]) -> str:
-    return values[int(rng.integers(len(values)))]
