@@ -138,8 +138,8 @@ def _chosen(run: Path, config: "Config", env: "TextEnv", seed: int) -> tuple[str
     shares = {name.removeprefix(prefix): share for name, share in lines[-1].items() if name.startswith(prefix)}
     kind = str(rng.choice(list(shares), p=list(shares.values())))
     goal = next(GoalSource([goal for goal in goals if env.goal_type(goal) == kind], rng)).goal
-    known = {name: lines[-1].get(f"{name}/{kind}") for name in ("progress", "success")}
-    figures = [f"{name} {value:.2f}" for name, value in known.items() if value is not None]
+    metrics = {name: lines[-1].get(f"{name}/{kind}") for name in ("progress", "success")}
+    figures = [f"{name} {value:.2f}" for name, value in metrics.items() if value is not None]
     return goal, f"  ({', '.join([f'{kind}: {shares[kind]:.0%} of the episodes last', *figures])})"
 
 

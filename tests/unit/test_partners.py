@@ -15,7 +15,6 @@ from sacglam.clock import PhaseClock
 from sacglam.config import load, parse
 from sacglam.config.kinds import PartnerConfig
 from sacglam.errors import ConfigError, UntrustedError
-from sacglam.goals import GoalSource
 from sacglam.partners import (
     EnvironmentConfig,
     JudgeConfig,
@@ -241,10 +240,8 @@ def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own
 
 def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named() -> None:
     judges = ScriptedJudges({(0, "Grasp any bug"): 1.0})
-    real = ("Grasp red cat", "Grow red cat", "Grow any bug")
     partner = judge(judges, budget=1, candidates=5, imagine=0.5)
-    partner.source(GoalSource(real, partner.rng), str)
-    partner.describe([episode((), goal=goal) for goal in real])
+    partner.describe([episode((), goal=goal) for goal in ("Grasp red cat", "Grow red cat", "Grow any bug")])
     [seen] = partner.describe([episode((), goal="Grow red cat")])
     assert judges.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]
     assert [step.achieved for step in seen.steps] == [("Grasp any bug",)]

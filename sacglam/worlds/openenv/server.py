@@ -128,13 +128,13 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
     app = create_app(factory, TextAction, TextAnswer, env_name=name, max_concurrent_envs=_SESSIONS)
 
     goals = {split: {goal: env.goal_type(goal) for goal in env.goals(split)} for split in _SPLITS}
-    said = {"goals": goals, "tasks": list(env.tasks()), "notes": list(env.notes())}
+    description = {"goals": goals, "tasks": list(env.tasks()), "notes": list(env.notes())}
 
     async def refuse(_: Any, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)
 
     async def about() -> dict[str, Any]:
-        return said
+        return description
 
     async def goal_type(goal: str) -> dict[str, str]:
         try:
