@@ -5,10 +5,6 @@ python -m benchmarks.update --actions 10 --rows 2
 With `--lean LAYERS`, adapters on the last layers, the output of those below kept, against adapters on all layers:
 
 python -m benchmarks.update --lean 10 --rows 16 --prompt-tokens 35 --actions 4
-
-With `--compile`, compiled layers against plain ones:
-
-python -m benchmarks.update --compile --rows 16 --prompt-tokens 35 --actions 4
 """
 
 from __future__ import annotations
@@ -123,25 +119,9 @@ def lean(options: argparse.Namespace, actions: int) -> dict[str, Any]:
         "filling_mib": filling_mib(kept, options, actions) if options.memory else None,
         "adapted_layers": options.lean,
     }
-    return {"name": "lean update", **figures, **_conditions(options, actions, seconds)}
-
-
-def compiled(options: argparse.Namespace, actions: int) -> dict[str, Any]:
-    """An update with compiled layers against one with plain ones."""
-    lms = {name: common.build_lm("packed", options, ADAPTERS) for name in ("plain", "compiled")}
-    lms["compiled"].compile_layers()
-    learners = {name: build_learner(lm, options, actions) for name, lm in lms.items()}
-    runs = {name: partial(learner.learn, [batch]) for name, (learner, batch) in learners.items()}
-    seconds = common.interleaved(runs, options.repeats, options.device, CLOCKS[_clock(options)])
-    figures = {
-        **common.speedup("speedup", seconds["compiled"], seconds["plain"]),
-        "gradient_gap": gradient_gap(learners["plain"], learners["compiled"]),
-    }
-    return {"name": "compiled update", **figures, **_conditions(options, actions, seconds)}
-
-
-def _conditions(options: argparse.Namespace, actions: int, seconds: dict[str, list[float]]) -> dict[str, Any]:
     return {
+        "name": "lean update",
+        **figures,
         "actions": actions,
         "prompt_tokens": options.prompt_tokens,
         "action_tokens": options.action_tokens,
@@ -189,12 +169,10 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, help="rows in one forward and backward, for both; default: all")
     parser.add_argument("--lean", type=int, metavar="LAYERS", help="compare adapters on this many final layers instead")
     parser.add_argument("--cache-mib", type=int, default=32, help="with --lean: memory for hidden states")
-    parser.add_argument("--compile", action="store_true", help="compare compiled layers with plain ones instead")
     options = parser.parse_args()
     common.prepare(options)
-    if options.lean or options.compile:
-        measure = lean if options.lean else compiled
-        common.emit([measure(options, actions) for actions in options.actions])
+    if options.lean:
+        common.emit([lean(options, actions) for actions in options.actions])
         return
     if options.peak_of:
         print(peak_bytes(build(options.peak_of, options, options.actions[0]), options.device))

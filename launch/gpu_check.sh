@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The first thing to run on a machine with GPUs, in less than 9 minutes. What must work comes first:
+# The first thing to run on a machine with GPUs, in less than 14 minutes. What must work comes first:
 #   one process short training runs of SAC and PPO, whose policy is compared with the CPU's for the same weights
 #   ranks       updates of two learner ranks over NCCL, against plain torch (one rank on a single GPU)
 #   train       short runs with engines, float32 and with vLLM in bfloat16, whose policy is compared with the learner's
 #   engine      vLLM's scoring
 #   memory      what --dry-run predicts, and what updates take
 #   kernels     kernels that an update launches and their time
-# and then scoring and updates, packed against separate sequences, with peak memory; updates with compiled layers; and
-# what benchmarks.kernels counts without a GPU (roofline). A part that fails is named at once; one whose packages are
+# and then scoring and updates, packed against separate sequences, and what benchmarks.kernels counts without a GPU
+# (roofline). A part that fails is named at once; one whose packages are
 # missing is skipped with a line: DeepSpeed for ranks, Ray and DeepSpeed for train, vLLM for engine.
 #
 #   launch/gpu_check.sh                        writes gpu_check.json after each part: device, versions, commit, rows,
@@ -16,7 +16,7 @@
 #   launch/gpu_check.sh --device cpu           small sizes, to try the script itself
 #   launch/gpu_check.sh --only ranks train     only these parts
 #
-# Attach the file to an issue, whatever it says: no GPU has run this code yet (README.md).
+# Attach the file to an issue, whatever it says: one GPU has run this code (docs/guides/gpus.md).
 #
 # Installs nothing. Needs torch (2.11 or later), transformers (5.17 or later), peft and what comes with these: numpy,
 # tokenizers, safetensors, PyYAML. Training, ranks and memory need pydantic, which docs/guides/gpus.md says how to bring to

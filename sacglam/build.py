@@ -172,8 +172,6 @@ def build_model(config: Config) -> AgentModel:
     adapters = model_class.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
     lora, checkpointing = lora_config(config.model, loaded.config), config.model.gradient_checkpointing
     lm = PackedLM(loaded.model, lora, adapters, merged, checkpointing)
-    if config.model.compile:
-        lm.compile_layers()
     if config.model.cache_mib:
         lm.cache_frozen_layers(config.model.cache_mib << 20)
         check_frozen(lm, config.model.name)

@@ -25,6 +25,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "learners.timeout_s": (1800.0, "an hour"),
     "model.attention": ("sdpa", "always sdpa"),
     "model.bucket": (None, "derived"),
+    "model.compile": (False, "always False"),
     "model.lora.merged": (None, "derived"),
     "runtime.timeout_s": (1800.0, "an hour"),
     "partner.updates": (300, "300, and at most partner.budget"),

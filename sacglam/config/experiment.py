@@ -159,7 +159,6 @@ class Config(Section):
         if self.learners.zero_stage == 3 and self.learners.count:
             needing_whole_weights = {
                 "model.cache_mib": self.model.cache_mib,  # a rank that has kept its states gathers no weights
-                "model.compile": self.model.compile,  # weights are gathered by hooks within a layer
                 f"partner {self.partner.type}": self.partner.judge,  # each rank judges on its own
                 f"goals {self.goals.type}": self.goals.competence,  # and predicts on its own
             }

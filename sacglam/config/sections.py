@@ -83,8 +83,6 @@ class ModelConfig(Section):
     """`nf4`: 4-bit base weights with double quantisation, computing in `dtype`. Needs bitsandbytes."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    compile: bool = False
-    """Compile each transformer layer when it first runs (`torch.compile`, for any shape). Needs a C++ compiler."""
     cache_mib: NonNegative = 0
     """MiB to cache hidden states of the layers below the adapted ones, for states that recur; 0: none."""
 

@@ -50,8 +50,6 @@ class _Converted(torch.autograd.Function):
 
 
 def _in_type(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    if torch.compiler.is_compiling():  # compiled layers convert inside their own kernels
-        return weight.to(dtype)
     copies = _copies.get()
     if copies is None or weight.dtype == dtype:
         return weight.to(dtype)

@@ -1,8 +1,6 @@
 """A frozen language model with LoRA adapters that scores all actions of a state in one pass."""
 
-import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,7 +24,6 @@ from sacglam.models.tokens import TokenisedQuery
 ACTOR = "default"  # peft's own name for the first adapter, so that the exported folder is a plain peft adapter
 CRITIC = "critic"
 BUCKETS = {"cuda": 8}  # packed lengths are multiples of this, which suits matrix units; elsewhere of 1
-_MOST_GRAPHS = 64  # of a layer; torch gives up at 8, which two adapters can reach
 _SMALL_BYTES = 64 << 20
 """Masks below this size are not held against the free memory."""
 
@@ -143,31 +140,6 @@ class PackedLM:
             ModelError: there are no such layers. `packing_check.check_frozen` tells whether they can be skipped.
         """
         self.frozen = FrozenLayers(self.architecture, limit_bytes)
-
-    def compile_layers(self, backend: str = "inductor") -> None:
-        """From now on, compile each transformer layer when it first runs, for any number of states and positions.
-
-        Layers of one kind share their graphs: for each adapter two with gradients (the first layer's input has none)
-        and one without, and as many again for a single state. Parameters and their names stay.
-
-        Raises:
-            ModelError: there is no C++ compiler, or no layer that transformers marks as such.
-        """
-        if shutil.which(os.environ.get("CXX", "g++")) is None:
-            raise ModelError(
-                "model.compile needs a C++ compiler (g++, or the one named in CXX); install it, or set model.compile "
-                "to false"
-            )
-        modules = [module for stack in self.architecture.stacks for module in stack.modules()]
-        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
-        if not layers:
-            kind = self._model.config.model_type
-            raise ModelError(f"model.compile finds no transformer layers in this {kind}; set it to false")
-        for layer in layers:
-            layer.forward = torch.compile(  # type: ignore[call-overload]  # which lacks recompile_limit
-                layer.forward, dynamic=True, backend=backend, recompile_limit=_MOST_GRAPHS
-            )
-        self._last_mlp = None  # a layer would be compiled again for every batch
 
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""

@@ -118,4 +118,4 @@ def test_the_file_holds_the_paper_s_value(file: str, key: str, expected: Any) ->
 @pytest.mark.parametrize("file", sorted(file.name for file in (CONFIGS / "paper").glob("*.yaml")))
 def test_the_papers_runs_keep_a_gpu_busy(file: str) -> None:
     config = _parsed(f"paper/{file}")
-    assert (config.algo.micro_batch_size, config.learners.zero_stage) == (128, 0)
+    assert (config.algo.micro_batch_size, config.learners.zero_stage) == (None, 0)

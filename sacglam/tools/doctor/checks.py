@@ -76,7 +76,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def triton(facts: Facts) -> Iterator[Finding]:
-    """What Triton needs to compile GPU kernels, for vLLM and for `model.compile`, when they first run."""
+    """What Triton needs to compile vLLM's GPU kernels when they first run."""
     if not facts.gpus or facts.system != "Linux":
         return
     package = "python{}.{}-dev".format(*facts.python)
@@ -85,7 +85,7 @@ def triton(facts: Facts) -> Iterator[Finding]:
         ("Python.h", facts.headers, f"apt-get install -y {package}, or use a Python that comes with its headers"),
     ):
         if found is None:
-            came = "missing, but Triton needs it at run time, for vLLM and model.compile on GPUs"
+            came = "missing, but Triton needs it at run time, for vLLM on GPUs"
             yield Finding(name, "fault", came, fix, GPU)
         else:
             yield Finding(name, "ok", found)

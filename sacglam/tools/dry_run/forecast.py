@@ -59,8 +59,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    plain = config.model.model_copy(update={"compile": False})  # compiling would take longer than the measurement
-    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads, "model": plain})
+    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
     display.stage(f"loading {config.model.name}", 1)
     try:
         check_engines(config)
