@@ -19,6 +19,7 @@ _MARGIN = 0.05  # gain in success over the random policy or an earlier quarter o
 _COLLAPSED_START, _COLLAPSED, _CEILING = 0.2, 0.05, 0.95  # shares of the random policy's entropy
 _CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
 _GAP = 0.15  # how far greedy success may fall below sampled
+_EPISODES_OF_A_TYPE = 20  # with none achieved, the type counts as out of reach
 _TOO_SHORT = 2  # a run that needs more than this many times its budget
 _OPEN = "policy.temperature=auto or policy.length_normalised=true"
 
@@ -57,10 +58,14 @@ class Evidence:
         return None if now is None else (now if earlier is None else earlier, now)
 
     @property
+    def late(self) -> bool:
+        """Whether it is late enough to rule out a slow start."""
+        return self.env_steps >= CHECKS[-1] * self.config.steps
+
+    @property
     def stuck(self) -> bool:
-        """Whether success is low and not rising, late enough to rule out a slow start."""
-        late, own_rewards = self.env_steps >= CHECKS[-1] * self.config.steps, self.config.env.reward == "environment"
-        if not late or own_rewards or self.success is None:
+        """Whether success is low and not rising, late in the run."""
+        if not self.late or self.config.env.reward == "environment" or self.success is None:
             return False
         earlier, now = self.success
         return now - earlier < _MARGIN and now < min(_GOOD, max(0.5, self.random_success + _MARGIN))
@@ -145,6 +150,25 @@ def _nothing_achieved(evidence: Evidence) -> str | None:
     return (
         f"none of {evidence.episodes:,} episodes achieved its own goal, and without hindsight the other goals that "
         "were achieved teach nothing. Use algo.type=sac with replay.hindsight=graph, or add easier goals"
+    )
+
+
+def _type_out_of_reach(evidence: Evidence) -> str | None:
+    if not evidence.late:
+        return None
+    shares = [name for name in sorted(set().union(*evidence.lines)) if name.startswith("goal_share/")]
+    never = list[str]()
+    for name in shares:
+        kind, each = name.removeprefix("goal_share/"), evidence.episodes / len(evidence.lines)
+        episodes = each * sum(line.get(name, 0) for line in evidence.lines)
+        if episodes >= _EPISODES_OF_A_TYPE and not any(line.get(f"success/{kind}") for line in evidence.lines):
+            never.append(kind)
+    if not never:
+        return None
+    off_policy = "" if evidence.config.algo.on_policy else ", raise algo.exploration or replay.random_steps"
+    return (
+        f"no episode achieved its own goal where that was of type {', '.join(never)}, so the agent hardly saw "
+        f"how. Add easier goals of that type{off_policy}, or give examples (replay.demonstrations)"
     )
 
 
@@ -235,4 +259,4 @@ def _stays(evidence: Evidence) -> str:
 
 
 _ROOTS = (_no_experience, _nothing_achieved)
-_RULES = (_entropy, _q_values, _greedy, _budget)
+_RULES = (_type_out_of_reach, _entropy, _q_values, _greedy, _budget)

@@ -64,6 +64,13 @@ def played(*episodes: tuple[bool, list[float]]) -> list[dict[str, Any]]:
 FOLLOWS = played((True, [0.3, 0.4, 0.6]), (False, [0.1, 0.2, 0.1]))
 MISSES = played((True, [0.1, 0.2, 0.1]), (False, [0.3, 0.4, 0.6]))
 
+
+def of_types(**success: float) -> list[dict[str, float]]:
+    """Lines of a run half of whose goals are to grow something, with the success of each type."""
+    types = {f"success/{kind}": value for kind, value in success.items()}
+    return [{**line, **types, "goal_share/grasp": 0.5, "goal_share/grow": 0.5} for line in lines(0.3, 0.4, 0.5, 0.5)]
+
+
 LOW, HIGH = (lines(0.1, 0.1, 0.1, 0.12, entropy=share) for share in (0.01, 0.99))
 CASES = {
     "no episode has ended": (
@@ -93,6 +100,14 @@ CASES = {
     "only other goals achieved, without hindsight": (
         replace(LEARNS, config=config(replay={"hindsight": "none"}), lines=lines(0, 0, 0, 0)),
         "none of 1,600 episodes achieved its own goal",
+    ),
+    "a type of goals is never achieved": (
+        replace(LEARNS, lines=of_types(grasp=0.9, grow=0), after=after(0.5, 0.5), episodes=40),
+        "of type grow, so .* raise algo.exploration or replay.random_steps, or give examples .replay.demonstrations",
+    ),
+    "a type of goals is never achieved, PPO": (
+        replace(LEARNS, config=PPO, lines=of_types(grasp=0.9, grow=0), after={}),
+        "of type grow, so .* Add easier goals of that type, or give examples",
     ),
     "entropy at its ceiling": (
         replace(STUCK, lines=HIGH),
@@ -162,6 +177,9 @@ def test_the_settings_that_a_message_names_exist(name: str) -> None:
 
 QUIET = {
     "learns": LEARNS,
+    "every type is achieved": replace(LEARNS, lines=of_types(grasp=0.9, grow=0.1), after=after(0.5, 0.5)),
+    "a type had few episodes": replace(LEARNS, lines=of_types(grasp=0.9, grow=0), after=after(0.5, 0.5), episodes=39),
+    "a type may still be achieved": replace(LEARNS, lines=of_types(grasp=0.9, grow=0)[:5], env_steps=500, after={}),
     "learns, and is certain": replace(LEARNS, lines=lines(0.1, 0.5, 0.9, 0.92, entropy=0.01)),
     "a random environment's optimum": replace(
         LEARNS, lines=lines(0.2, 0.6, 0.74, 0.74, entropy=0.01), after=after(0.75, 0.74), played=MISSES
