@@ -4,7 +4,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from typing_extensions import override
 
 from sacglam.config.kinds import GoalsConfig
 from sacglam.types import Episode
+
+T = TypeVar("T")
 
 _REMEMBERED = 100  # outcomes per group
 _NOTICEABLE = 0.01  # progress below this counts as none
@@ -176,6 +178,6 @@ def noticeable(progress: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(progress < _NOTICEABLE, 0.0, progress)
 
 
-def draw(rng: np.random.Generator, values: Sequence[str]) -> str:
+def draw(rng: np.random.Generator, values: Sequence[T]) -> T:
     """One of `values`, all equally likely."""
     return values[int(rng.integers(len(values)))]

@@ -109,8 +109,8 @@ class Future(Hindsight):
 
 
 class Graph(Uniform):
-    """Joins episodes at the states that they share, and relabels a share of the steps drawn with any achieved goal to
-    which a path is known. Windows hold the values of known paths.
+    """Joins episodes at the states that they share, and relabels a share of the steps drawn with an achieved goal to
+    which a path is known, of each type equally often. Windows hold the values of known paths.
 
     Where the environment's rewards for other goals are unknown, that share is drawn from paths to the end of an episode
     with the same goal.
@@ -126,10 +126,14 @@ class Graph(Uniform):
     @override
     def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
         graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
-        wanted = int(self.share * cut.algo.batch_size + rng.random()) if graph.goals else 0
-        goals = graph.goals
-        # Goals are drawn uniformly from those achieved; for variety, each window has a single step.
-        rows = [_known_step(graph, rng, draw(rng, goals), cut) for _ in range(wanted)]
+        goals: dict[str, list[str]] = {}
+        for goal in graph.goals:
+            goals.setdefault(buffer.goal_type(goal), []).append(goal)
+        types = list(goals.values())
+        wanted = int(self.share * cut.algo.batch_size + rng.random()) if types else 0
+        # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
+        # For variety, each window has a single step.
+        rows = [_known_step(graph, rng, draw(rng, draw(rng, types)), cut) for _ in range(wanted)]
         return cut.fill(rows, buffer, rng, known=graph)
 
 

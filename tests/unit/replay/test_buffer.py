@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacglam.algos.sac import SacConfig
 from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
-from sacglam.replay.sampling import Future
+from sacglam.replay.sampling import Future, Graph
+from sacglam.replay.windows import WindowCutter
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Decision, Episode, Observation, Source, Step
@@ -348,6 +350,19 @@ def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
     drawn = Counter(entry.goal for entry in _drawn(buffer, np.random.default_rng(0), 6_000))
     # Half of the draws are `grow`; of the others half are of the fourth step, half of the second, which achieved three.
     expected = {"grow bush": 3_000, "grasp tea": 1_500, "grasp cow": 500, "grasp dog": 500, "grasp cat": 500}
+    assert drawn.keys() == expected.keys()
+    for goal, count in expected.items():
+        assert drawn[goal] == pytest.approx(count, abs=120), goal
+
+
+def test_the_graph_relabels_with_each_type_of_goal_equally_often() -> None:
+    config = ReplayConfig(hindsight=Graph(share=1.0))
+    buffer = ReplayBuffer(config, _goal_type, PRIOR)
+    buffer.add(LONG)
+    cut = WindowCutter(SacConfig(batch_size=6_000))
+    drawn = Counter(window.goal for window in config.hindsight.batch(buffer, np.random.default_rng(0), cut))
+    # Half of the rows are `grow`; four goals share the others, `tea` too, which is achieved later.
+    expected = {"grow bush": 3_000} | {f"grasp {name}": 750 for name in ("tea", "cow", "dog", "cat")}
     assert drawn.keys() == expected.keys()
     for goal, count in expected.items():
         assert drawn[goal] == pytest.approx(count, abs=120), goal
