@@ -88,6 +88,8 @@ class Episode:
 
     def past(self, t: int, steps: int) -> Past:
         """The last `steps` steps before `decisions[t]`."""
+        if not steps:
+            return ()
         return tuple((self.observation(i).text, self.action(i)) for i in range(max(0, t - steps), t))
 
     def transcript(self) -> str:

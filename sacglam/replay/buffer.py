@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Annotated, Any
 
@@ -63,7 +64,7 @@ class ReplayBuffer:
 
     def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
         """`prior` is the environment's distribution over goal types."""
-        self.goal_type = goal_type
+        self.goal_type = cache(goal_type)  # each batch asks for those of all goals
         self.type_names = sorted(prior)
         self.prior = np.array([prior[name] for name in self.type_names])
         self._capacity = config.capacity

@@ -6,9 +6,10 @@ values on the same graph.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -60,18 +61,22 @@ class ReplayGraph:
         self._won_S = np.array([rewards.own and goal in step.achieved for goal, step in steps], dtype=bool)
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
-        self._numbers: dict[tuple[Past, Observation], int] = {}
+        self._numbers = defaultdict[Observation, dict[Past, int]](dict)
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
         nodes, actions, following = list[int](), list[int](), list[int]()
+        new = count()
         for episode in episodes:
             self._add_reached(episode, len(nodes))
-            states = [(episode.past(t, history), episode.observation(t)) for t in range(len(episode.steps) + 1)]
-            numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
+            numbers = list[int]()
+            for t in range(len(episode.steps) + 1):
+                same, past = self._numbers[episode.observation(t)], episode.past(t, history)
+                numbers.append(same[past] if past in same else same.setdefault(past, next(new)))
             nodes += numbers[:-1]
             following += numbers[1:]
             actions += [decision.action for decision in episode.decisions]
             if episode.loses_at(-1) or (self._apart and episode.steps[-1].terminated):
                 following[-1] = -1
+        self._states = next(new)
         self._node_S, self._next_S = np.array(nodes, dtype=np.int64), np.array(following, dtype=np.int64)
         width = max(actions, default=0) + 1
         pairs, self._pair_S = np.unique(self._node_S * width + np.array(actions, dtype=np.int64), return_inverse=True)
@@ -103,19 +108,23 @@ class ReplayGraph:
         return Counter(episode.action(t) for episode, t in self._places)
 
     @cached_property
-    def _taken(self) -> Mapping[Observation, list[tuple[Episode, int]]]:
-        """The steps taken from each observation, whatever came before it."""
-        taken = defaultdict[Observation, list[tuple[Episode, int]]](list)
-        for episode, t in self._places:
-            taken[episode.observation(t)].append((episode, t))
-        return taken
+    def _by_node(self) -> tuple[Indices, Indices]:
+        """The steps ordered by state, and the first of each state in this order, and the end."""
+        steps = np.argsort(self._node_S, kind="stable")
+        return steps, np.searchsorted(self._node_S[steps], np.arange(self._states + 1))
+
+    def _steps_from(self, state: Observation) -> Iterator[tuple[Episode, int]]:
+        """The steps taken from `state`, whatever came before it."""
+        steps, first = self._by_node
+        for node in self._numbers[state].values() if state in self._numbers else ():
+            yield from (self._places[step] for step in steps[first[node] : first[node + 1]].tolist())
 
     def outcomes(self, state: Observation) -> Outcomes:
         """Where each action of `state` led, and how often, whatever came before it."""
         if state not in self._outcomes:
             self._outcomes[state] = Counter(
                 (episode.decisions[t].action, None if episode.steps[t].terminated else episode.observation(t + 1))
-                for episode, t in self._taken.get(state, ())
+                for episode, t in self._steps_from(state)
             )
         return self._outcomes[state]
 
@@ -127,9 +136,9 @@ class ReplayGraph:
         Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
         values = [UNTRIED] * len(state.actions)
-        if goal in self._reached and (past, state) in self._numbers:
+        if goal in self._reached and state in self._numbers and past in self._numbers[state]:
             q = self._solve(goal).q
-            for pair in self._pairs(self._numbers[past, state]):
+            for pair in self._pairs(self._numbers[state][past]):
                 values[self._action_P[pair]] = q.get(pair, UNTRIED)
         return tuple(values)
 
@@ -201,7 +210,7 @@ class ReplayGraph:
 
     def _leading_to(self, hit_S: npt.NDArray[np.bool_], counts_S: npt.NDArray[np.bool_]) -> Indices:
         """The steps that count, in states from which they can lead to one of those in `hit_S`."""
-        leads_N = np.zeros(len(self._numbers) + 1, dtype=bool)  # -1, no state, is the last
+        leads_N = np.zeros(self._states + 1, dtype=bool)  # -1, no state, is the last
         leads_N[self._node_S[hit_S]] = True
         found = 0
         while (count := int(leads_N.sum())) > found:
