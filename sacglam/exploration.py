@@ -19,14 +19,15 @@ class Exploration:
     """Starts exploring at a share of the steps, and stops once the agent has taken the action it sought.
 
     It starts in states that another episode has seen. In any other state the policy's own action is as new as the rest,
-    and exploring would only make its path longer, which hindsight then teaches; so it starts there only for a goal of a
-    type that nobody has achieved.
+    and exploring would only make its path longer, which hindsight then teaches. A goal of a type that nobody has
+    achieved is the exception: the policy knows nothing of it, so there at least half of the actions are uniformly
+    random.
 
     Where states recur, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
     step. So the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); among
-    several, to the one whose text was tried least often in any state. Where no state recurs, exploring is one such
-    action. Once everything within reach has been tried, exploring is one uniformly random action, except for goals that
-    nobody has achieved: for them it seeks what was tried least, by balanced wandering (Kearns and Singh, 2002, E3).
+    several, to the one whose text was tried least often in any state. Once everything within reach has been tried,
+    exploring is one uniformly random action, except for goals that nobody has achieved: for them it seeks what was
+    tried least, by balanced wandering (Kearns and Singh, 2002, E3).
     """
 
     share: float
@@ -36,11 +37,12 @@ class Exploration:
 
     def begins(self, goal: str, state: Observation, others: Sequence[Mapping[Observation, Outcomes]] = ()) -> bool:
         """Whether to explore from `state` on. `others` are the outcomes in the other open episodes."""
-        if self.rng.random() >= self.share:
+        drawn = self.rng.random()
+        if drawn >= max(self.share, 0.5):
             return False
-        graph = self.graph()
-        seen = any(state in each for each in others) or graph.outcomes(state)
-        return bool(seen) or self.goal_type(goal) not in map(self.goal_type, graph.goals)
+        if self._seen(state, others):
+            return drawn < self.share
+        return self.goal_type(goal) not in map(self.goal_type, self.graph().goals)
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()
@@ -49,6 +51,8 @@ class Exploration:
 
         `recent` are the outcomes in open episodes, which are not in the graph yet.
         """
+        if not self._seen(state, recent):
+            return range(len(state.actions)), True
         graph = self.graph()
 
         @cache
@@ -68,6 +72,9 @@ class Exploration:
         rarest = min(graph.tries[text] for text, _ in ways)
         firsts = {first for text, begun in ways for first in begun if graph.tries[text] == rarest}
         return sorted(firsts), distance == 0
+
+    def _seen(self, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]]) -> bool:
+        return any(state in each for each in recent) or bool(self.graph().outcomes(state))
 
 
 def _layers(state: Observation, outcomes: Callable[[Observation], Outcomes]) -> Iterator[_Layer]:

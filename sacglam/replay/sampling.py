@@ -7,7 +7,7 @@ import numpy as np
 from typing_extensions import override
 
 from sacglam.config.kinds import Hindsight
-from sacglam.config.section import Fraction, Positive
+from sacglam.config.section import Fraction
 from sacglam.goals import draw
 from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
@@ -70,42 +70,29 @@ class Prior(Hindsight):
 
 
 class Future(Hindsight):
-    """Relabels a share of the steps drawn with a goal that their episode achieved later (Andrychowicz et al., 2017)."""
+    """Relabels a share of the steps drawn with a goal that their episode achieved later (Andrychowicz et al., 2017), of
+    each type equally often.
+    """
 
     copies: ClassVar[bool] = False
 
     type: str = "future"
     share: Fraction = 0.5
     """Share of relabelled steps in a batch."""
-    balanced: bool = False
-    """Relabel equally often with each type of goal, however rarely it is achieved."""
-    last_steps: Positive | None = None
-    """Relabel at most this many steps before the achievement; None: all of them."""
 
     @override
     def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
-        achieving = np.flatnonzero(buffer.relabelled)
-        wanted = int(self.share * size + rng.random()) if len(achieving) else 0
-        if self.balanced:
-            relabelled = [self._relabel(buffer, rng, *_of_a_type(buffer, rng)) for _ in range(wanted)]
-            return relabelled + _uniform(buffer, rng, size - wanted)
-        chosen = rng.choice(achieving, wanted) if wanted else ()
-        own = _uniform(buffer, rng, size - wanted)
-        return [self._relabel(buffer, rng, buffer[i]) for i in chosen] + own
+        wanted = int(self.share * size + rng.random()) if buffer.achieved.any() else 0
+        return [_relabelled(buffer, rng) for _ in range(wanted)] + _uniform(buffer, rng, size - wanted)
 
-    def _relabel(
-        self, buffer: ReplayBuffer, rng: np.random.Generator, entry: Entry, goal_type: str | None = None
-    ) -> Entry:
-        """A step on the way to a goal (of `goal_type`, if given) that the step of `entry` achieved.
 
-        One step can achieve dozens of similar goals, so a type is drawn first, then a goal of that type.
-        """
-        goals = hindsight_goals(entry.episode, entry.start)
-        goal_type = goal_type or draw(rng, sorted({buffer.goal_type(goal) for goal in goals}))
-        goal = draw(rng, [goal for goal in goals if buffer.goal_type(goal) == goal_type])
-        end = last_step(entry.episode, goal)
-        first = max(0, end + 1 - (self.last_steps or end + 1))
-        return Entry(entry.episode, goal, int(rng.integers(first, end + 1)))
+def _relabelled(buffer: ReplayBuffer, rng: np.random.Generator) -> Entry:
+    """A step on the way to a goal that its episode achieved, of each type of goal equally often."""
+    kind = rng.choice(np.flatnonzero(buffer.achieved.any(axis=0)))
+    entry = buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))]
+    goals = hindsight_goals(entry.episode, entry.start)
+    goal = draw(rng, [goal for goal in goals if buffer.goal_type(goal) == buffer.type_names[kind]])
+    return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
 
 
 class Graph(Uniform):
@@ -165,12 +152,6 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
         before=before,
         known=(known,),
     )
-
-
-def _of_a_type(buffer: ReplayBuffer, rng: np.random.Generator) -> tuple[Entry, str]:
-    """A step that achieved a goal of a uniformly drawn type, and that type."""
-    kind = rng.choice(np.flatnonzero(buffer.achieved.any(axis=0)))
-    return buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))], buffer.type_names[kind]
 
 
 def _uniform(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:

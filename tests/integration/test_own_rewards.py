@@ -111,7 +111,7 @@ def test_workers_give_ppo_the_same_rewards(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_has_no_goals_is_learnt_from_its_rewards(tmp_path: Path) -> None:
     overrides = [*CORRIDOR, "steps=2560", "threads=1", "evaluation.episodes=20", "policy.temperature=auto"]
-    found = train(configuration.load(SIMPLE_PPO, [*overrides, "tracking.aim=false"]), tmp_path / "run")
+    found = train(configuration.load(SIMPLE_PPO, [*overrides, "tracking.to=[]"]), tmp_path / "run")
     # -1 + 4 by going right twice; the random policy earns about -3, and -4 - 1 by the shortest way left.
     assert found["return_random"] < 0
     assert found["return_after"] == 3.0
@@ -124,7 +124,7 @@ def test_what_has_no_goals_is_learnt_from_its_rewards(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_hindsight_learns_from_what_success_is_paid(tmp_path: Path) -> None:
     overrides = [f"env.name={__name__}:Paid", "env.reward=environment", "env.success_reward=20", "steps=1280"]
-    config = configuration.load(None, [*overrides, "threads=1", "evaluation.episodes=100", "tracking.aim=false"])
+    config = configuration.load(None, [*overrides, "threads=1", "evaluation.episodes=100", "tracking.to=[]"])
     found = train(config, tmp_path / "run")
     # Two steps to a goal, at best: -1 + 20. The random policy succeeds in a third of its episodes.
     assert found["return_random"] < 5

@@ -23,7 +23,7 @@ from sacglam.config.sections import PromptConfig
 from sacglam.errors import ConfigError
 from sacglam.goals import ProgressConfig
 from sacglam.partners import JudgeConfig, NoisyConfig
-from sacglam.replay.sampling import Future, Graph, NoHindsight, Prior, Ratio, Uniform
+from sacglam.replay.sampling import Future, Graph, NoHindsight, Ratio
 from tests.fuzz.common import within
 
 
@@ -548,48 +548,13 @@ def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "expected"),
-    [
-        ("{hindsight: false}", NoHindsight()),
-        ("{hindsight: false, sampling: future, hindsight_ratio: 0.3}", NoHindsight()),
-        ("{sampling: uniform, hindsight_ratio: 0.3}", Uniform()),
-        ("{sampling: prior, hindsight: true}", Prior()),
-        ("{hindsight_ratio: 0.3, hindsight: true}", Ratio(share=0.3)),
-        ("{sampling: ratio, hindsight_ratio: 0.3, balanced: false, last_steps: null}", Ratio(share=0.3)),
-        ("{sampling: future, balanced: true, last_steps: 8}", Future(balanced=True, last_steps=8)),
-        ("{sampling: graph, hindsight_ratio: 0.8}", Graph(share=0.8)),
-    ],
-)
-def test_a_file_of_an_earlier_version_is_read_with_a_warning(old: str, expected: Any, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="earlier version"):
-        found = load(_write(tmp_path, f"seed: 3\nreplay: {old}\n"))
-    assert (found.seed, found.replay.hindsight) == (3, expected)
-
-
-def test_a_file_of_an_earlier_version_changes_its_base(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="earlier version"):
-        found = load(_write(tmp_path, "base: quickstart\nreplay: {hindsight_ratio: 0.3}\n"))
-    assert found.replay.hindsight == Graph(share=0.3)
-
-
-def test_a_run_of_an_earlier_version_is_read_whole() -> None:
-    text = Config().to_yaml()
-    new = "  hindsight:\n    type: ratio\n    share: 0.5\n"
-    assert new in text
-    old = "  hindsight: true\n  sampling: future\n  hindsight_ratio: 0.65\n  balanced: true\n  last_steps: null\n"
-    with pytest.warns(UserWarning, match="earlier version"):
-        found = parse_complete(text.replace(new, old))
-    assert found.replay.hindsight == Future(share=0.65, balanced=True)
-
-
-@pytest.mark.parametrize(
     ("override", "said"),
     [
         ("replay.sampling=future", "replay.sampling is replay.hindsight.type now"),
         ("replay.hindsight_ratio=0.3", "replay.hindsight_ratio is replay.hindsight.share now"),
     ],
 )
-def test_an_old_key_next_to_new_ones_is_refused_with_the_new_name(override: str, said: str) -> None:
+def test_an_old_key_is_refused_with_the_new_name(override: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         load(None, [override])
 
@@ -635,32 +600,13 @@ def test_a_former_setting_of_a_judge_may_be_one_of_another_partner(tmp_path: Pat
         parse({"partner": {"type": "noisy", "updates": 7}})
 
 
-def test_a_run_with_packed_engines_continues_without() -> None:
-    former = {
-        "engines": {"type": "packed", "count": 1, "timeout_s": 60.0, "start_timeout_s": 600.0, "parity_every": 10},
-        "learners": {"count": 2, "timeout_s": 1800.0},
-        "runtime": {"lag": 1},
-    }
-    with pytest.warns(UserWarning, match=r"engines\.type packed is read as engines\.count 0"):
+def test_former_settings_are_left_where_they_are() -> None:
+    former = {"engines": {"type": "packed", "count": 1, "timeout_s": 60.0}, "prompt": {"before_action": "\n"}}
+    with pytest.warns(UserWarning, match="is no longer a setting") as caught:
         found = parse(former)
-    assert (found.engines.count, found.learners.count, found.runtime.lag) == (0, 2, 0)
-    assert former["engines"]["type"] == "packed", "it is not changed where it is"
-
-
-def test_a_former_setting_of_the_wrong_type_is_refused() -> None:
-    with pytest.warns(UserWarning, match="earlier version"), pytest.raises(ConfigError, match="hindsight"):
-        parse({"replay": {"sampling": ["ratio"], "hindsight_ratio": 0.5}})
-
-
-def test_what_precedes_an_action_follows_from_the_prompt(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert parse({"prompt": {"before_action": " "}}) == Config()
-        assert load(_write(tmp_path, "prompt: {chat: true, before_action: ''}")).prompt.before_action == ""
-    with pytest.raises(
-        ConfigError, match=r"before_action is no longer a setting \(got ' '\): it is empty with prompt.chat"
-    ):
-        parse({"prompt": {"chat": True, "before_action": " "}})
+    assert found.engines.count == 1
+    assert [str(each.message).partition(" is ")[0] for each in caught] == ["engines.type", "prompt.before_action"]
+    assert former["engines"]["type"] == "packed"
 
 
 def test_former_time_outs_are_silent_at_their_defaults() -> None:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,8 +46,13 @@ def way(
     return list(actions), found
 
 
+def test_in_a_state_that_nobody_has_seen_any_action():
+    step = Step(state("B"), 0.0, (), False, True)  # left was tried once elsewhere
+    graph = ReplayGraph([Episode("goal", state("C"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9)
+    assert way({}, "A", graph) == ([0, 1], True)
+
+
 def test_an_untried_action_comes_first():
-    assert way({}, "A") == ([0, 1], True)
     assert way({"A": [{}, {"B": 1}]}, "A") == ([0], True)
 
 
@@ -59,9 +65,12 @@ def test_else_the_shortest_way_to_one():
 
 
 def test_of_untried_actions_the_one_whose_text_is_rarest():
-    step = Step(state("B"), 0.0, (), False, True)  # left was tried once elsewhere
-    graph = ReplayGraph([Episode("goal", state("C"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9)
-    assert way({}, "A", graph) == ([1], True)
+    here = Observation("A", ("wait", *ACTIONS))
+    step = Step(state("B"), 0.0, (), False, True)
+    starts = (here, state("C"))  # wait was tried here, left elsewhere
+    graph = ReplayGraph([Episode("goal", start, (Decision(0, 0.0, 0),), (step,), 0) for start in starts], 0.9)
+    found = Exploration(1.0, np.random.default_rng(), lambda: graph, str).actions("goal", here)
+    assert found == ([2], True)
 
 
 def test_all_ways_of_one_length():
@@ -177,6 +186,9 @@ def test_it_begins_where_another_episode_has_been() -> None:
     assert always.begins("goal 2", state("C"), [other])
     assert always.begins("task 2", state("B")), "no goal of its type has been achieved"
     assert not never.begins("goal 2", state("A"), [other])
+    seldom = Exploration(0.1, np.random.default_rng(0), lambda: graph, lambda goal: goal.split()[0])
+    assert sum(seldom.begins("task 2", state("B")) for _ in range(1_000)) / 1_000 == pytest.approx(0.5, abs=0.05)
+    assert sum(seldom.begins("task 2", state("A")) for _ in range(1_000)) / 1_000 == pytest.approx(0.1, abs=0.03)
 
 
 def test_an_episode_does_not_explore_where_only_it_has_been() -> None:

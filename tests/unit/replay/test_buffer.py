@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -329,30 +329,19 @@ def test_without_copies_it_is_stored_once() -> None:
     assert buffer.hindsight_share() == pytest.approx(2 / 4)  # two steps achieved something
 
 
-def test_achievements_are_drawn_first_then_types_then_goals_and_steps_on_the_way() -> None:
-    buffer = _buffer(sampling="future", ratio=1.0)
+def test_types_are_drawn_first_then_achievements_of_them_then_goals_and_steps_on_the_way() -> None:
+    config = ReplayConfig(capacity=4, hindsight=Future(share=1.0))
+    buffer = ReplayBuffer(config, _goal_type, PRIOR)
     buffer.add(LONG)
+    buffer.add(LONG)  # in place of the first
     drawn = Counter((entry.goal, entry.start) for entry in _drawn(buffer, np.random.default_rng(0), 12_000))
-    # Half of the draws are of the fourth step, half of the second: of these half `grow`, and a sixth for each to grasp.
-    expected = {("grasp tea", t): 12_000 / 2 / 4 for t in range(4)}
-    expected |= {("grow bush", t): 12_000 / 4 / 2 for t in range(2)}
+    # Half of the draws are `grow`; of the others half are of the fourth step, half of the second, which achieved three.
+    expected = {("grow bush", t): 12_000 / 2 / 2 for t in range(2)}
+    expected |= {("grasp tea", t): 12_000 / 4 / 4 for t in range(4)}
     expected |= {(f"grasp {name}", t): 12_000 / 12 / 2 for name in ("cow", "dog", "cat") for t in range(2)}
     assert drawn.keys() == expected.keys()
     for entry, count in expected.items():
         assert drawn[entry] == pytest.approx(count, abs=130), entry
-
-
-def test_balanced_types_are_drawn_first_then_achievements_of_them() -> None:
-    config = ReplayConfig(capacity=4, hindsight=Future(share=1.0, balanced=True))
-    buffer = ReplayBuffer(config, _goal_type, PRIOR)
-    buffer.add(LONG)
-    buffer.add(LONG)  # in place of the first
-    drawn = Counter(entry.goal for entry in _drawn(buffer, np.random.default_rng(0), 6_000))
-    # Half of the draws are `grow`; of the others half are of the fourth step, half of the second, which achieved three.
-    expected = {"grow bush": 3_000, "grasp tea": 1_500, "grasp cow": 500, "grasp dog": 500, "grasp cat": 500}
-    assert drawn.keys() == expected.keys()
-    for goal, count in expected.items():
-        assert drawn[goal] == pytest.approx(count, abs=120), goal
 
 
 def test_the_graph_relabels_with_each_type_of_goal_equally_often() -> None:
@@ -366,24 +355,6 @@ def test_the_graph_relabels_with_each_type_of_goal_equally_often() -> None:
     assert drawn.keys() == expected.keys()
     for goal, count in expected.items():
         assert drawn[goal] == pytest.approx(count, abs=120), goal
-
-
-@pytest.mark.parametrize("balanced", [False, True])
-def test_only_the_last_steps_on_the_way_are_relabelled(balanced: bool) -> None:
-    buffer = ReplayBuffer(ReplayConfig(hindsight=Future(share=1.0, last_steps=3, balanced=balanced)), _goal_type, PRIOR)
-    buffer.add(LONG)
-    starts = defaultdict(Counter)
-    for entry in _drawn(buffer, np.random.default_rng(0), 6_000):
-        starts["tea" if entry.goal == "grasp tea" else "other"][entry.start] += 1
-    # Of the four steps to the tea the last three, equally often; of the two to the others both.
-    assert sorted(starts["tea"]) == [1, 2, 3]
-    assert sorted(starts["other"]) == [0, 1]
-    for counts in starts.values():
-        even = counts.total() / len(counts)
-        assert list(counts.values()) == pytest.approx([even] * len(counts), rel=0.15)
-    own = ReplayBuffer(ReplayConfig(hindsight=Future(share=0.0, last_steps=1, balanced=balanced)), _goal_type, PRIOR)
-    own.add(LONG)
-    assert {entry.start for entry in _drawn(own, np.random.default_rng(0), 100)} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
