@@ -56,7 +56,6 @@ print(json.dumps([found]))
 _TINY_RUN = (
     "steps=640",
     "threads=1",
-    "log_every_steps=64",
     "env.copies=8",
     "algo.update_interval=32",
     "algo.batch_size=32",

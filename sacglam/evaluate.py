@@ -26,6 +26,7 @@ from sacglam.types import Episode, Evaluation, LogPolicy, Query
 
 SAMPLES = 4
 """Episodes per line of samples.jsonl."""
+SAMPLES_STEPS = 1_600  # environment steps between these lines, next to which playing the episodes costs little
 EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
     "train": ("evaluating after", "train"),
     "sampled": ("evaluating sampled actions", "train"),

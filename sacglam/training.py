@@ -11,7 +11,7 @@ from sacglam.collector import build_env, first_states
 from sacglam.config import Config, override
 from sacglam.envs import check_env
 from sacglam.errors import memory_explained
-from sacglam.evaluate import SAMPLES, Evaluations
+from sacglam.evaluate import SAMPLES, SAMPLES_STEPS, Evaluations
 from sacglam.loop import Loop
 from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.resolve import derived, resolve
@@ -25,6 +25,7 @@ from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary
 from sacglam.types import Evaluation
 
 _STOPPING = "stopping after this interval; another Ctrl-C ends the run at once\n"
+LOG_STEPS = 320  # environment steps between lines of metrics.jsonl: ten intervals by default, whose means are steadier
 CHECKPOINT_STEPS, _CHECKPOINTS = 2_000, 40  # least environment steps between checkpoints, and most of them in a run
 _IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMITATED`
 
@@ -171,13 +172,13 @@ class Run:
 
     def _at_due_times(self) -> None:
         progress = self._loop.progress
-        if self._due(self._config.log_every_steps) or progress.env_steps >= self._config.steps:
+        if self._due(LOG_STEPS) or progress.env_steps >= self._config.steps:
             metrics = {**self._loop.window.flush(), **self._parts.metrics(progress.updates)}
             self._append(metrics)
             self._display.metrics(progress, metrics)
         if self._due(self._config.evaluation.every_steps):
             self._evaluate_now()
-        if self._due(self._config.tracking.samples_every_steps):
+        if self._due(SAMPLES_STEPS):
             self._samples.append(
                 {**self._counters(), "episodes": self._evaluations.sample(SAMPLES, progress.env_steps)}
             )

@@ -16,7 +16,6 @@ from tests import fuzz, launcher
 TINY = [
     "steps=640",
     "threads=1",
-    "log_every_steps=32",
     "env.copies=8",
     "algo.update_interval=32",
     "algo.batch_size=16",
@@ -26,7 +25,6 @@ TINY = [
     "critic.target_backbone=adapter",
     "evaluation.episodes=8",
     "tracking.to=[]",
-    "tracking.samples_every_steps=320",
 ]
 """Overrides that make the quickstart a run of a few seconds."""
 T5 = "model.name=builtin-t5"

@@ -11,7 +11,7 @@ code are real, it runs its module as `python -m MODULE` does, and ends as Python
 variables that are read when torch is imported are those of the server's start, sets of strings have one order in all
 commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of
 each kind next to them, start a new Python: `fresh=True`. And a training writes checkpoints more often than a user's,
-every `CHECKPOINT_STEPS`, since those of the tests are too short for any but the last.
+every `CHECKPOINT_STEPS`, since those of the tests are too short for any but the last; and logs as `tests.often` says.
 """
 
 from __future__ import annotations
@@ -169,8 +169,10 @@ def serve(requests: socket.socket) -> list[str]:
         importlib.import_module(name)
     del sys.modules["triton"]
     from sacglam import training
+    from tests.often import log_often
 
     training.CHECKPOINT_STEPS = CHECKPOINT_STEPS
+    log_often()
     set_by_imports = dict(os.environ.items() - before.items())
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not live through a fork; which import starts one?"
     gc.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from sacglam.runs.stopping import exit_on_interrupt
+from tests.often import log_often
 
 
 def stood_in(command: list[str]) -> list[str]:
@@ -23,6 +24,7 @@ def main() -> None:
 
     build.ENGINE, build.PARITY_EVERY = "tests.stand_in:engine", 5
     build.TIMEOUT_S = float(os.environ.get("SACGLAM_TIMEOUT_S", build.TIMEOUT_S))
+    log_often()
     cli.main()
 
 

@@ -19,6 +19,8 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "engines.type": ("auto", "vLLM, and with engines.count=0 the learner scores"),
     "engines.timeout_s": (60.0, "an hour"),
     "engines.start_timeout_s": (600.0, "an hour"),
+    "log_every_steps": (320, "always 320"),
+    "tracking.samples_every_steps": (1_600, "always 1,600"),
     "evaluation.heldout": (False, "after training only (sacglam evaluate RUN --goals heldout)"),
     "learners.timeout_s": (1800.0, "an hour"),
     "model.attention": ("sdpa", "always sdpa"),

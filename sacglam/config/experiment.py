@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from sacglam.config import sections
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.kinds import GoalsConfig, PartnerConfig
-from sacglam.config.section import NonNegative, Positive, Section
+from sacglam.config.section import NonNegative, Section
 
 
 class Config(Section):
@@ -22,8 +22,6 @@ class Config(Section):
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
-    log_every_steps: Positive = 320
-    """Environment steps between lines of metrics.jsonl."""
     init_from: str | None = None
     """Run, or folder of an exported agent, whose adapter the model starts with, and whose critic if it fits."""
     env: sections.EnvConfig = sections.EnvConfig()
@@ -45,10 +43,10 @@ class Config(Section):
     )
     """Who judges what was achieved in training: `environment` (the default), `noisy`, `judge`, `scored` or your own."""
     evaluation: sections.EvalConfig = sections.EvalConfig()
+    tracking: sections.TrackingConfig = sections.TrackingConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()
     learners: sections.LearnersConfig = sections.LearnersConfig()
     runtime: sections.RuntimeConfig = sections.RuntimeConfig()
-    tracking: sections.TrackingConfig = sections.TrackingConfig()
 
     @property
     def random_steps(self) -> int:

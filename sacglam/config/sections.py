@@ -235,10 +235,8 @@ class RuntimeConfig(Section):
 
 
 class TrackingConfig(Section):
-    """Trackers, which show a run while it trains, and the sample episodes shown in Aim."""
+    """Trackers, which show a run while it trains."""
 
     to: Literal["auto"] | list[Literal["aim", "wandb", "trackio", "tensorboard"]] = "auto"
     """Trackers to copy the run into during training, such as `[aim, wandb]`; `auto`: Aim, if it is installed.
     Their files (`.aim`, `wandb/`, `tensorboard/`) are next to the run folder."""
-    samples_every_steps: NonNegative = 1_600
-    """Environment steps between lines of samples.jsonl: episodes as text, with probabilities and Q; 0: none."""

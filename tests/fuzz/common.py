@@ -23,14 +23,13 @@ TINY = {
     "steps": 32,
     "device": "cpu",
     "threads": 1,
-    "log_every_steps": 8,
     "env": {"name": "bitflip", "options": {"bits": 2}, "copies": 2},
     "model": {"lora": {"rank": 2}},
     "critic": {"hidden": [4]},
     "algo": {"update_interval": 8, "batch_size": 4, "updates_per_interval": 1, "warmup_updates": 1},
     "replay": {"capacity": 1000},
     "evaluation": {"episodes": 2, "every_steps": 16, "every_episodes": 2},
-    "tracking": {"to": [], "samples_every_steps": 16},
+    "tracking": {"to": []},
 }
 """A run of a quarter of a second."""
 _AFFORDABLE = {
@@ -116,7 +115,7 @@ def within(seconds: int) -> Iterator[None]:
 def quick_runs(monkeypatch: Any) -> None:
     """Load the built-in models once, and draw no curves: what is the same for all runs takes most of a tiny one.
 
-    Tiny runs write checkpoints, too.
+    Tiny runs write checkpoints, logs and samples, too.
     """
     loaded: dict[str, Any] = {}
     load_model = build.load_model
@@ -131,4 +130,6 @@ def quick_runs(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(build, "load_model", load)
     monkeypatch.setattr(training, "CHECKPOINT_STEPS", 8)
+    monkeypatch.setattr(training, "LOG_STEPS", 8)
+    monkeypatch.setattr(training, "SAMPLES_STEPS", 16)
     monkeypatch.setattr(Figure, "savefig", lambda self, file, **options: None)

@@ -38,7 +38,6 @@ ENVIRONMENTS = {
 COMMON: dict[str, list[Any]] = {
     "seed": [1, 2, 2**63 - 1],
     "env.copies": [1, 2, 4],
-    "log_every_steps": [1, 16, 100],
     "model.name": ["builtin", "builtin-t5"],
     "model.dtype": ["bfloat16"],
     "model.gradient_checkpointing": ["true"],
@@ -68,7 +67,6 @@ COMMON: dict[str, list[Any]] = {
     "algo.max_grad_norm": ["null", 0.1],
     "goals": ["progress", "{type: progress, by: goal}"],
     "evaluation.every_steps": [0, 8],
-    "tracking.samples_every_steps": [0, 8],
 }
 SAC: dict[str, list[Any]] = {
     "critic.input": ["observation"],

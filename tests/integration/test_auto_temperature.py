@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from sacglam import build, config, load_agent
+from sacglam import build, config, load_agent, training
 from sacglam import resolve as resolving
 from sacglam.collector import first_states
 from sacglam.errors import ConfigError
@@ -22,12 +22,21 @@ from sacglam.runs.display import Display
 from sacglam.training import resume, train
 from tests.conftest import TINY
 from tests.integration.test_resume import assert_same_end
+from tests.often import LOG_STEPS
 from tests.unit.envs.test_envs_registry import code_blocks
 
 pytestmark = pytest.mark.slow
 
 HOUSE = [*TINY, "env.name=house:House", "device=cpu"]
-SHORT = ["steps=32", "evaluation.episodes=1", "tracking.samples_every_steps=0"]
+SHORT = ["steps=32", "evaluation.episodes=1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logs() -> Iterator[None]:
+    """The trainings of this process log as those of the launcher do, which others are compared with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "LOG_STEPS", LOG_STEPS)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

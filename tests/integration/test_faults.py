@@ -25,6 +25,7 @@ from tests.conftest import sacglam, tiny_train
 from tests.integration.processes import left_after, marked
 from tests.integration.test_resume import assert_same_end
 from tests.launcher import Launched, start
+from tests.often import often
 from tests.with_stand_in import stood_in
 
 pytestmark = pytest.mark.slow
@@ -76,6 +77,8 @@ class Faulty:
         )
         if self.overrides:
             command = stood_in(command)
+        elif fresh:
+            command = often(command)
         mark = uuid.uuid4().hex
         # Ray's own folder stays where it is, since the paths of its sockets must be short.
         env = {**os.environ, "SACGLAM_MARK": mark, "TMPDIR": str(self.temporary), "RAY_TMPDIR": "/tmp"}

@@ -39,6 +39,7 @@ def test_a_run_on_the_gpu_is_the_cpus_and_resumes_and_is_used(
     monkeypatch.setattr(calibrate, "_UPDATE_S", 0.5)
     monkeypatch.setattr(calibrate, "_STEADY_S", 0.2)
     monkeypatch.setattr(training, "CHECKPOINT_STEPS", 64)
+    monkeypatch.setattr(training, "LOG_STEPS", 32)
     monkeypatch.setattr(packed_lm, "BUCKETS", {})  # other lengths are rounded otherwise
     file, settings = RUNS[name]
     gpu, cpu, cut = (tmp_path / folder for folder in ("gpu", "cpu", "cut"))

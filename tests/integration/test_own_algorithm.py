@@ -30,7 +30,6 @@ TINY = [
     "env.options={bits: 2}",
     "env.copies=4",
     "steps=96",
-    "log_every_steps=32",
     "evaluation.episodes=8",
     "tracking.to=[]",
     "device=cpu",

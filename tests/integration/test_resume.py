@@ -27,6 +27,7 @@ from sacglam.rollout import Rollout
 from sacglam.runs import checkpoint
 from tests.conftest import T5, TINY, call, sacglam, tiny_train
 from tests.launcher import Launched, start
+from tests.often import often
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +94,7 @@ def interrupt(command: list[str], run: Path, lines: int, number: signal.Signals,
 
 def test_same_seed_same_run(tiny_run: Path, tmp_path: Path) -> None:
     """In a Python of its own, whose sets have another order."""
-    assert call(tiny_train(tmp_path / "again"), fresh=True).returncode == 0
+    assert call(often(tiny_train(tmp_path / "again")), fresh=True).returncode == 0
     assert_same_end(tmp_path / "again", tiny_run)
 
 
@@ -138,7 +139,7 @@ def test_another_seed_is_another_run(tiny_run: Path, tmp_path: Path) -> None:
 def test_sigkill_at_random_moments(tiny_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "killed"
     # Once before its first checkpoint.
-    assert interrupt(tiny_train(run), run, 3, signal.SIGKILL, fresh=True) == -signal.SIGKILL
+    assert interrupt(often(tiny_train(run)), run, 3, signal.SIGKILL, fresh=True) == -signal.SIGKILL
     assert interrupt(sacglam("train", resume=str(run)), run, 7, signal.SIGKILL) == -signal.SIGKILL
     assert interrupt(sacglam("train", resume=str(run)), run, 13, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
@@ -275,10 +276,14 @@ def test_environments_in_workers_give_the_same_run(tiny_run: Path, tmp_path: Pat
     assert_same_end(run, tiny_run)
 
 
-def test_what_follows_the_last_multiple_of_log_every_steps_is_logged(tmp_path: Path) -> None:
-    assert call(tiny_train(tmp_path / "run", "steps=160", "log_every_steps=96")).returncode == 0
+def test_what_follows_the_last_multiple_of_the_log_steps_is_logged(tmp_path: Path) -> None:
+    interval = [
+        "algo.update_interval=24",
+        "steps=120",
+    ]  # 32 has a multiple in each but the last
+    assert call(tiny_train(tmp_path / "run", *interval)).returncode == 0
     lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
-    assert [line["env_steps"] for line in lines if "entropy" in line] == [96, 160]
+    assert [line["env_steps"] for line in lines if "entropy" in line] == [48, 72, 96, 120]
 
 
 def test_further_copies_do_not_begin_as_the_run_did() -> None:
@@ -320,7 +325,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_it_resumes_once_there_is_r
 ) -> None:
     """A file size limit stands in for the disk, since mounting a small one takes privileges: the same failing write."""
     run = tmp_path / "full"
-    limited = shlex.join(tiny_train(run))
+    limited = shlex.join(often(tiny_train(run)))
     done = call(["bash", "-c", f"ulimit -f 300; trap '' XFSZ; exec {limited}"], fresh=True)  # 300 KiB for each file
     assert done.returncode == 1
     said = " ".join(done.stderr.split())

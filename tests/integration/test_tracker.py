@@ -22,7 +22,7 @@ class Counting(Tracker):
 
     def __init__(self, directory: RunDirectory, config: TrackingConfig, display: Display) -> None:
         self._directory = directory
-        self._every = config.samples_every_steps
+        self._to = config.to
         self._lines: list[int] | None = None
 
     @override
@@ -39,7 +39,7 @@ class Counting(Tracker):
     @override
     def close(self) -> None:
         assert self._directory.summary()
-        (self._directory.root / "seen.json").write_text(json.dumps([self._every, self._lines]))
+        (self._directory.root / "seen.json").write_text(json.dumps([self._to, self._lines]))
 
 
 def test_a_tracker_sees_every_line_and_is_closed_after_the_summary(
@@ -47,10 +47,9 @@ def test_a_tracker_sees_every_line_and_is_closed_after_the_summary(
 ) -> None:
     quick_runs(monkeypatch)
     run = tmp_path / "run"
-    every = TINY["tracking"]["samples_every_steps"]  # type: ignore[index]
     summary = train(parse(TINY), run, tracker=Counting)
     lines = len(RunDirectory(run).metrics())
-    assert json.loads((run / "seen.json").read_text()) == [every, list(range(lines + 1))]
+    assert json.loads((run / "seen.json").read_text()) == [[], list(range(lines + 1))]
     assert json.loads((run / "summary.json").read_text()) == summary
     resume(run, tracker=Counting)
-    assert json.loads((run / "seen.json").read_text()) == [every, [lines]]
+    assert json.loads((run / "seen.json").read_text()) == [[], [lines]]

@@ -117,7 +117,7 @@ CASES = {
     "ceiling": ([*HARD, "policy.temperature=1000"], "still almost random: its entropy is 100%", True),
     "collapsed": ([*HARD, "policy.temperature=0.001"], "hardly explores: its entropy is 0%", True),
     "q": (
-        [*world(Lottery, actions=["Wait"]), "env.repeats=false", "steps=288", "log_every_steps=72"],
+        [*world(Lottery, actions=["Wait"]), "env.repeats=false", "steps=288"],
         r"Q does not predict the return: over 96 steps of 32 episodes their correlation is 0.00",
         True,
     ),

@@ -11,7 +11,7 @@ from sacglam.build import build_model
 from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
-from sacglam.evaluate import EVALUATIONS_AFTER, SAMPLES
+from sacglam.evaluate import EVALUATIONS_AFTER, SAMPLES, SAMPLES_STEPS
 from sacglam.memory import resident_bytes
 from sacglam.models.loading import load_shape
 from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_temperature
@@ -118,12 +118,11 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
 
     The states of a sample are scored three times: as they are played, and for probabilities and Q values.
     """
-    evaluation, tracking, env = config.evaluation, config.tracking, build_env(config)
+    evaluation, env = config.evaluation, build_env(config)
     episodes = evaluation.episodes * (1 + sum(bool(env.goals(split)) for _, split in EVALUATIONS_AFTER.values()))
     if evaluation.every_steps:
         episodes += config.steps // evaluation.every_steps * evaluation.every_episodes
-    if tracking.samples_every_steps:
-        episodes += 3 * (config.steps // tracking.samples_every_steps) * SAMPLES
+    episodes += 3 * (config.steps // SAMPLES_STEPS) * SAMPLES
     return episodes * episode_steps
 
 

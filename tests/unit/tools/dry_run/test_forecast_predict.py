@@ -11,7 +11,7 @@ from sacglam.tools.dry_run.forecast import EVALUATION, predict, states_of_evalua
 
 PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
 ALONE = Plan(0, 0, 1, "cpu", 1, 1)
-QUIET = ["evaluation.episodes=5", "tracking.samples_every_steps=0"]
+EPISODES = "evaluation.episodes=5"
 PHASES = {"batch": 0.1, "target": 1.0, "forward": 2.0, "backward": 3.0, "optimizer": 0.25}
 
 
@@ -22,7 +22,7 @@ def measured(states: int, score_s: float, rows: int, evaluation: Sample | None =
 
 def test_sac() -> None:
     """1,024 random steps, then 100 intervals of 32 with 2 updates of 256 rows; 64 rows were measured."""
-    config = configuration.override(configuration.Config(), ["steps=4224", "replay.random_steps=1024", *QUIET])
+    config = configuration.override(configuration.Config(), ["steps=4224", "replay.random_steps=1024", EPISODES])
     assert updates_of(config) == 200
     found = predict(config, ALONE, PLAYED, measured(16, 0.8, 64))
     assert found == pytest.approx(
@@ -35,14 +35,16 @@ def test_sac() -> None:
             "forward": 200 * 8.0,
             "backward": 200 * 12.0,
             "optimizer": 200 * 0.25,
-            EVALUATION: 4 * 5 * 30 * 0.05,
+            EVALUATION: (4 * 5 + 3 * 2 * 4) * 30 * 0.05,
         }
     )
 
 
 def test_ppo() -> None:
     """2 intervals of 2,048 steps, passed over once and learnt from 16 times, in 3 minibatches of 800 steps."""
-    config = configuration.override(configuration.Config(), ["steps=4000", "algo={type: ppo, batch_size: 800}", *QUIET])
+    config = configuration.override(
+        configuration.Config(), ["steps=4000", "algo={type: ppo, batch_size: 800}", EPISODES]
+    )
     assert updates_of(config) == 2 * 16 * 3
     found = predict(config, ALONE, PLAYED, measured(32, 3.2, 4))
     assert found["scoring"] == pytest.approx(4096 * 0.1)
@@ -52,14 +54,14 @@ def test_ppo() -> None:
 
 
 def test_an_evaluation_scores_more_states_at_once_than_a_few_copies() -> None:
-    config = configuration.override(configuration.Config(), ["steps=3200", "env.copies=1", *QUIET])
+    config = configuration.override(configuration.Config(), ["steps=3200", "env.copies=1", EPISODES])
     found = predict(config, ALONE, PLAYED, measured(1, 0.1, 64, Sample(32, {"scoring": 0.32}, None)))
     assert found["scoring"] == pytest.approx(3200 * 0.1)
-    assert found[EVALUATION] == pytest.approx(4 * 5 * 30 * 0.01)
+    assert found[EVALUATION] == pytest.approx((4 * 5 + 3 * 2 * 4) * 30 * 0.01)
 
 
 def test_engines_share_states_and_ranks_rows() -> None:
-    config = configuration.override(configuration.Config(), ["steps=3200", *QUIET])
+    config = configuration.override(configuration.Config(), ["steps=3200", EPISODES])
     alone = predict(config, ALONE, PLAYED, measured(16, 0.8, 64))
     shared = predict(config, Plan(2, 3, 1, "cuda", 1, 1), PLAYED, measured(16, 0.8, 64))
     assert shared["scoring"] == pytest.approx(alone["scoring"] / 2)
@@ -70,8 +72,7 @@ def test_engines_share_states_and_ranks_rows() -> None:
 @pytest.mark.parametrize(("env", "heldout"), [("playground", 1), ("bitflip", 0)])
 def test_states_outside_the_rollout(env: str, heldout: int) -> None:
     """Before, after, sampled and held out 5 each; 4 times 10; 8 times 4 samples, also for Q."""
-    settings = ["steps=1000", "evaluation={episodes: 5, every_steps: 250, every_episodes: 10}"]
+    settings = ["steps=12800", "evaluation={episodes: 5, every_steps: 3200, every_episodes: 10}"]
     settings += [f"env.name={env}"]
-    settings += ["tracking.samples_every_steps=125"]
     config = configuration.override(configuration.Config(), settings)
     assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + 4 * 10 + 3 * 8 * 4) * 7
