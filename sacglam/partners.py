@@ -11,13 +11,14 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
-from sacglam.goals import GoalSource, draw
+from sacglam.goals import GoalSource
 from sacglam.imagination import Imagination, ImaginedGoals
 from sacglam.prompt import Prompt
 from sacglam.types import Classifiers, Episode, Example, Step
 
 Verdict = Sequence[Sequence[str]]
 """The goals that each step of an episode achieved."""
+CANDIDATES = 256  # goals that each step is judged against: enough to find its few achievements, and few to ask about
 _UPDATES = 300  # of a judge, all made once its budget is spent; fewer if that is of fewer steps
 
 
@@ -127,43 +128,9 @@ class Environment(Partner):
         return
 
 
-class NoisyConfig(PartnerConfig):
-    """The environment with mistakes at given rates, to study how many hindsight tolerates."""
-
-    type: str = "noisy"
-    false_positives: Fraction = 0.0
-    """Share of the steps at which it names a known goal that was not achieved."""
-    false_negatives: Fraction = 0.0
-    """Share of the achieved goals that it does not name."""
-
-    @override
-    def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
-        return Noisy(rng, clock, self)
-
-
-@dataclass(eq=False)
-class Noisy(Partner):
-    """The environment with mistakes."""
-
-    settings: NoisyConfig
-
-    @override
-    def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
-        return [[self._named(step) for step in episode.steps] for episode in episodes]
-
-    def _named(self, step: Step) -> list[str]:
-        named = [goal for goal in step.achieved if self.rng.random() >= self.settings.false_negatives]
-        if self.rng.random() < self.settings.false_positives:
-            others = [goal for goal in self.known if goal not in step.achieved]
-            named += [draw(self.rng, others)] if others else []
-        return named
-
-
 class ModelConfig(PartnerConfig):
     """A partner that asks a model, for some of the known goals, whether a step achieved them."""
 
-    candidates: Positive = 256
-    """Goals that each step is judged against: its episode's own, and known ones drawn for each episode."""
     threshold: OpenFraction = 0.9
     """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0
@@ -218,7 +185,7 @@ class ModelPartner(Partner):
         ]
 
     def _candidates(self, own: str) -> Sequence[str]:
-        most, others = self.settings.candidates - 1, [goal for goal in self.known if goal != own]
+        most, others = CANDIDATES - 1, [goal for goal in self.known if goal != own]
         imagined = self._imagination.draw(self.known, int(self.settings.imagine * most), self.rng)
         if len(others) > (left := most - len(imagined)):
             others = [others[i] for i in sorted(self.rng.choice(len(others), left, replace=False))]

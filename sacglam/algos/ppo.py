@@ -15,6 +15,7 @@ from sacglam.models.actor_critic import ActorValue
 from sacglam.models.agent_model import AgentModel
 from sacglam.types import Query, Window
 
+CLIP, VALUE_COEF = 0.2, 0.5  # the paper's (Table 1): the ratio is clipped to 1 +- 0.2, the value loss weighs a half
 _TINY = 1e-8  # avoids a division by zero if all advantages are equal
 
 
@@ -138,10 +139,10 @@ def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[T
     values = model.evaluate(batch.packed)
     log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
     log_ratio_B = log_prob_B - batch.old_log_prob_B
-    policy = equations.clipped_loss(log_ratio_B.exp(), batch.advantage_B, config.clip)
+    policy = equations.clipped_loss(log_ratio_B.exp(), batch.advantage_B, CLIP)
     value = equations.value_loss(values.value_B, batch.return_B)
     entropy = equations.entropy(values.log_pi_BA).mean()
-    loss = policy + config.value_coef * value - config.entropy_coef * entropy
+    loss = policy + VALUE_COEF * value - config.entropy_coef * entropy
     log_ratio_B = log_ratio_B.detach()
     metrics = {
         "policy_loss": policy.detach(),
@@ -149,7 +150,7 @@ def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[T
         "entropy": entropy.detach(),
         "value": values.value_B.detach().mean(),
         "return": batch.return_B.mean(),
-        "clipped_share": ((log_ratio_B.exp() - 1).abs() > config.clip).float().mean(),
+        "clipped_share": ((log_ratio_B.exp() - 1).abs() > CLIP).float().mean(),
         "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean(),  # of the old policy from the new one
     }
     return loss, metrics

@@ -25,12 +25,8 @@ class PpoConfig(AlgoConfig):
     """Environment steps, over all copies together, collected for one update."""
     epochs: Positive = 16
     """Passes over the collected steps in each update."""
-    clip: PositiveFloat = 0.2
-    """The probability ratio is clipped to 1 +- this."""
     entropy_coef: NonNegativeFloat = 0.01
     """Weight of the policy's entropy in the loss."""
-    value_coef: PositiveFloat = 0.5
-    """Weight of the value loss."""
     max_grad_norm: PositiveFloat | None = 0.5
     """Clip the norm of the whole gradient; None: no clipping."""
 

@@ -28,9 +28,11 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.compile": (False, "always False"),
     "model.lora.merged": (None, "derived"),
     "runtime.timeout_s": (1800.0, "an hour"),
+    "partner.candidates": (256, "always 256"),
     "partner.updates": (300, "300, and at most partner.budget"),
     "prompt.before_action": (" ", "empty with prompt.chat and where prompt.template ends in white space, else a space"),
     "replay.balanced": (True, "always True"),
+    "replay.demonstration_share": (0.25, "always 0.25"),
     "replay.last_steps": (None, "all of them"),
     "replay.hindsight.balanced": (True, "always True"),
     "replay.hindsight.last_steps": (None, "all of them"),
@@ -39,38 +41,48 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "tracking.repo": (None, "the folder that the run is in"),
     "tracking.samples_episodes": (4, "always 4"),
     "algo.normalise_advantages": (True, "always True"),
+    "algo.clip": (0.2, "always 0.2"),
+    "algo.value_coef": (0.5, "always 0.5"),
     "algo.relative_imitation": (True, "always True"),
     "algo.soft_target": (None, "derived"),
 }
 """Former settings: a value that needs no warning, and what they are now."""
-_OF_KIND: Mapping[str, str] = {"partner.updates": "judge"}
-"""The kind of section that had one of them, where another kind may have a setting of that name."""
+_OF_KINDS: Mapping[str, tuple[str, ...]] = {
+    "algo.clip": ("ppo",),
+    "algo.value_coef": ("ppo",),
+    "partner.candidates": ("judge", "scored"),
+    "partner.updates": ("judge",),
+}
+"""The kinds of section that had one of them, where another kind may have a setting of that name."""
 
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values without the keys of earlier versions, and a warning that names them; otherwise unchanged.
 
     Raises:
-        ConfigError: a setting has another name now.
+        ConfigError: a setting or a partner has another name now.
     """
     kept = deepcopy(dict(values))
     for key, (usual, now) in _GONE.items():
-        for value in _removed(kept, key, _OF_KIND.get(key)):
+        for value in _removed(kept, key, _OF_KINDS.get(key, ())):
             if value != usual:
                 warnings.warn(f"{key} is no longer a setting: it is {now} (got {value!r})", stacklevel=2)
     for key, name in _MOVED.items():
         if _removed(kept, key):
             raise ConfigError(f"{key} is {name} now")
+    partner = kept.get("partner")
+    if (partner.get("type") if isinstance(partner, dict) else partner) == "noisy":
+        raise ConfigError("partner noisy is an example now: docs.examples.noisy:NoisyConfig")
     if kept.get("checkpoint") == {}:  # a section of former settings alone
         del kept["checkpoint"]
     return kept
 
 
-def _removed(values: Mapping[str, Any], key: str, kind: str | None = None) -> list[Any]:
-    """Take a dotted key out of `values`, if its section is of that kind; its value, if it is there."""
+def _removed(values: Mapping[str, Any], key: str, kinds: tuple[str, ...] = ()) -> list[Any]:
+    """Take a dotted key out of `values`, if its section is of one of these kinds, if any; its value, if it is there."""
     *sections, name = key.split(".")
     inner: Any = values
     for section in sections:
         inner = inner.get(section) if isinstance(inner, dict) else None
-    found = isinstance(inner, dict) and name in inner and kind in (None, inner.get("type"))
+    found = isinstance(inner, dict) and name in inner and (not kinds or inner.get("type") in kinds)
     return [inner.pop(name)] if found else []

@@ -41,7 +41,7 @@ class Config(Section):
     partner: Annotated[SerializeAsAny[PartnerConfig], BeforeValidator(PartnerConfig.read)] = Field(
         default_factory=lambda: PartnerConfig.read({}, None)
     )
-    """Who judges what was achieved in training: `environment` (the default), `noisy`, `judge`, `scored` or your own."""
+    """Who judges what was achieved in training: `environment` (the default), `judge`, `scored` or your own."""
     evaluation: sections.EvalConfig = sections.EvalConfig()
     tracking: sections.TrackingConfig = sections.TrackingConfig()
     engines: sections.EnginesConfig = sections.EnginesConfig()

@@ -83,7 +83,6 @@ class PartnerConfig(Named):
     key: ClassVar[str] = "partner"
     shipped: ClassVar[Mapping[str, str]] = {
         "environment": "sacglam.partners:EnvironmentConfig",
-        "noisy": "sacglam.partners:NoisyConfig",
         "judge": "sacglam.partners:JudgeConfig",
         "scored": "sacglam.partners:ScoredConfig",
     }

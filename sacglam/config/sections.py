@@ -7,7 +7,6 @@ from pydantic import BeforeValidator, Field, JsonValue, SerializeAsAny, model_va
 
 from sacglam.config.kinds import Hindsight
 from sacglam.config.section import (
-    Fraction,
     NonNegative,
     NonNegativeFloat,
     OpenFraction,
@@ -181,9 +180,9 @@ class ReplayConfig(Section):
     random_steps: NonNegative = 0
     """Uniformly random steps before the first update, played without the model."""
     demonstrations: str | None = None
-    """File of demonstrations (`sacglam collect`), kept in addition to `capacity`: at most the last 200,000 entries."""
-    demonstration_share: Fraction = 0.25
-    """Share of each batch that is drawn from the demonstrations, relabelled like any episode."""
+    """File of demonstrations (`sacglam collect`), kept in addition to `capacity`: at most the last 200,000 entries.
+
+    A quarter of each batch is drawn from them, relabelled like any episode."""
     demonstration_updates: NonNegative = 0
     """Updates before the first step that imitate the demonstrations' actions by cross-entropy, with any algorithm."""
     hindsight: Annotated[SerializeAsAny[Hindsight], BeforeValidator(Hindsight.read)] = Field(

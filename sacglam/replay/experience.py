@@ -13,6 +13,8 @@ from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
 
+DEMONSTRATED = 0.25  # share of each batch drawn from demonstrations: enough to be kept, most is still the agent's own
+
 
 class Experience(ABC):
     """Takes the rollout's steps and returns the batches that the learner learns from."""
@@ -81,7 +83,7 @@ class HindsightReplay(Experience):
         size, draw = self.cut.algo.batch_size, self.replay.hindsight.batch
         if self.demonstrations is None:
             return draw(self.buffer, self.rng, self.cut)
-        theirs = round(self.replay.demonstration_share * size)
+        theirs = round(DEMONSTRATED * size)
         own = draw(self.buffer, self.rng, self.cut.of(size - theirs)) if theirs < size else []
         return own + (draw(self.demonstrations, self.rng, self.cut.of(theirs)) if theirs else [])
 

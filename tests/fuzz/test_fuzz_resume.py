@@ -101,9 +101,7 @@ SAC: dict[str, list[Any]] = {
 PPO: dict[str, list[Any]] = {
     "algo.gae_lambda": [0, 1],
     "algo.epochs": [1],
-    "algo.clip": [0.01],
     "algo.entropy_coef": [0],
-    "algo.value_coef": [2],
 }
 AWAC = {
     "algo.temperature": [0.01, 1],

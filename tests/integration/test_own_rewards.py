@@ -151,7 +151,7 @@ def test_the_scale_is_that_of_random_returns_and_asked_for_only_once() -> None:
         (["algo.reward_scale=2"], "set env.reward to environment"),
         (["env.success_reward=20"], "set env.reward to environment"),
         (["env.reward=environment", "replay.hindsight.type=future"], "set env.success_reward, if"),
-        (["env.reward=environment", "partner.type=noisy"], "set one of them to its default"),
+        (["env.reward=environment", "partner.type=judge"], "set one of them to its default"),
     ],
 )
 def test_what_does_not_go_together_is_refused(overrides: list[str], said: str) -> None:

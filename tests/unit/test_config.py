@@ -22,7 +22,7 @@ from sacglam.config.section import Named, Section
 from sacglam.config.sections import PromptConfig
 from sacglam.errors import ConfigError
 from sacglam.goals import ProgressConfig
-from sacglam.partners import JudgeConfig, NoisyConfig
+from sacglam.partners import JudgeConfig, ScoredConfig
 from sacglam.replay.sampling import Future, Graph, NoHindsight, Ratio
 from tests.fuzz.common import within
 
@@ -55,8 +55,8 @@ def test_the_defaults_of_ppo_are_the_paper_s() -> None:
     # Table 1.
     ppo = PpoConfig()
     assert (ppo.update_interval, ppo.epochs, ppo.batch_size) == (2048, 16, 256)
-    assert (ppo.entropy_coef, ppo.value_coef, ppo.gamma, ppo.gae_lambda) == (0.01, 0.5, 0.99, 0.99)
-    assert (ppo.actor_lr, ppo.critic_lr, ppo.clip, ppo.max_grad_norm) == (1e-4, 1e-4, 0.2, 0.5)
+    assert (ppo.entropy_coef, ppo.gamma, ppo.gae_lambda) == (0.01, 0.99, 0.99)
+    assert (ppo.actor_lr, ppo.critic_lr, ppo.max_grad_norm) == (1e-4, 1e-4, 0.5)
 
 
 def test_no_path_is_the_quickstart() -> None:
@@ -293,7 +293,7 @@ def test_overrides_are_like_a_file_on_that_base(tmp_path: Path) -> None:
     assert (found.env.name, found.env.options) == ("playground", {})
     assert found.goals == ProgressConfig(by="goal")
     assert found.partner == JudgeConfig(budget=5, threshold=0.7)
-    assert load(file, ["partner.type=noisy"]).partner == NoisyConfig()
+    assert load(file, ["partner.type=scored"]).partner == ScoredConfig()
 
 
 @pytest.mark.parametrize(
@@ -552,6 +552,8 @@ def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
     [
         ("replay.sampling=future", "replay.sampling is replay.hindsight.type now"),
         ("replay.hindsight_ratio=0.3", "replay.hindsight_ratio is replay.hindsight.share now"),
+        ("partner=noisy", "partner noisy is an example now: docs.examples.noisy:NoisyConfig"),
+        ("partner={type: noisy, false_positives: 0.1}", "partner noisy is an example now"),
     ],
 )
 def test_an_old_key_is_refused_with_the_new_name(override: str, said: str) -> None:
@@ -588,16 +590,19 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
         assert load(_write(tmp_path, "model: {lora: {merged: true, rank: 4}}")).model.lora.rank == 4
 
 
-def test_a_former_setting_of_a_judge_may_be_one_of_another_partner(tmp_path: Path) -> None:
+def test_a_former_setting_of_one_kind_may_be_one_of_another(tmp_path: Path) -> None:
     judge = _write(tmp_path, "partner: {type: judge, budget: 5}")
     (tmp_path / "above.yaml").write_text(f"base: {judge.name}\npartner: {{updates: 7}}\n")
     said = r"partner\.updates is no longer a setting: it is 300, and at most partner\.budget \(got 7\)"
     with pytest.warns(UserWarning, match=said):
         assert load(tmp_path / "above.yaml").partner == JudgeConfig(budget=5)
-    own = converted({"partner": {"type": "mine:Partner", "updates": 7}})
-    assert own == {"partner": {"type": "mine:Partner", "updates": 7}}
+    own = {
+        "partner": {"type": "mine:Partner", "updates": 7, "candidates": 3},
+        "algo": {"type": "mine:Ppo", "clip": 0.3},
+    }
+    assert converted(own) == own
     with pytest.raises(ConfigError, match=r"unknown setting 'partner\.updates'"):
-        parse({"partner": {"type": "noisy", "updates": 7}})
+        parse({"partner": {"type": "scored", "updates": 7}})
 
 
 def test_former_settings_are_left_where_they_are() -> None:

@@ -29,12 +29,10 @@ TABLE_1 = COMMON | {
     "algo.epochs": 16,
     "algo.batch_size": 256,
     "algo.entropy_coef": 0.01,
-    "algo.value_coef": 0.5,
     "algo.gamma": 0.99,
     "algo.actor_lr": 1e-4,
     "algo.critic_lr": 1e-4,
     "algo.gae_lambda": 0.99,
-    "algo.clip": 0.2,
     "algo.max_grad_norm": 0.5,
 }
 BOTH = COMMON | {

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from docs.examples.noisy import Noisy, NoisyConfig
+from sacglam import partners
 from sacglam.clock import PhaseClock
 from sacglam.config import load, parse
 from sacglam.config.kinds import PartnerConfig
@@ -19,8 +21,6 @@ from sacglam.partners import (
     EnvironmentConfig,
     JudgeConfig,
     LearnedJudge,
-    Noisy,
-    NoisyConfig,
     Partner,
     Verdict,
     described,
@@ -190,10 +190,10 @@ def test_a_partner_of_ones_own() -> None:
 
 
 def test_a_partner_speaks_too_late_for_ppo() -> None:
-    with pytest.raises(ConfigError, match="PPO learns from steps of unfinished episodes, but partner noisy judges"):
-        parse({"algo": {"type": "ppo"}, "partner": "noisy"})
+    with pytest.raises(ConfigError, match="PPO learns from steps of unfinished episodes, but partner scored judges"):
+        parse({"algo": {"type": "ppo"}, "partner": "scored"})
     with pytest.raises(ConfigError, match=r"unknown setting 'partner\.rate'"):
-        parse({"partner": {"type": "noisy", "rate": 0.1}})
+        parse({"partner": {"type": "scored", "rate": 0.1}})
 
 
 def test_a_judge_listens_until_its_budget_is_spent_and_learns_once() -> None:
@@ -228,9 +228,12 @@ def test_a_judge_then_says_what_its_model_is_sure_of() -> None:
     assert judges.asked == [(" goal", " early", " late", " other")] * 3
 
 
-def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own() -> None:
+def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partners, "CANDIDATES", 3)
     judges = ScriptedJudges()
-    partner = judge(judges, budget=1, candidates=3)
+    partner = judge(judges, budget=1)
     partner.describe([episode((), goal=str(number)) for number in range(100)])
     partner.describe([episode((), (), goal="7")] * 50)
     assert {len(set(goals)) for goals in judges.asked} == {3}
@@ -238,9 +241,10 @@ def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own
     assert len(set(judges.asked)) > 40
 
 
-def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named() -> None:
+def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partners, "CANDIDATES", 5)
     judges = ScriptedJudges({(0, "Grasp any bug"): 1.0})
-    partner = judge(judges, budget=1, candidates=5, imagine=0.5)
+    partner = judge(judges, budget=1, imagine=0.5)
     partner.describe([episode((), goal=goal) for goal in ("Grasp red cat", "Grow red cat", "Grow any bug")])
     [seen] = partner.describe([episode((), goal="Grow red cat")])
     assert judges.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]

@@ -147,7 +147,7 @@ def test_losses_on_numbers_worked_out_by_hand() -> None:
         advantage_B=torch.tensor([1.0, -1.0]),
         return_B=torch.tensor([1.2, 0.4]),
     )
-    loss, metrics = ppo_losses(cast(ActorValue, model), batch, replace_config(entropy_coef=0.1, value_coef=0.5))
+    loss, metrics = ppo_losses(cast(ActorValue, model), batch, replace_config(entropy_coef=0.1))
     # Ratios 0.5 / 0.4 = 1.25, clipped to 1.2, and 0.75 / 0.5 = 1.5, kept since the advantage is negative.
     assert metrics["policy_loss"] == pytest.approx(-(1.2 - 1.5) / 2)
     assert metrics["value_loss"] == pytest.approx(((0.2 - 1.2) ** 2 + 0.0) / 2)
