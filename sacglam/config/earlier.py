@@ -26,6 +26,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.attention": ("sdpa", "always sdpa"),
     "model.bucket": (None, "derived"),
     "model.compile": (False, "always False"),
+    "model.lora.targets": ("all-linear", "always all-linear"),
     "model.lora.merged": (None, "derived"),
     "runtime.timeout_s": (1800.0, "an hour"),
     "partner.candidates": (256, "always 256"),

@@ -49,25 +49,14 @@ class EnvConfig(Section):
 
 
 class LoraSettings(Section):
-    """The low-rank adapter that is trained; the base model is frozen."""
+    """The low-rank adapter of every linear layer but the output; it is trained, and the base model frozen."""
 
     rank: Size = 16
     """Rank r of the update W + (alpha / r) B A."""
     alpha: PositiveFloat = 32.0
     """Numerator of the update's scale."""
-    targets: str | list[str] = "all-linear"
-    """Layers that get an adapter: names, or `all-linear` for all but the output layer."""
     layers: Size | None = None
     """Number of final layers to adapt in a decoder-only model; the backward pass ends at the first. None: all."""
-
-    @model_validator(mode="after")
-    def _choosable(self) -> Self:
-        if self.layers is not None and isinstance(self.targets, str) and self.targets != "all-linear":
-            raise ValueError(
-                f"model.lora.layers needs model.lora.targets all-linear or a list of names, not the pattern "
-                f"{self.targets!r}"
-            )
-        return self
 
 
 class ModelConfig(Section):

@@ -124,7 +124,7 @@ def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:
     """
     lora, task = settings.lora, architecture_of(config).task
     shape = partial(LoraConfig, r=lora.rank, lora_alpha=lora.alpha, task_type=task)  # alpha: any number will do
-    every = shape(target_modules=lora.targets)
+    every = shape(target_modules="all-linear")
     if lora.layers is None:
         return every
     if config.is_encoder_decoder:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import Linear, LoraLayer
+from peft.tuners.lora import Linear
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -119,17 +119,14 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str],
     """Insert LoRA layers into `model`, in place: one trainable adapter for each of `names`, all equal.
 
     Raises:
-        ModelError: no layer fits `lora.target_modules`, or one that does can have no adapter.
+        ModelError: no layer fits `lora.target_modules`.
     """
     lora._register_custom_module({nn.Linear: MergedLinear if merged else LoraLinear})
     try:
         peft_model = get_peft_model(model, lora, adapter_name=names[0])
     except ValueError as error:
-        raise ModelError(f"no adapter fits model.lora.targets={lora.target_modules!r}: {error}") from error
+        raise ModelError(f"none of the model's layers can have an adapter: {error}") from error
     assert isinstance(peft_model, PeftModel)
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    if others := [name for name, layer in layers.items() if names[0] not in layer.lora_A]:
-        raise ModelError(f"adapters need linear layers, but model.lora.targets names {others}; remove them")
     for name in names[1:]:
         peft_model.add_adapter(name, lora)
     first = adapter_parameters(peft_model, names[0])

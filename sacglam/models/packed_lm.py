@@ -74,11 +74,6 @@ class PackedLM:
         self._adapters = {name: adapter_parameters(self._peft, name) for name in names}
         self._lora_layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
         self._output = model.get_output_embeddings()
-        if isinstance(self._output, LoraLayer):
-            raise ModelError(
-                "model.lora.targets names the output layer, whose adapter engines ignore in prompt log-probabilities; "
-                "use all-linear, which leaves it out, or name other layers"
-            )
         self._log_probs = SelectedLogProbs(self._output, scale)
         self.hidden_size = int(self._output.weight.shape[1])
         """H, the width of the hidden states."""

@@ -45,7 +45,6 @@ COMMON: dict[str, list[Any]] = {
     "model.cache_mib": [0, 1],
     "model.lora.rank": [4],
     "model.lora.layers": [1],
-    "model.lora.targets": ["[q_proj, v_proj]"],
     "prompt.history": [1, 3],
     "prompt.step": ["'{action}; '"],
     "prompt.template": [

@@ -45,10 +45,9 @@ SETTINGS = [
     "algo.critic_lr=3e-4",
     "steps=40",
     "model.lora.rank=4",
-    "model.lora.targets=[q_proj, down_proj]",  # ZeRO-3 takes milliseconds for every module, so there are few
 ]
 VARIANTS = {
-    "encoder-decoder": ["model.name=builtin-t5", "model.lora.targets=[q, wo]"],
+    "encoder-decoder": ["model.name=builtin-t5"],
     "frozen": ["critic.backbone=frozen"],
     "separate": ["critic.backbone=separate"],
     **({"nf4": ["model.quantize=nf4"]} if find_spec("bitsandbytes") else {}),

@@ -53,7 +53,7 @@ def test_a_critic_that_does_not_fit_begins_anew(tiny_run: Path) -> None:
     [
         (["model.name=builtin-t5"], "expected the base model builtin_t5, as this run has, got builtin"),
         (["model.lora.rank=8"], "expected model.lora.rank 8, as this run has, got 16"),
-        (["model.lora.targets=[q_proj]"], "tensors do not fit this model"),
+        (["model.lora.layers=1"], "tensors do not fit this model"),
     ],
 )
 def test_what_does_not_fit_is_refused(tiny_run: Path, overrides: list[str], message: str) -> None:

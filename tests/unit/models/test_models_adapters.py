@@ -145,21 +145,9 @@ def test_checkpointing_switches_no_dropout_on(lm_name: str) -> None:
         assert torch.equal(lm.forward(packed).log_probs_BA, lm.forward(packed).log_probs_BA)
 
 
-def test_an_adapter_on_the_output_layer_is_refused() -> None:
-    config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM")
-    with pytest.raises(ModelError, match="names the output layer"):
-        PackedLM(tiny_model("mistral"), config)
-
-
 @pytest.mark.parametrize("lm_name", ["mistral", "t5", "flan"])
 def test_all_linear_leaves_the_output_layer_out(lm_name: str) -> None:
     assert not any("lm_head" in name for name in tiny_lm(lm_name).adapter_parameters(ACTOR))
-
-
-def test_an_adapter_on_the_embedding_is_refused() -> None:
-    config = LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], task_type="CAUSAL_LM")
-    with pytest.raises(ModelError, match=r"adapters need linear layers.*embed_tokens"):
-        PackedLM(tiny_model("mistral"), config)
 
 
 def test_layers_of_several_matrices_are_not_merged() -> None:
@@ -192,7 +180,7 @@ def test_a_part_for_images_gets_no_adapter() -> None:
 
 def test_targets_that_do_not_exist() -> None:
     config = LoraConfig(r=2, target_modules=["nowhere"], task_type="CAUSAL_LM")
-    with pytest.raises(ModelError, match=r"no adapter fits model\.lora\.targets.*nowhere"):
+    with pytest.raises(ModelError, match=r"none of the model's layers can have an adapter.*nowhere"):
         PackedLM(tiny_model("llama"), config)
 
 

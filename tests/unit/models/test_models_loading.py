@@ -132,11 +132,12 @@ def test_the_built_in_model() -> None:
 
 
 def test_the_adapter_settings_arrive(folder: Path) -> None:
-    settings = ModelConfig(name=str(folder), lora=LoraSettings(rank=3, alpha=7.5, targets=["q_proj", "o_proj"]))
+    settings = ModelConfig(name=str(folder), lora=LoraSettings(rank=3, alpha=7.5))
     loaded = load_model(settings, CPU)
     lm = PackedLM(loaded.model, lora_config(settings, loaded.config))
     parameters = lm.adapter_parameters(ACTOR)
-    assert {name.split(".")[-3] for name in parameters} == {"q_proj", "o_proj"}
+    every = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert {name.split(".")[-3] for name in parameters} == every
     assert {min(p.shape) for p in parameters.values()} == {3}
     assert lora_config(settings, loaded.config).lora_alpha == 7.5
     assert torch.isfinite(lm.forward(lm.pack(ragged())).log_probs_BA).all()
