@@ -135,7 +135,7 @@ def training(dtype: str, device: str, gpus: int, folder: Path) -> Part:
     elif dtype == "float32":
         where = ["--gpus", "1"]
     else:  # the engine and the learner share one GPU
-        where = ["--gpus", "1", "--engines", "1", "--learners", "0", "--set", "engines.gpu_memory=0.4"]
+        where = ["--gpus", "1", "--engines", "1", "--learners", "0"]
     shorter = ["steps=320"] if device == "cpu" else []
     changed = [*_TINY_RUN, *shorter, f"model.dtype={dtype}"]
     settings = [word for value in changed for word in ("--set", value)]

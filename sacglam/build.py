@@ -20,7 +20,7 @@ from sacglam.models.agent_model import AgentModel, load_exported
 from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_model, lora_config, merges
 from sacglam.models.packed_lm import PackedLM
-from sacglam.models.packing_check import check_frozen
+from sacglam.models.packing_check import keep_states
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
 from sacglam.prompt import Prompt
@@ -172,9 +172,8 @@ def build_model(config: Config) -> AgentModel:
     adapters = model_class.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
     lora, checkpointing = lora_config(config.model, loaded.config), config.model.gradient_checkpointing
     lm = PackedLM(loaded.model, lora, adapters, merged, checkpointing)
-    if config.model.cache_mib:
-        lm.cache_frozen_layers(config.model.cache_mib << 20)
-        check_frozen(lm, config.model.name)
+    if config.keeps_states:
+        keep_states(lm, config.model.name)
     ends, prompt = (config.policy.score_eos, lm.architecture.prompt_eos), Prompt(config.prompt)
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
     policy = PolicyHead.of(config.policy)

@@ -11,6 +11,7 @@ import torch
 
 CPU_CACHE_BYTES = 1 << 30
 """Prefix cache of a vLLM engine without a GPU."""
+_MOST_STATES_BYTES = 2 << 30  # thousands of states of a small model; more would hardly recur
 
 
 def peak_bytes(run: Callable[[], object], device: str) -> int | None:
@@ -49,6 +50,11 @@ def free_bytes(device: str) -> int:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for reuse
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     return int(psutil.virtual_memory().available)
+
+
+def kept_states_bytes() -> int:
+    """Most bytes of hidden states that a process on a CPU keeps: a quarter of what is free, and at most 2 GiB."""
+    return min(_MOST_STATES_BYTES, free_bytes("cpu") // 4)
 
 
 def total_bytes(device: str) -> int:

@@ -59,6 +59,24 @@ class Config(Section):
         return not (self.engines.count or self.learners.count)
 
     @property
+    def keeps_states(self) -> bool:
+        """Whether a learner keeps the hidden states of the layers below the adapted ones, for states that recur.
+
+        On a CPU these layers cost more than the look-up; a GPU would wait for states that pass through them alone. With
+        ZeRO-3 a rank that had kept its states would not gather the weights that the others wait for.
+        """
+        sharded = self.learners.count > 0 and self.learners.zero_stage == 3
+        return self.device == "cpu" and self.model.lora.layers is not None and not sharded
+
+    @property
+    def engine_memory(self) -> float:
+        """Share of a GPU's memory that an engine takes (weights and prefix cache); less where it shares the learner's.
+
+        The rest is for CUDA's own needs, or for what an update takes in the driver's learner.
+        """
+        return 0.85 if self.learners.count else 0.4
+
+    @property
     def classifiers(self) -> dict[str, str]:
         """What learns next to the agent, `module:Class` by name: adapters and heads of their own on its model."""
         named = {"judge": self.partner.judge, "competence": self.goals.competence}
@@ -156,7 +174,6 @@ class Config(Section):
             )
         if self.learners.zero_stage == 3 and self.learners.count:
             needing_whole_weights = {
-                "model.cache_mib": self.model.cache_mib,  # a rank that has kept its states gathers no weights
                 f"partner {self.partner.type}": self.partner.judge,  # each rank judges on its own
                 f"goals {self.goals.type}": self.goals.competence,  # and predicts on its own
             }

@@ -71,17 +71,6 @@ class ModelConfig(Section):
     """`nf4`: 4-bit base weights with double quantisation, computing in `dtype`. Needs bitsandbytes."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    cache_mib: NonNegative = 0
-    """MiB to cache hidden states of the layers below the adapted ones, for states that recur; 0: none."""
-
-    @model_validator(mode="after")
-    def _cachable(self) -> Self:
-        if self.cache_mib and self.lora.layers is None:
-            raise ValueError(
-                f"model.cache_mib ({self.cache_mib}) caches what layers below the adapted ones compute, but all are "
-                "adapted; set model.lora.layers, or model.cache_mib to 0"
-            )
-        return self
 
 
 class PromptConfig(Section):
@@ -200,8 +189,6 @@ class EnginesConfig(Section):
     """Engines; 0: the learner scores, each of its ranks a share of the states, with the weights in training."""
     tensor_parallel: Positive = 1
     """GPUs per engine."""
-    gpu_memory: OpenFraction = 0.85
-    """Share of a GPU's memory that an engine takes (weights and prefix cache)."""
 
 
 class LearnersConfig(Section):

@@ -67,14 +67,11 @@ class FrozenLayers:
         """
         layers = layers_of(architecture.model)
         if not layers:
-            raise ModelError("model.cache_mib needs a decoder with one list of all its layers; set it to 0")
+            raise ModelError("its decoder has no list of all its layers")
         adapted = [any(isinstance(module, LoraLayer) for module in layer.modules()) for layer in layers]
         first = adapted.index(True)
         if first == 0:
-            raise ModelError(
-                "model.cache_mib keeps what the layers below the first adapted one compute, and all are adapted; lower "
-                "model.lora.layers, or set model.cache_mib to 0"
-            )
+            raise ModelError("all of its layers are adapted; lower model.lora.layers")
         self._architecture = architecture
         self._below, self._above = layers[:first], layers[first:]
         self._limit = limit_bytes

@@ -1,5 +1,6 @@
 """The checks that a language model can be packed, and its frozen layers left out, on small queries."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sacglam.errors import ModelError
+from sacglam.memory import kept_states_bytes
 from sacglam.models.architectures import T5_FAMILY, architecture_of, start_token
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.packed_lm import PackedLM
@@ -65,6 +67,16 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
             raise unpackable(model.config, name, f"its {setting} of {width} tokens counts those of other actions")
 
 
+def keep_states(lm: PackedLM, name: str) -> None:
+    """From now on, keep the hidden states of the frozen layers; a warning if this model's cannot be skipped."""
+    try:
+        lm.cache_frozen_layers(kept_states_bytes())
+        check_frozen(lm, name)
+    except ModelError as error:
+        lm.frozen = None
+        warnings.warn(f"hidden states of model {name!r} are not kept for reuse: {error}", stacklevel=2)
+
+
 @torch.no_grad()
 def check_frozen(lm: PackedLM, name: str) -> None:
     """Compare a pass that takes the frozen layers' kept output with one through all layers.
@@ -72,7 +84,7 @@ def check_frozen(lm: PackedLM, name: str) -> None:
     Raises:
         ModelError: they differ, because later layers read more than the layer before them gives.
     """
-    reason = "model.cache_mib needs layers that read what the one before them gives and nothing else; set it to 0"
+    reason = "its layers read more than the one before them gives"
     try:
         # One at a time: together they would be rounded differently, which SmolLM2 amplifies to 1.4e-4.
         got = [lm.pack([TokenisedQuery(*query)]) for query in (_LONG, _SHORT)]

@@ -114,7 +114,7 @@ def plan(config: Config, machine: Machine) -> Plan:
         if engines + ranks > machine.cores:
             note = "there are more processes than cores: it works, but every one of them is slower"
     elif learners == 0 and engines * parallel == 1 and machine.gpus == 1:
-        note = "the one GPU is shared by engine and learner: set engines.gpu_memory to what the learner leaves"
+        note = f"the one GPU is shared by engine and learner: {config.engine_memory:.0%} of its memory is the engine's"
     elif learners == 0:
         fault = (
             "a learner in the driver's process would share a GPU with an engine; give it one of its own "

@@ -123,7 +123,7 @@ def quick_runs(monkeypatch: Any) -> None:
     def load(settings: ModelConfig, device: torch.device) -> Any:
         if not settings.name.startswith("builtin"):
             return load_model(settings, device)
-        key = settings.model_dump_json(exclude={"lora", "bucket", "cache_mib"})
+        key = settings.model_dump_json(exclude={"lora"})
         if key not in loaded:
             loaded[key] = load_model(settings, device)
         return copy.deepcopy(loaded[key])

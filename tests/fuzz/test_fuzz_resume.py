@@ -42,7 +42,6 @@ COMMON: dict[str, list[Any]] = {
     "model.dtype": ["bfloat16"],
     "model.gradient_checkpointing": ["true"],
     "model.quantize": ["none", "none", "nf4"],  # slow
-    "model.cache_mib": [0, 1],
     "model.lora.rank": [4],
     "model.lora.layers": [1],
     "prompt.history": [1, 3],

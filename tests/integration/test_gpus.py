@@ -111,8 +111,8 @@ platforms._current_platform = H100()
 checked.HAS_TRITON = True  # as with torch for CUDA
 found = []
 for parallel in (1, 2):
-    words = ["device=cuda", "engines.count=1", f"engines.tensor_parallel={parallel}", "model.dtype=bfloat16"]
-    config = load(None, [*words, f"model.name={os.environ['MODEL']}"])
+    words = ["device=cuda", "engines.count=1", "learners.count=1", "model.dtype=bfloat16"]
+    config = load(None, [*words, f"engines.tensor_parallel={parallel}", f"model.name={os.environ['MODEL']}"])
     made = EngineArgs(**_arguments(config, load_text(config.model), on_cpu=False)).create_engine_config()
     found.append({
         "types": [str(made.model_config.dtype), str(made.lora_config.lora_dtype)],

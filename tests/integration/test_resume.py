@@ -254,7 +254,7 @@ def test_a_signal_during_the_first_evaluation_ends_cleanly(tiny_run: Path, tmp_p
     assert_same_end(run, tiny_run)
 
 
-LEAN = ["model.lora.layers=1", "model.cache_mib=1", "replay.hindsight={type: future}", "goals=progress"]
+LEAN = ["model.lora.layers=1", "replay.hindsight={type: future}", "goals=progress"]
 TWO = ["threads=2", "goals={type: progress, by: goal}"]
 
 

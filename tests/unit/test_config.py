@@ -523,14 +523,14 @@ def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str)
 
 def test_a_run_made_before_a_key_existed_has_its_default() -> None:
     imitation = ("self_imitation", "exploration")
-    later = ("td_lambda", *imitation, "layers", "cache_mib", "random_steps")
+    later = ("td_lambda", *imitation, "layers", "random_steps")
     lines = re.sub(r"^prompt:\n(  .*\n|\n)+", "", load(None).to_yaml(), flags=re.M).splitlines(keepends=True)
     kept = [line for line in lines if line.strip().split(":")[0] not in later]
     assert len(kept) == len(lines) - len(later)
     config = parse_complete("".join(kept))
     found, model = config.algo, config.model
     assert isinstance(found, SacConfig)
-    assert (model.lora.layers, model.cache_mib) == (None, 0)
+    assert model.lora.layers is None
     assert config.prompt == PromptConfig()
     assert found.td_lambda is None
     assert (found.self_imitation, found.exploration) == (0.0, 0.0)

@@ -45,7 +45,7 @@ VARIANTS: dict[str, list[str]] = {
     "sac t5": [*SAC, "model.name=builtin-t5"],
     "sac windows": [*SAC, "algo.td_lambda=0.9", "algo.self_imitation=1"],
     "sac windows, online target": [*SAC, "critic.target_backbone=online", "algo.td_lambda=0.9"],
-    "sac lean": [*SAC, "model.lora.layers=1", "model.cache_mib=1"],
+    "sac lean": [*SAC, "model.lora.layers=1"],
     "ppo": PPO,
     "sac bfloat16, separate backbone": [*SAC, "model.dtype=bfloat16", "critic.backbone=separate"],
     "sac float32 unmerged, clipped": [*SAC, "model.lora.rank=4", "algo.max_grad_norm=0.1"],

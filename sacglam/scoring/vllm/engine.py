@@ -174,8 +174,8 @@ def _start(config: Config, text: ModelText) -> Any:
         return vllm.LLM(**arguments)
     except Exception as error:  # vLLM raises many types
         raise EngineError(
-            f"vLLM cannot serve model {text.source!r}: {error}; choose another model or less memory "
-            "(engines.gpu_memory), or set engines.count to 0"
+            f"vLLM cannot serve model {text.source!r}: {error}; choose another model, free memory of its GPU, "
+            "or set engines.count to 0"
         ) from error
     finally:
         torch.set_num_threads = set_num_threads  # vLLM replaces it on a CPU, for the whole process
@@ -211,7 +211,7 @@ def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
         "lora_target_modules": list(adapted_layers(text.config, lora_config(config.model, text.config))),
     }
     if not on_cpu:
-        return arguments | {"gpu_memory_utilization": engines.gpu_memory}
+        return arguments | {"gpu_memory_utilization": config.engine_memory}
     return arguments | {
         "block_size": CPU_BLOCK,
         "enforce_eager": True,

@@ -129,8 +129,8 @@ class Calibration:
 def calibrate(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
     """Score as many states as play at once, and take an update, or as much of both as the time allows.
 
-    `config` is of one process. Changes the weights of `model`; hidden states are not cached (`model.cache_mib`), since
-    the same states are repeated here.
+    `config` is of one process. Changes the weights of `model`; hidden states are not kept (`Config.keeps_states`),
+    since the same states are repeated here.
     """
     model.lm.frozen = None
     clock = PhaseClock()

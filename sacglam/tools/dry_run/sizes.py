@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sacglam.config import Config
-from sacglam.memory import CPU_CACHE_BYTES, total_bytes
+from sacglam.memory import CPU_CACHE_BYTES, kept_states_bytes, total_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration
@@ -111,13 +111,13 @@ def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration 
         **({"target: adapters and heads": sizes.target.bytes} if sizes.target.bytes else {}),
         "gradients": sizes.trained_bytes // gradients,
         "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // optimizer,
-        **({"hidden states of frozen layers": config.model.cache_mib << 20} if config.model.cache_mib else {}),
+        **({"hidden states of frozen layers": kept_states_bytes()} if config.keeps_states else {}),
         f"activations of one micro-batch ({rows} rows)": activations,
     }
 
 
 def _engine(config: Config, where: Plan, sizes: Sizes, has_device: bool) -> dict[str, int | None]:
-    weights, share = sizes.base.bytes // where.tensor_parallel, config.engines.gpu_memory
+    weights, share = sizes.base.bytes // where.tensor_parallel, config.engine_memory
     if where.device == "cpu":
         return {"base weights": weights, "KV cache": CPU_CACHE_BYTES}
     cache = round(share * total_bytes("cuda")) - weights if has_device else None

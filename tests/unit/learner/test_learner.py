@@ -145,7 +145,7 @@ def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
         learner.learn([windows()])
 
 
-@pytest.mark.parametrize("settings", [[], ["model.lora.layers=1", "model.cache_mib=1"]])
+@pytest.mark.parametrize("settings", [[], ["model.lora.layers=1"]])
 def test_a_learner_goes_on_from_a_state_and_leaves_it_as_it_was(settings: list[str]) -> None:
     learner = make_learner("algo.micro_batch_size=3", *settings)
     learner.learn([windows(), windows(reward=0.5)])

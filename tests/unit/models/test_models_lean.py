@@ -16,13 +16,14 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sacglam.config import parse
+from sacglam import memory
+from sacglam.config import load
 from sacglam.config.sections import LoraSettings, ModelConfig
-from sacglam.errors import ConfigError, ModelError
+from sacglam.errors import ModelError
 from sacglam.models.loading import lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing import distinct
-from sacglam.models.packing_check import check_frozen
+from sacglam.models.packing_check import check_frozen, keep_states
 from tests.unit.models.reference import (
     CONFIGS,
     DECODERS,
@@ -209,30 +210,46 @@ def test_the_state_used_least_recently_is_dropped_first() -> None:
     assert not torch.equal(after[2], before[1])
 
 
-def test_a_decoder_whose_layers_read_more_than_their_input_is_refused() -> None:
+def test_a_decoder_whose_layers_read_more_than_their_input_keeps_no_states() -> None:
     lm, early = lean_lm(), list[Tensor]()
     first, *_, last = layers_of(lm)
     first.mlp.register_forward_hook(lambda module, args, output: early.append(output))
     last.register_forward_hook(lambda module, args, output: output + early.pop())
-    lm.cache_frozen_layers(1 << 20)
-    with pytest.raises(ModelError, match=r"model 'odd'.*without its frozen layers.*model\.cache_mib needs"):
-        check_frozen(lm, "odd")
+    with pytest.warns(UserWarning, match=r"model 'odd' are not kept for reuse: .*without its frozen layers.*read more"):
+        keep_states(lm, "odd")
+    assert lm.frozen is None
 
 
 def test_rounding_that_depends_on_the_batch_is_no_reason_to_refuse() -> None:
     lm = lean_lm()
     first, *_ = layers_of(lm)
     first.register_forward_hook(lambda module, args, output: output * (1 + 1e-3 * (len(output) > 1)))
-    lm.cache_frozen_layers(1 << 20)
-    check_frozen(lm, "odd")
+    keep_states(lm, "odd")
+    assert lm.frozen is not None
 
 
 def test_keeping_what_no_layer_computes() -> None:
-    with pytest.raises(ModelError, match="all are adapted"):
-        lean_lm(adapted=LAYERS).cache_frozen_layers(1)
-    with pytest.raises(ConfigError, match=r"model\.cache_mib \(64\).*set model\.lora\.layers"):
-        parse({"model": {"cache_mib": 64}})
-    lean = {"model": {"cache_mib": 64, "lora": {"layers": 1}}}
-    assert parse(lean).model.cache_mib == 64
-    with pytest.raises(ConfigError, match=r"zero_stage 3 and model\.cache_mib exclude"):
-        parse({**lean, "engines": {"count": 1}, "learners": {"count": 1, "zero_stage": 3}})
+    lm = lean_lm(adapted=LAYERS)
+    with pytest.warns(UserWarning, match="all of its layers are adapted"):
+        keep_states(lm, "tiny")
+    assert lm.frozen is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["device=cpu", "model.lora.layers=1"], True),
+        (["device=cpu"], False),
+        (["device=cuda", "model.lora.layers=1"], False),
+        (["device=cpu", "model.lora.layers=1", "learners.count=2"], True),
+        (["device=cpu", "model.lora.layers=1", "learners={count: 2, zero_stage: 3}"], False),
+    ],
+)
+def test_states_are_kept_on_a_cpu_below_the_last_layers(settings: list[str], expected: bool) -> None:
+    assert load(None, settings).keeps_states == expected
+
+
+@pytest.mark.parametrize(("free", "expected"), [(40 << 30, 2 << 30), (4 << 30, 1 << 30)])
+def test_states_take_a_quarter_of_the_free_memory(free: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    assert memory.kept_states_bytes() == expected

@@ -10,6 +10,7 @@ from sacglam import config as configuration
 from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.runtime.placement import Machine, plan
+from sacglam.tools.dry_run import sizes
 from sacglam.tools.dry_run.calibrate import Calibration, Sample
 from sacglam.tools.dry_run.sizes import Process, Size, Sizes, memory, rows_in_one_pass, sizes_of
 
@@ -61,8 +62,9 @@ def test_one_process() -> None:
     assert alone.known == 7112
 
 
-def test_hidden_states_that_are_kept() -> None:
-    lean = ("model.lora.layers=1", "model.cache_mib=3")
+def test_hidden_states_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "kept_states_bytes", lambda: 3 * 2**20)
+    lean = ("model.lora.layers=1",)
     distributed = processes(of(*lean, "engines.count=1", "learners.count=1"))
     held = [parts(each).get("hidden states of frozen layers") for each in [*processes(of(*lean)), *distributed]]
     assert held == [3 * 2**20, None, None, 3 * 2**20]  # one process; driver, engine, rank
