@@ -100,11 +100,12 @@ until_joined "${#nodes[@]}"
 
 gpus=$((gpus_per_node * ${#nodes[@]}))
 run() {
+  export RAY_ADDRESS=auto
   if compgen -G "$RUN/checkpoints/step-*" >/dev/null; then
-    exec sacglam train --resume "$RUN" --gpus "$gpus" --address auto --trust # begun by this job, or named by RUN
+    exec sacglam train --resume "$RUN" --gpus "$gpus" --trust # begun by this job, or named by RUN
   fi
   [ ! -e "$RUN" ] || mv "$RUN" "$RUN.without-checkpoint-$(date +%s)"
-  exec sacglam train "$@" --gpus "$gpus" --address auto --out "$RUN"
+  exec sacglam train "$@" --gpus "$gpus" --out "$RUN"
 }
 
 code=0

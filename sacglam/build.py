@@ -28,7 +28,7 @@ from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import Worker, gather
 from sacglam.runtime.handoff import Handoff
 from sacglam.runtime.learners import LearnerGroup
-from sacglam.runtime.placement import Plan, machine, plan
+from sacglam.runtime.placement import Plan, cluster, machine, plan
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
 from sacglam.scoring.base import Engine, Scorer
 
@@ -116,7 +116,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
     on_gpu = config.device != "cpu"
     engine = WorkerSpec("Engine", where.engine_threads, where.tensor_parallel if on_gpu else 0)
     learner = WorkerSpec("LearnerRank", where.learner_threads, 1 if on_gpu else 0)
-    runtime = RayRuntime(config.runtime.address, [engine] * where.engines + [learner] * where.learners)
+    runtime = RayRuntime(cluster(), [engine] * where.engines + [learner] * where.learners)
 
     def start(index: int) -> Worker:
         return runtime.spawn(index).build(host_engine, ENGINE, config, where.engine_threads)

@@ -50,7 +50,6 @@ def train(
     learners: Annotated[int | None, _placement("DeepSpeed learner ranks; with 0, the driver learns.", 0)] = None,
     tensor_parallel: Annotated[int | None, _placement("GPUs per engine.", 1)] = None,
     device: Annotated[str | None, _placement("auto, cpu, cuda or cuda:N; overrides the configuration's.")] = None,
-    address: Annotated[str | None, _placement("Address of the Ray cluster to join, or auto.")] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -75,7 +74,7 @@ def train(
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None and (config is not None or out is not None or overrides):
         raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
-    options = (gpus, engines, learners, tensor_parallel, device, address)
+    options = (gpus, engines, learners, tensor_parallel, device)
     where = placement.overrides(*options)
     if resume is None:
         settings = configuration.load(config, [*overrides, *where])

@@ -30,6 +30,7 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "model.compile": (False, "always False"),
     "model.lora.targets": ("all-linear", "always all-linear"),
     "model.lora.merged": (None, "derived"),
+    "runtime.address": (None, "Ray's own variable RAY_ADDRESS"),
     "runtime.timeout_s": (1800.0, "an hour"),
     "partner.candidates": (256, "always 256"),
     "partner.updates": (300, "300, and at most partner.budget"),

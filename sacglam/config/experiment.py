@@ -161,8 +161,6 @@ class Config(Section):
             )
         if self.engines.tensor_parallel > 1 and not self.engines.count:
             raise ValueError("engines.tensor_parallel needs engines; set it to 1, or engines.count to 1")
-        if self.runtime.address is not None and self.in_one_process:
-            raise ValueError("runtime.address needs processes to place in the cluster; set learners.count to 1")
         if not self.in_one_process and ":" in self.device:
             raise ValueError(
                 f"device {self.device!r} names one GPU, but engines and ranks are each given their own; use cuda"

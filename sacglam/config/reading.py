@@ -183,8 +183,8 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
         raise ConfigError(f"it ends within a line, {cut_off}")
     values = converted(_read(text, "it"))
     config = parse(values, trusted)
-    if "address" not in values.get("runtime", {}):  # the last of all settings
-        raise ConfigError(f"it lacks runtime.address, {cut_off}")
+    if "lag" not in values.get("runtime", {}):  # the last of all settings
+        raise ConfigError(f"it lacks runtime.lag, {cut_off}")
     if config.policy.temperature == "auto":
         raise ConfigError("policy.temperature is auto, but a run records a number; restore it from a copy")
     return config

@@ -201,12 +201,10 @@ class LearnersConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Where the processes run and how they overlap."""
+    """How the processes overlap."""
 
     lag: Annotated[int, Field(ge=0, le=1)] = 0
     """Intervals by which the engines' adapter may trail the learner; 1: the next rollout overlaps the update."""
-    address: str | None = None
-    """Address of a running Ray cluster, or `auto`; None: start Ray on this machine if needed."""
 
 
 class TrackingConfig(Section):

@@ -24,8 +24,6 @@ from sacglam.runs.summary import SUMMARY
 
 _LOCK, _POLL_S = ".lock", 0.2
 EVALUATED, EVALUATED_RETURN = "eval_success/overall", "eval_return"
-_OWN_RAY = (None, "auto", "local")
-"""Ray addresses chosen by this machine or its environment; Ray would unpickle data from any other cluster."""
 
 
 @contextmanager
@@ -191,13 +189,12 @@ def measure(line: Mapping[str, Any]) -> float:
 
 
 def untrusted_code(config: Config) -> list[str]:
-    """Code and clusters that a run would use only because its folder names them; empty if none.
+    """Code that a run would use only because its folder names it; empty if none.
 
     Anything the user names (in a configuration file, override or argument) is trusted. Anything a folder names is not,
     unless it ships with sacglam or was registered by the program that reads the folder.
     """
-    code = [*foreign_code(config.env.name, config.env.options), *config.own_code]
-    return code if config.runtime.address in _OWN_RAY else [*code, f"Ray at {config.runtime.address}"]
+    return [*foreign_code(config.env.name, config.env.options), *config.own_code]
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:

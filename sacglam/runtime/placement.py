@@ -1,5 +1,6 @@
 """Which process runs where: a plan, made before anything starts."""
 
+import os
 from dataclasses import dataclass
 
 from sacglam import cpu
@@ -24,6 +25,12 @@ def machine() -> Machine:
     import torch  # here, since the command line places processes before it loads torch
 
     return Machine(gpus=torch.cuda.device_count(), cores=cpu.cores())
+
+
+def cluster() -> str | None:
+    """The Ray cluster to join, by the variable that Ray itself reads; None: start Ray on this machine."""
+    address = os.environ.get("RAY_ADDRESS")
+    return None if address in ("", "local") else address
 
 
 @dataclass(frozen=True)
@@ -120,10 +127,10 @@ def plan(config: Config, machine: Machine) -> Plan:
             "a learner in the driver's process would share a GPU with an engine; give it one of its own "
             "with learners.count 1 (--learners 1)"
         )
-    elif config.runtime.address is None and (needed := engines * parallel + learners) > machine.gpus:
+    elif cluster() is None and (needed := engines * parallel + learners) > machine.gpus:
         fault = (
             f"expected {needed} GPUs (engines: {engines} x {parallel}, learner ranks: {learners}), this machine "
-            f"has {machine.gpus}; request fewer, join a cluster with --address, or use --device cpu"
+            f"has {machine.gpus}; request fewer, join a cluster with RAY_ADDRESS, or use --device cpu"
         )
     threads = config.threads or learner_threads
     return Plan(engines, learners, parallel, config.device, engine_threads, threads, note, fault)
@@ -135,7 +142,6 @@ def overrides(
     learners: int | None,
     tensor_parallel: int | None,
     device: str | None,
-    address: str | None,
     vllm: bool = True,
 ) -> list[str]:
     """The command line's placement options as configuration overrides; `gpus` determines the numbers left out.
@@ -155,7 +161,6 @@ def overrides(
         "learners.count": learners,
         "engines.tensor_parallel": tensor_parallel,
         "device": device,
-        "runtime.address": address,
         "runtime.lag": 0 if 0 in (engines, learners) else None,  # nothing can overlap
     }
     return [f"{key}={value}" for key, value in given.items() if value is not None]

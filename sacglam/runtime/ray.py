@@ -197,7 +197,7 @@ class RayRuntime:
         try:
             self._ray.init(**self._options(address))
         except Exception as error:  # Ray raises many types
-            expected = "to start Ray on this machine" if self._own else f"a Ray cluster at runtime.address={address!r}"
+            expected = "to start Ray on this machine" if self._own else f"a Ray cluster at RAY_ADDRESS={address!r}"
             raise ConfigError(f"expected {expected}, but {error}") from error
         if self._reaper:
             reaper.started(self._reaper)
@@ -212,7 +212,7 @@ class RayRuntime:
             return {**options, "address": address}
         return {
             **options,
-            "address": "local",  # even if Ray already runs here or RAY_ADDRESS is set
+            "address": "local",  # even if Ray already runs here
             "num_cpus": max(os.cpu_count() or 1, sum(spec.threads for spec in self._specs)),
             "num_gpus": sum(spec.gpus for spec in self._specs),  # the plan has counted them
             "include_dashboard": False,

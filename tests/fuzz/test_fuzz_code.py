@@ -199,11 +199,6 @@ def from_the_checkout(attack: Attack) -> None:
     os.chdir(Path(cli.__file__).parents[2])
 
 
-def cluster(attack: Attack) -> None:
-    attack.configure("engines", count=1)
-    attack.configure("runtime", address="ray://127.0.0.1:1")
-
-
 REFUSED: dict[str, Callable[[Attack], None]] = {
     "a function": env("os:system", command="{shell}"),
     "a function by its other name": env("posix:system", command="{shell}"),
@@ -313,13 +308,11 @@ def test_code_next_to_what_is_read_does_not_run(
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("plant", [env("evil:Env"), cluster], ids=["environment", "cluster"])
 def test_every_command_that_takes_a_run_refuses_its_code(
-    plant: Callable[[Attack], None], command: list[str], attack: Attack, capfd: Any, monkeypatch: pytest.MonkeyPatch
+    command: list[str], attack: Attack, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(attack)
-    named = "evil:Env" if plant is not cluster else "Ray at ray://127.0.0.1:1"
-    assert f"'{named}'" in assert_refused([*command, str(attack.run)], attack, capfd, monkeypatch)
+    env("evil:Env")(attack)
+    assert "'evil:Env'" in assert_refused([*command, str(attack.run)], attack, capfd, monkeypatch)
 
 
 def test_a_planted_program_would_show(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def placed(eight_gpus: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     def build_on(gpus: int, *options: int | None, vllm: bool = True) -> list[Given]:
         monkeypatch.setattr(build, "machine", lambda: Machine(gpus, 8))
         engines, learners, parallel = options or (None,) * 3
-        words = overrides(gpus, engines, learners, parallel, None, None, vllm)
+        words = overrides(gpus, engines, learners, parallel, None, vllm)
         build.build(config.load(None, [*words, "model.dtype=bfloat16", "env.copies=32"]))
         return [tell(worker) for worker in made[-1]._workers]
 

@@ -72,15 +72,18 @@ def test_its_agent_has_a_value_for_the_state_and_none_for_actions(run: Path, tmp
 
 
 @pytest.mark.skipif(find_spec("ray") is None or find_spec("deepspeed") is None, reason="Ray or DeepSpeed is missing")
-def test_an_engine_and_two_ranks_on_two_nodes_learn_as_one_process_does(run: Path, tmp_path: Path) -> None:
+def test_an_engine_and_two_ranks_on_two_nodes_learn_as_one_process_does(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two logical nodes, neither with room for all three processes: engine and ranks are spread over both."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=2)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         settings = [HALF, "engines.count=1", "learners.count=2"]
-        command = [*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu", "--address", cluster.address]
+        command = [*tiny_ppo(tmp_path / "ranks", *settings), "--device", "cpu"]
         done = call(stood_in(command))
         assert done.returncode == 0, done.stderr
     finally:

@@ -44,6 +44,7 @@ STAND_INS = {
         [ -n "${NOBODY_JOINS:-}" ] || echo x >>"$LOG.joined"
         while :; do sleep 0.1; done""",
     "sacglam": """
+        [ "$RAY_ADDRESS" = auto ] || echo "no cluster" >>"$LOG"
         echo "sacglam $*" >>"$LOG"
         trap 'mkdir -p "$RUN/checkpoints/step-1"; echo "sacglam told" >>"$LOG"; exit "${TOLD_CODE:-0}"' TERM
         [ -z "${WAITS:-}" ] || while :; do sleep 0.1; done
@@ -109,7 +110,8 @@ def test_a_job_starts_the_head_then_the_workers_then_the_training(job: dict[str,
         "node3: ray start --address=10.0.0.1:6379",
     ]
     trained = [line for line in lines if line.startswith("sacglam")]
-    assert trained == [f"sacglam train configs/x.yaml --set steps=9 --gpus 12 --address auto --out {job['RUN']}"]
+    assert trained == [f"sacglam train configs/x.yaml --set steps=9 --gpus 12 --out {job['RUN']}"]
+    assert "no cluster" not in lines
     assert lines.index(trained[0]) > max(lines.index(line) for line in (first, *others))
     assert not list(Path(job["HOME"]).glob(".sacglam-ray-token*"))
     assert set(Path(job["LOG"] + ".cpus").read_text().split()) == {job["SLURM_CPUS_PER_TASK"]}
@@ -135,7 +137,7 @@ def test_term_is_passed_on_and_the_job_queued_again_to_resume(job: dict[str, str
     code, _, lines = finished(job)
     assert code == 0
     assert [line for line in lines if line.startswith("sacglam")] == [
-        f"sacglam train --resume {job['RUN']} --gpus 12 --address auto --trust"
+        f"sacglam train --resume {job['RUN']} --gpus 12 --trust"
     ]
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +131,6 @@ def test_a_run_may_not_name_code(
 def test_a_run_may_name_what_comes_with_sacglam(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     RunDirectory(tmp_path).write_config(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
     assert RunDirectory.open(tmp_path).config().env.name == name
-
-
-def test_a_run_may_name_no_cluster(tmp_path: Path) -> None:
-    for address, refused in (("auto", False), ("10.0.0.1:6379", True)):
-        RunDirectory(tmp_path).write_config(load(None, ["engines.count=1", f"runtime.address='{address}'"]))
-        with pytest.raises(ConfigError, match="Ray at 10") if refused else nullcontext():
-            RunDirectory.open(tmp_path).config()
 
 
 def test_a_configuration_that_was_changed_after_the_start_is_reported(tmp_path: Path, tiny_run: Path) -> None:

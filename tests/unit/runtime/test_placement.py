@@ -29,21 +29,21 @@ def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
 
 def test_options_become_settings() -> None:
     alone = ["engines.count=0", "learners.count=0"]
-    assert overrides(4, None, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
-    assert overrides(4, 2, None, None, None, "auto")[:2] == ["engines.count=2", "learners.count=2"]
-    assert overrides(4, None, 2, 2, None, None)[:2] == ["engines.count=1", "learners.count=2"]
-    assert overrides(1, None, None, None, None, None) == [*alone, "device=cuda", "runtime.lag=0"]
-    assert overrides(0, None, None, None, None, None) == [*alone, "device=cpu", "runtime.lag=0"]
-    assert overrides(None, 1, 2, None, "cpu", None) == ["engines.count=1", "learners.count=2", "device=cpu"]
-    assert overrides(4, None, None, None, None, None, vllm=False)[:2] == ["engines.count=0", "learners.count=4"]
-    assert overrides(4, 0, None, None, None, None)[:2] == ["engines.count=0", "learners.count=4"]
-    assert overrides(None, None, None, None, None, None) == []
+    assert overrides(4, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
+    assert overrides(4, 2, None, None, None)[:2] == ["engines.count=2", "learners.count=2"]
+    assert overrides(4, None, 2, 2, None)[:2] == ["engines.count=1", "learners.count=2"]
+    assert overrides(1, None, None, None, None) == [*alone, "device=cuda", "runtime.lag=0"]
+    assert overrides(0, None, None, None, None) == [*alone, "device=cpu", "runtime.lag=0"]
+    assert overrides(None, 1, 2, None, "cpu") == ["engines.count=1", "learners.count=2", "device=cpu"]
+    assert overrides(4, None, None, None, None, vllm=False)[:2] == ["engines.count=0", "learners.count=4"]
+    assert overrides(4, 0, None, None, None)[:2] == ["engines.count=0", "learners.count=4"]
+    assert overrides(None, None, None, None, None) == []
 
 
 def test_a_run_whose_rollout_overlaps_updates_continues_in_one_process() -> None:
     lagging = config.load(None, ["runtime.lag=1", "engines.count=1", "learners.count=3", "device=cuda"])
-    assert config.override(lagging, overrides(1, None, None, None, None, None)).runtime.lag == 0
-    assert config.override(lagging, overrides(2, None, None, None, None, None)).runtime.lag == 1
+    assert config.override(lagging, overrides(1, None, None, None, None)).runtime.lag == 0
+    assert config.override(lagging, overrides(2, None, None, None, None)).runtime.lag == 1
 
 
 def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
@@ -58,7 +58,6 @@ def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
     [
         ["runtime.lag=1", "engines.count=1"],
         ["engines.tensor_parallel=2"],
-        ["runtime.address=auto"],
         ["device=cuda:1", "engines.count=1", "learners.count=1"],
         ["runtime.lag=1", "learners.count=2"],
         ["device=cuda:1", "learners.count=2"],
@@ -72,12 +71,12 @@ def test_settings_that_contradict_are_refused(words: list[str]) -> None:
 @pytest.mark.parametrize(("engines", "learners"), [(2, 3), (1, 4)])
 def test_options_that_take_more_gpus_than_given_are_refused(engines: int, learners: int) -> None:
     with pytest.raises(ConfigError, match="take 5 GPUs, got --gpus 4"):
-        overrides(4, engines, learners, None, None, None)
+        overrides(4, engines, learners, None, None)
 
 
 def test_gpus_on_the_cpu_are_refused() -> None:
     with pytest.raises(ConfigError, match="--gpus goes with --device cuda, got --device cpu"):
-        overrides(2, None, None, None, "cpu", None)
+        overrides(2, None, None, None, "cpu")
 
 
 def planned(machine: Machine, *words: str) -> str:
@@ -111,6 +110,8 @@ def test_gpus_that_are_not_here() -> None:
     assert "cannot run here: expected 4 GPUs (engines: 1 x 1, learner ranks: 3), this machine has 1" in text
 
 
-def test_a_cluster_has_its_own_gpus() -> None:
-    words = ["device=cuda", "engines.count=1", "learners.count=3", "runtime.address=auto"]
-    assert "cannot run" not in planned(Machine(gpus=0, cores=16), *words)
+@pytest.mark.parametrize(("address", "own"), [("auto", False), ("10.0.0.1:6379", False), ("local", True), ("", True)])
+def test_a_cluster_has_its_own_gpus(address: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    words = ["device=cuda", "engines.count=1", "learners.count=3"]
+    assert ("cannot run" in planned(Machine(gpus=0, cores=16), *words)) == own
