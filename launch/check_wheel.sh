@@ -41,7 +41,7 @@ for name in ablations.shipped():
 assert len(config.names()) > 40 and len(ablations.shipped()) == 4, (config.names(), ablations.shipped())
 PY
 step "$sacglam" --help
-step "$sacglam" doctor --quick
+step "$sacglam" doctor
 step "$sacglam" train quickstart --out runs/first "${small[@]}"
 step "$sacglam" evaluate runs/first --episodes 2
 step "$sacglam" play runs/first

@@ -55,12 +55,6 @@ def model() -> str:
     return name[1] if name else platform.machine()
 
 
-def flags() -> frozenset[str]:
-    """The CPU's feature flags; empty where Linux does not report them."""
-    found = re.search(r"^flags\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
-    return frozenset(found[1].split() if found else ())
-
-
 def prepare(threads: int) -> None:
     """Set torch's thread count and make the C library keep freed memory.
 

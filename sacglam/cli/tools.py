@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from sacglam import config as configuration
@@ -17,6 +18,12 @@ from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, e
 from sacglam.config.sections import EnvConfig
 
 EnvOption = Annotated[list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")]
+_MARKS = {
+    "ok": "[green]ok[/green]",
+    "note": "[dim]-[/dim]",
+    "warning": "[yellow]warn[/yellow]",
+    "fault": "[red]fault[/red]",
+}
 
 
 def envs(
@@ -110,24 +117,31 @@ def _settings(name: str, options: list[str] | None) -> EnvConfig:
     return configuration.load(None, [f"env.name={name}", *given]).env
 
 
-def doctor(
-    as_json: JsonOption = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Only read versions, without importing anything.")] = False,
-) -> None:
+def doctor(as_json: JsonOption = False) -> None:
     """Check what this machine can run, and show how to fix what it cannot.
 
     Imports each package in a separate process, which takes up to half a minute. The exit code is 0 if single-process
     training works.
     """
-    from sacglam.tools.doctor.gather import gather
-    from sacglam.tools.doctor.report import diagnose, print_report
+    from sacglam.tools.doctor import TITLES, diagnose, gather
 
     with errors.status("checking this machine"):
-        diagnosis = diagnose(gather(quick))
+        diagnosis = diagnose(gather())
     if as_json:
         print(json.dumps(asdict(diagnosis)))
     else:
-        print_report(console, diagnosis)
+        table = Table("", "what", "found")
+        for finding in diagnosis.findings:
+            table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.came))
+        console.print(table)
+        for finding in diagnosis.findings:
+            if finding.fix and finding.level in ("warning", "fault"):
+                print_plain(console, f"fix {finding.name}:  {finding.fix}")
+        for verdict in diagnosis.verdicts:
+            answer = "[green]yes[/green]" if verdict.works else "[red]no [/red]"
+            console.print(f"{answer}  [bold]{TITLES[verdict.way]}[/bold]")
+            if not verdict.works:
+                print_plain(console, f"     {verdict.reason}\n     fix: {verdict.fix}")
     raise typer.Exit(0 if any(verdict.works for verdict in diagnosis.verdicts if verdict.way == "one") else 1)
 
 

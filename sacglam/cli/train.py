@@ -1,6 +1,7 @@
 """Commands that train an agent or a tiny language model, or profile a few training intervals."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -128,13 +129,12 @@ def profile(
         config_argument("Configurations and run directories to compare (default: quickstart).", "[CONFIG|RUN]..."),
     ] = None,
     intervals: Annotated[int, typer.Option(help="Training intervals to measure.", min=1)] = 10,
-    seconds: Annotated[float | None, typer.Option(help="Seconds to measure instead of --intervals.", min=0.1)] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="New folder to write to (default: one in profiles/).")] = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Profile training: time by phase, tokens and FLOP per second, and utilisation.
+    """Profile training: time by phase.
 
     Runs the same loop as `sacglam train`, without evaluations or checkpoints, and skips the first intervals. A RUN
     continues from its newest checkpoint; its folder is not changed. Writes profile.json and trace.json, which
@@ -144,7 +144,7 @@ def profile(
     Examples:
       sacglam profile
       sacglam profile quickstart runs/my-run --intervals 5
-      sacglam profile --seconds 60 --set device=cpu --out where-it-goes
+      sacglam profile --set device=cpu --out where-it-goes
     """
     from sacglam.tools.profile import report
     from sacglam.tools.profile.measure import measure, sources_of
@@ -153,11 +153,11 @@ def profile(
     folder = out or directory.fresh(found[0].config.seed, Path("profiles"))
     directory.check_empty(folder)
     with RichDisplay(errors) as display:
-        measured = {source.label: measure(source, intervals, seconds, display) for source in found}
+        measured = {source.label: measure(source, intervals, display) for source in found}
     profiles = [profile for profile, _ in measured.values()]
     report.write(folder, profiles, {label: events for label, (_, events) in measured.items()})
     if as_json:
-        print(json.dumps([profile.to_json() for profile in profiles]))
+        print(json.dumps([asdict(profile) for profile in profiles]))
         return
     report.show(console, profiles)
     print_plain(console, f"{folder}: profile.json, trace.json (open it at https://ui.perfetto.dev)")

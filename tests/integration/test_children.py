@@ -64,9 +64,7 @@ def test_ray_s_workers_run_no_file_that_lies_around(planted: Path) -> None:
 
 
 def test_the_doctor_s_probes_run_no_file_that_lies_around(planted: Path) -> None:
-    program = (
-        "from sacglam.tools.doctor.gather import probe; found = probe('import json'); assert not found.error, found"
-    )
+    program = "from sacglam.tools.doctor import probe; found = probe('import json'); assert not found[1], found"
     assert_nothing_ran(run([sys.executable, "-P", "-c", program], planted), planted)
 
 

@@ -90,7 +90,6 @@ NOT_RUN = {
 REPLACED = {
     "paper/sac_her_flan_t5_base": "paper/sac_her_flan_t5_base --set model.name=builtin-t5",
     "random_model t5-base": "random_model t5-tiny",
-    "--seconds 60": "--seconds 1",
     "demonstration_updates=400": "demonstration_updates=20",
     "evaluation.every_steps=320": "evaluation.every_steps=64",
     "PYTHONPATH=.": "PYTHONPATH=.:$PYTHONPATH",

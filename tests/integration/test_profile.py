@@ -65,25 +65,6 @@ def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, 
         assert profile["label"] == profile["algorithm"] == name
         assert profile["intervals"] == 4
         assert profile["warm_up_intervals"] >= 2
-        assert profile["env_steps_per_second"] == pytest.approx(profile["env_steps"] / profile["wall_seconds"])
-        per_update = 1e3 * profile["seconds"]["scoring"] / profile["updates"]
-        assert profile["ms_per_update"]["scoring"] == pytest.approx(per_update)
-
-
-def test_flop_and_utilisation(side_by_side: tuple[Path, dict[str, Any]]) -> None:
-    per_position = []
-    for profile in side_by_side[1]["profiles"]:
-        work = profile["work"]
-        assert 0 < work["tokens"] <= work["tokens_computed"]
-        assert profile["tokens_per_second"] == pytest.approx(work["tokens"] / profile["wall_seconds"])
-        assert profile["flop_per_second"] == pytest.approx(work["flop"] / profile["wall_seconds"])
-        assert profile["utilisation"] == pytest.approx(profile["flop_per_second"] / profile["matmul_rate"])
-        assert 0 < profile["utilisation"] < 1
-        per_position.append(work["flop"] / work["tokens_computed"])
-    # A forward pass takes a little more than the matrices of both layers, and with its backward pass 2.85 times that.
-    forward = 2 * 2 * (4 * 96 * 96 + 3 * 96 * 256)
-    for each in per_position:
-        assert forward < each < 3.5 * forward
 
 
 def test_the_trace_has_every_interval(side_by_side: tuple[Path, dict[str, Any]]) -> None:
@@ -117,15 +98,14 @@ def test_a_run_continues_from_its_checkpoint_and_is_left_unchanged(tiny_run: Pat
 
 def test_tables_are_printed(tmp_path: Path) -> None:
     words = [word for override in (*TINY, "algo.td_lambda=null") for word in ("--set", override)]
-    done = call(sacglam("profile", *words, seconds="0.5", out=str(tmp_path / "out")))
+    done = call(sacglam("profile", *words, intervals="2", out=str(tmp_path / "out")))
     assert done.returncode == 0, done.stderr
     for word in (
         "ms/step",
         "ms/update",
         "environment",
         "batch making",
-        "tokens per second",
-        "utilisation",
+        "CPU cores kept busy",
         "ui.perfetto.dev",
     ):
         assert word in done.stdout
@@ -170,8 +150,6 @@ def test_an_engine_and_a_rank(tmp_path: Path) -> None:
     where = ["engines.count=1", "learners.count=1", "runtime.lag=1", "device=cpu"]
     (profile,) = tiny_profile(tmp_path / "out", overrides=[*TINY, *where], intervals="4")["profiles"]
     assert_adds_up(profile)
-    assert profile["matmul_rate"] is None
-    assert profile["work"] is None
     assert {"submit", "handoff"} <= profile["seconds"].keys()
     assert "optimizer" in profile["rank_seconds_per_update"]
     assert "optimizer" not in profile["seconds"], "ranks learn on clocks of their own"

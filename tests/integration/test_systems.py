@@ -43,7 +43,7 @@ for module in pkgutil.walk_packages(sacglam.__path__, "sacglam."):
 from sacglam.cli import app
 app(["train", "--out", out, *settings], standalone_mode=False)
 app(["evaluate", out, "--episodes", "2"], standalone_mode=False)
-app(["doctor", "--quick"], standalone_mode=False) if system == "darwin" else None
+app(["doctor"], standalone_mode=False) if system == "darwin" else None
 assert bool(locked) == (system == "win32")
 """
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
-from sacglam.config import QUICKSTART, Config, load, located, names, parse, parse_complete
+from sacglam.config import QUICKSTART, Config, load, located, names, override, parse, parse_complete
 from sacglam.config.earlier import converted
 from sacglam.config.section import Named, Section
 from sacglam.config.sections import PromptConfig
@@ -621,3 +621,24 @@ def test_former_time_outs_are_silent_at_their_defaults() -> None:
         assert parse({**former, "runtime": {"timeout_s": 1800.0}}) == Config()
     with pytest.warns(UserWarning, match=r"runtime\.timeout_s is no longer a setting: it is an hour \(got 60\)"):
         load(None, ["runtime.timeout_s=60"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "forwards"),
+    [
+        ([], 65),
+        (["critic.target_backbone=online"], 49),
+        (["critic.backbone=frozen", "critic.target_backbone=online"], 49),
+        (["critic.backbone=separate"], 97),
+        (["critic.backbone=separate", "critic.target_backbone=online"], 97),
+        (["algo.batch_size=128", "algo.updates_per_interval=8"], 129),
+        (["algo={type: ppo}"], 33),
+        (["algo={type: ppo, epochs: 4, update_interval: 480}", "critic.backbone=separate"], 17),
+    ],
+)
+def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
+    """With the paper's 2 updates of 256 every 32 steps: 1 + 16 x 4 = 65, and with PPO's 16 epochs 1 + 16 x 2 = 33."""
+    config = override(Config(), overrides)
+    interval = config.algo.update_interval
+    assert config.forward_passes(interval, config.algo.updates) == forwards * interval
+    assert config.forward_passes(interval, 0) == interval  # before the first update

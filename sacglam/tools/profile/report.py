@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ from rich.table import Table
 from sacglam import files
 from sacglam.errors import write_explained
 from sacglam.runs.summary import versions
+from sacglam.tools.profile.measure import Profile
 from sacglam.tools.profile.phases import Event
-from sacglam.tools.profile.result import Profile
 from sacglam.tools.profile.table import phase_table
 
 
 def write(folder: Path, profiles: Sequence[Profile], events: Mapping[str, Sequence[Event]]) -> None:
     """Write `profile.json` and `trace.json` (of the events by label) to `folder`, which is created."""
-    values = {"profiles": [profile.to_json() for profile in profiles], "versions": versions()}
+    values = {"profiles": [asdict(profile) for profile in profiles], "versions": versions()}
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / "profile.json", json.dumps(values, indent=2) + "\n")
@@ -47,8 +48,6 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
         if profile.rank_seconds_per_update:
             console.print(_rank_phases(profile))
     console.print(_work(profiles))
-    if not all(profile.work for profile in profiles):
-        console.print("Tokens and FLOP are counted only if one process does everything.")
 
 
 def _figures(profile: Profile, seconds: float) -> str:
@@ -65,36 +64,16 @@ def _rank_phases(profile: Profile) -> Table:
 
 
 def _work(profiles: Sequence[Profile]) -> Table:
+    rows = {
+        "intervals measured (left out before)": lambda p: f"{p.intervals} ({p.warm_up_intervals})",
+        "environment steps, updates": lambda p: f"{p.env_steps:,}, {p.updates:,}",
+        "CPU cores kept busy by this process": lambda p: f"{p.cpu_seconds / p.wall_seconds:.2f}",
+        "environment steps per second": lambda p: f"{p.env_steps / p.wall_seconds:.3g}",
+        "updates per second": lambda p: f"{p.updates / p.wall_seconds:.3g}",
+    }
     table = Table("", title="What was done in it", title_justify="left", box=box.SIMPLE_HEAD)
     for profile in profiles:
         table.add_column(escape(profile.label), justify="right")
-    columns = [_rates(profile) for profile in profiles]
-    for title in dict.fromkeys(title for column in columns for title in column):
-        table.add_row(title, *(column.get(title, "-") for column in columns))
+    for title, show in rows.items():
+        table.add_row(title, *map(show, profiles))
     return table
-
-
-def _rates(profile: Profile) -> dict[str, str]:
-    """Figures by title; those of the model only if it is in this process."""
-    wall, work = profile.wall_seconds, profile.work
-    found = {
-        "intervals measured (left out before)": f"{profile.intervals} ({profile.warm_up_intervals})",
-        "environment steps, updates": f"{profile.env_steps:,}, {profile.updates:,}",
-        "CPU cores kept busy by this process": f"{profile.cpu_seconds / wall:.2f}",
-        "environment steps per second": f"{profile.env_steps / wall:.3g}",
-        "updates per second": f"{profile.updates / wall:.3g}",
-    }
-    if work and profile.matmul_rate:
-        found |= {
-            "tokens per second": f"{work.tokens / wall:,.0f}",
-            "padding among the computed tokens": f"{1 - work.tokens / work.tokens_computed:.1%}",
-            "model, per second": _flop(work.flop / wall),
-            "this machine's matrix products, per second": _flop(profile.matmul_rate),
-            "utilisation": f"{profile.utilisation():.1%}",
-        }
-    return found
-
-
-def _flop(count: float) -> str:
-    unit, size = next(((unit, size) for unit, size in (("M", 1e6), ("G", 1e9)) if count < 1000 * size), ("T", 1e12))
-    return f"{count / size:.3g} {unit}FLOP"
