@@ -52,7 +52,7 @@ def test_a_run_on_the_gpu_is_the_cpus_and_resumes_and_is_used(
         agent = load_agent(gpu)
         agent.export(tmp_path / "agent")
         scores = agent.probabilities("You see: cat", "Grasp cat", ("Grasp", "Go to cat"))
-        profile, _ = measure(sources_of([gpu], [])[0], 1, None, Display())
+        profile, _ = measure(sources_of([gpu], [])[0], 1, Display())
         forecast(*placed(config.load(file, [*settings, "device=cuda"])), Display())
     assert profile.updates > 0
     assert scores == load_agent(cpu).probabilities("You see: cat", "Grasp cat", ("Grasp", "Go to cat"))
