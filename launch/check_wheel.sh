@@ -32,13 +32,14 @@ import sys
 from pathlib import Path
 import sacglam
 from sacglam import config
-from sacglam.tools.experiments import ablations
+from sacglam.tools.experiments import plan
 assert Path(sacglam.__file__).is_relative_to(Path(sys.argv[1]).resolve()), sacglam.__file__
 for name in config.names():
     config.load(name)
-for name in ablations.shipped():
-    assert [variant.config() for variant in ablations.load(name).variants]
-assert len(config.names()) > 40 and len(ablations.shipped()) == 4, (config.names(), ablations.shipped())
+shipped = [file.stem for file in plan.ABLATIONS.glob("*.yaml")]
+for name in shipped:
+    assert [variant.config() for variant in plan.from_file(Path(name)).variants]
+assert len(config.names()) > 40 and len(shipped) == 4, (config.names(), shipped)
 PY
 step "$sacglam" --help
 step "$sacglam" doctor
@@ -50,11 +51,9 @@ step "$sacglam" train simple/ppo --dry-run
 step "$sacglam" train paper/sac_her_flan_t5_base --dry-run --set model.name=builtin-t5 --set model.quantize=none
 step "$sacglam" collect demos.jsonl simple/sac --episodes 5
 step "$sacglam" compare quickstart simple/ppo --seeds 1 --threads 1 "${small[@]}"
-step "$sacglam" ablate --list
 
 echo "== shell completion"
 complete() { _SACGLAM_COMPLETE=complete_bash COMP_WORDS="sacglam $1" COMP_CWORD=2 "$sacglam"; }
 complete "train paper/sac_her_f" | grep -qx paper/sac_her_flan_t5_base
-complete "ablate samp" | grep -qx sampling
 complete "train mine.y" | { ! grep -q .; }  # no name, so the shell completes files
 echo "$(basename "$wheel") is whole"

@@ -25,7 +25,6 @@ for command in (
     agents.serve,
     demonstrations.collect,
     experiments.compare,
-    experiments.ablate,
     train.profile,
     tools.ui,
     tools.track,

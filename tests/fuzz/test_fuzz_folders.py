@@ -478,7 +478,7 @@ def read_back(run: Path, reference: Path) -> str:
         outcome = "drawn"
     variant = plan.Variant(base=reference / "config.yaml")
     group = plan.Group(title="success", variants={"a": variant}, axes=("steps", "seconds"))
-    experiment = plan.Experiment("a", "a", "a", (group,), "a.png")
+    experiment = plan.Experiment(title="a", groups=(group,))
     root = run.parent / "experiment"
     each = plan.Run(variant, 0, (), root)
     each.directory.root.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`sacglam compare` and `sacglam ablate` with real runs: run, skip, resume, refuse, report."""
+"""`sacglam compare` with real runs: run, skip, resume, refuse, report."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_comparison_leaves_runs_and_report(compared: Path) -> None:
         assert member["curves"]["0"]["overall"]["steps"] == [0, 32, 64, 96, 128]
     assert values["setting"]["threads"] == [1]
     assert (values["setting"]["cpus"], values["setting"]["cores"]) == ([cpu.model()], [cpu.cores()])
-    assert (out / "figure2.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     assert "2 of 2 finished" in (out / "report.md").read_text()
 
 
@@ -164,8 +164,6 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
 
 FAMILY = """
 title: Mine
-paper: no figure
-finding: nothing
 groups:
   - title: gamma
     variants:
@@ -181,7 +179,7 @@ def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) ->
     (tmp_path / "other.yaml").write_text(FAMILY.replace("0.5", "0.7"))
     for name, new in (("mine", 2), ("other", 1)):
         done = call(
-            command("ablate", tmp_path / f"{name}.yaml", "--jobs", "2", out=tmp_path / "out", overrides=SHORTEST)
+            command("compare", tmp_path / f"{name}.yaml", "--jobs", "2", out=tmp_path / "out", overrides=SHORTEST)
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"2 runs, {2 - new} of them finished before" in done.stdout
@@ -210,19 +208,12 @@ def test_a_slower_environment_costs_its_latency_once_for_each_step(tmp_path: Pat
     assert slow["train_cpu_seconds"] < slow["train_seconds"] - 1.8  # which sleep
 
 
-def test_ablations_are_listed_with_what_they_cost() -> None:
-    done = call(sacglam("ablate", "--list"))
-    assert done.returncode == 0
-    for word in ("critic", "n_step", "sampling", "updates", "19,200"):
-        assert word in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["compare", "no_such.yaml"], "no_such.yaml"),
-        (["ablate", "critic", "--set", "threads=2"], "--threads"),
-        (["ablate", "critic", "--report-only"], "no run under"),
+        (["compare", "critic", "--set", "threads=2"], "--threads"),
+        (["compare", "critic", "--report-only"], "no run under"),
     ],
 )
 def test_bad_input_gets_a_message(arguments: list[str], said: str, tmp_path: Path) -> None:

@@ -46,8 +46,6 @@ RUN = {
     "python -m benchmarks.imagination ": "--steps 64 --episodes 4",
     "python -m benchmarks.random_model ": "",
     "ruff ": "",
-    "sacglam ablate ": f"--seeds 1 --threads 1 {SMALL}",
-    "sacglam ablate --list": "",
     "sacglam track ": "",
     "sacglam collect ": "--episodes 20",
     "sacglam compare ": f"--seeds 1 --threads 1 {SMALL}",

@@ -218,4 +218,4 @@ def test_the_reference_lists_every_setting_and_every_option() -> None:
     listed = set(re.findall(r"^(?:\| |#+ )`([\w.]+)`", "\n".join(hooks.settings(Config)), flags=re.MULTILINE))
     assert listed == SETTINGS
     commands = "\n".join(hooks.commands())
-    assert all(text in commands for text in ("## `sacglam ablate`", "`--tensor-parallel <int>`", "Repeatable."))
+    assert all(text in commands for text in ("## `sacglam compare`", "`--tensor-parallel <int>`", "Repeatable."))

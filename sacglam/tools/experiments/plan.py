@@ -8,10 +8,11 @@ from math import lcm
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, ConfigDict
+import yaml
+from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from sacglam import config as configuration
-from sacglam import subprocesses
+from sacglam import files, subprocesses
 from sacglam.config import Config
 from sacglam.config.section import Section
 from sacglam.errors import ConfigError
@@ -19,6 +20,8 @@ from sacglam.runs.directory import RunDirectory
 
 Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes"]
 AXES: tuple[Axis, ...] = get_args(Axis)
+ABLATIONS = Path(__file__).parents[2] / "ablations"
+"""The paper's ablations, which `compare` knows by name."""
 _EVALUATIONS, _MOST_SEEDS = 20, 1000
 _BY_TYPE = {"Episodes": "goal_share/", "Learning progress": "progress/", "Greedy success": "eval_success/"}
 
@@ -60,18 +63,20 @@ class Group(Section):
     metric: str | None = None
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A question (`title`, `about`) and the groups of variants that answer it.
+class Experiment(Section):
+    """A question (`title`, `about`) and the groups of variants that answer it, perhaps from a file.
 
-    The report is `NAME.md` and `NAME.json` with the picture `figure`.
+    In a file, a `base` is a configuration's name or its path relative to the file; the experiment's is that of all
+    variants without their own, and overrides may be those of the base. The report is `NAME.md`, `.json` and `.png`.
     """
 
-    name: str
+    model_config = ConfigDict(strict=False)
+
     title: str
-    about: str
+    about: str = ""
+    base: Path = Variant().base
     groups: tuple[Group, ...]
-    figure: str
+    name: str = "report"
 
     @property
     def variants(self) -> list[Variant]:
@@ -152,6 +157,46 @@ def runs(experiment: Experiment, seeds: Sequence[int], overrides: Sequence[str],
     ]
 
 
+def experiment(given: Sequence[Path], overrides: Sequence[str] = ()) -> Experiment:
+    """A comparison of the configurations given, or one experiment: the name of an ablation, or a file with `groups`.
+
+    Raises:
+        ConfigError: the file is not right, or as for `comparison`.
+    """
+    return (from_file(given[0]) if len(given) == 1 else None) or comparison(given, overrides)
+
+
+def from_file(given: Path) -> Experiment | None:
+    """The experiment of a shipped ablation, or of the file at a path; None if there is none.
+
+    Raises:
+        ConfigError: its file is not right.
+    """
+    shipped = ABLATIONS / f"{given}.yaml"
+    file = shipped if shipped.is_file() and not given.is_file() else given
+    try:
+        values = yaml.safe_load(files.read(file, configuration.LARGEST))
+    except (OSError, ValueError, yaml.YAMLError):  # reading it as a configuration will say what is wrong
+        return None
+    if not (isinstance(values, dict) and "groups" in values):
+        return None
+    try:
+        found = Experiment.model_validate({**values, "name": file.stem})
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(f"{file} is no experiment; see docs/guides/comparing.md. " + "; ".join(faults)) from error
+
+    def placed(variant: Variant) -> Variant:
+        base = variant.base if "base" in variant.model_fields_set else found.base
+        return Variant(base=configuration.located(base, file.parent), set=variant.set)
+
+    groups = tuple(
+        group.model_copy(update={"variants": {label: placed(each) for label, each in group.variants.items()}})
+        for group in found.groups
+    )
+    return found.model_copy(update={"groups": groups})
+
+
 def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experiment:
     """Configurations over environment steps and over seconds, as in the paper's Figure 2, and over other costs.
 
@@ -177,7 +222,7 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     if any(each.config(overrides).goals.type != "uniform" for each in variants.values()):  # how such an agent develops
         groups += [Group(title=title, variants=variants, metric=metric) for title, metric in _BY_TYPE.items()]
     about = "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes."
-    return Experiment("report", "Comparison", about, tuple(groups), figure="figure2.png")
+    return Experiment(title="Comparison", about=about, groups=tuple(groups))
 
 
 def evaluation_grid(configs: Sequence[Config]) -> int | None:
@@ -187,11 +232,9 @@ def evaluation_grid(configs: Sequence[Config]) -> int | None:
     budget, at a multiple of every update interval, so that all are evaluated at the same steps.
     """
     every = {config.evaluation.every_steps for config in configs}
-    if len(every) == 1 and 0 not in every:
-        return None
     given = every - {0}
     if len(given) == 1:
-        return given.pop()
+        return None if every == given else given.pop()
     interval = lcm(*(config.algo.update_interval for config in configs))
     wanted = min(config.steps for config in configs) / _EVALUATIONS
     return interval * max(1, round(wanted / interval))

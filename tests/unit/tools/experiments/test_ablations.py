@@ -8,24 +8,34 @@ import pytest
 import yaml
 
 from sacglam.errors import ConfigError
-from sacglam.tools.experiments import ablations, plan
+from sacglam.tools.experiments import plan
+from sacglam.tools.experiments.plan import Experiment
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 
 
+SHIPPED = ["critic", "n_step", "sampling", "updates"]
+
+
+def load(given: str | Path) -> Experiment:
+    found = plan.from_file(Path(given))
+    assert found
+    return found
+
+
 def names(ablation: str) -> list[str]:
-    return [variant.name for variant in ablations.load(ablation).variants]
+    return [variant.name for variant in load(ablation).variants]
 
 
 def test_the_papers_figures_are_there() -> None:
-    assert ablations.shipped() == ["critic", "n_step", "sampling", "updates"]
+    assert sorted(file.stem for file in plan.ABLATIONS.iterdir()) == SHIPPED
 
 
 def test_a_base_is_a_name_or_a_file(tmp_path: Path) -> None:
-    text = "{title: t, paper: p, finding: f, groups: [{title: g, variants: {a: {base: simple/ppo}, b: []}}]}"
+    text = "{title: t, groups: [{title: g, variants: {a: {base: simple/ppo}, b: []}}]}"
     (tmp_path / "mine.yaml").write_text(text)
     (tmp_path / "base.yaml").write_text("steps: 32\n")
-    first, second = ablations.load(str(tmp_path / "mine.yaml")).variants
+    first, second = load(tmp_path / "mine.yaml").variants
     assert (first.name, first.config().algo.label) == ("ppo", "PPO")
     assert (second.name, second.config().steps) == ("base", 32)
 
@@ -51,7 +61,7 @@ def test_a_variant_goes_by_what_it_changes(family: str, expected: list[str]) -> 
 
 
 def test_critic_has_three_panels_of_the_same_labels() -> None:
-    first, second, third = ablations.load("critic").groups
+    first, second, third = load("critic").groups
     assert list(first.variants) == list(second.variants) == list(third.variants)
     seen = [{(v.config().critic.backbone, v.config().critic.score_weight) for v in g.variants.values()}
             for g in (first, second, third)]  # fmt: skip
@@ -79,8 +89,8 @@ def test_the_bases_are_the_simple_game_as_in_the_paper_evaluated_on_the_way() ->
 
 
 def test_variants_that_families_share_are_evaluated_at_the_same_steps() -> None:
-    for name in ablations.shipped():
-        configs = [variant.config() for variant in ablations.load(name).variants]
+    for name in SHIPPED:
+        configs = [variant.config() for variant in load(name).variants]
         assert plan.evaluation_grid(configs) is None, name  # as their files say
 
 
@@ -89,8 +99,6 @@ def test_another_base_gives_its_name_to_the_folder(tmp_path: Path) -> None:
         (tmp_path / f"{stem}.yaml").write_text((CONFIGS / "ablations" / "base.yaml").read_text())
     (tmp_path / "mine.yaml").write_text("""
 title: Mine
-paper: no figure
-finding: nothing
 groups:
   - title: all
     variants:
@@ -98,26 +106,20 @@ groups:
       b: {base: other.yaml}
       c: {base: other.yaml, set: [steps=640, algo.gamma=0.5]}
 """)
-    experiment = ablations.load(str(tmp_path / "mine.yaml"))
+    experiment = load(tmp_path / "mine.yaml")
     assert [v.name for v in experiment.variants] == ["base", "other", "other+algo.gamma=0.5,steps=640"]
     run = plan.runs(experiment, range(1), [], tmp_path)[2]
     assert run.directory.root == tmp_path / "runs/other+algo.gamma=0.5,steps=640/seed0"
     assert (run.config.steps, run.config.algo.gamma) == (640, 0.5)
 
 
-def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean 'critic'\?"):
-        ablations.load("critc")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("title: x", "groups: Field required"),
-        ("[", "not valid YAML"),
-        ("{title: t, paper: p, finding: f, groups: [], bse: x}", "bse: Extra inputs"),
+        ("groups: []", "title: Field required"),
+        ("{title: t, groups: [], bse: x}", "bse: Extra inputs"),
         (
-            "{title: t, paper: p, finding: f, groups: [{title: g, variants: {a: {base: quickstart.yaml}}}]}",
+            "{title: t, groups: [{title: g, variants: {a: {base: quickstart.yaml}}}]}",
             "cannot read the configuration",
         ),
     ],
@@ -125,9 +127,21 @@ def test_an_unknown_name_gets_the_nearest() -> None:
 def test_a_wrong_file_is_explained(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(text)
     with pytest.raises(ConfigError, match=said):
-        _ = ablations.load(str(tmp_path / "wrong.yaml")).variants
+        _ = load(tmp_path / "wrong.yaml").variants
 
 
-def test_a_file_that_is_not_there_is_explained() -> None:
-    with pytest.raises(ConfigError, match="cannot read the ablation"):
-        ablations.load("no/such/family.yaml")
+@pytest.mark.parametrize(
+    ("text", "said"), [("title: x", "unknown setting 'title'"), ("[", "not valid YAML"), (None, "cannot read")]
+)
+def test_anything_else_is_read_as_a_configuration(text: str | None, said: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "wrong.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        plan.experiment([tmp_path / "wrong.yaml"])
+
+
+def test_a_configuration_may_have_the_name_of_an_ablation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert plan.experiment([Path("critic")]).name == "critic"
+    Path("critic").write_text("base: quickstart\n")
+    assert plan.experiment([Path("critic")]).name == "report"

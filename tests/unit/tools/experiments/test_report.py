@@ -143,7 +143,7 @@ def test_the_figure_shows_every_member_in_its_colour(values: dict[str, Any], tmp
 def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Finish) -> None:
     variants = plan.comparison(files(tmp_path, "a")).groups[0].variants
     group = plan.Group(title="relabelled", variants=variants, metric="buffer_hindsight_share")
-    experiment = plan.Experiment("sampling", "Sampling", "", (group,), "sampling.png")
+    experiment = plan.Experiment(title="Sampling", groups=(group,))
     runs = plan.runs(experiment, range(2), OVERRIDES, tmp_path)
     for run in runs:
         finish(run, [0.1, 0.2, 0.3, 0.4])
