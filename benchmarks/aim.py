@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import common
 from sacglam.config import override, parse
 from sacglam.runs.directory import RunDirectory
-from sacglam.tools.tracking.explorer import EXPLORATIONS
+from sacglam.tools.tracking.aim import EXPLORATIONS
 from sacglam.tools.tracking.sync import fill
 from tests.browser import browser
 

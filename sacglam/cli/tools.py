@@ -191,7 +191,7 @@ def ui(
     From another machine:
       ssh -L 43800:127.0.0.1:43800 HOST
     """
-    from sacglam.tools.tracking.explorer import serve
+    from sacglam.tools.tracking.aim import serve
 
     def show(address: str, pages: Mapping[str, str]) -> None:
         status.stop()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sacglam.tools.tracking.explorer import EXPLORATIONS, prepare
+from sacglam.tools.tracking.aim import EXPLORATIONS, prepare
 from tests.browser import browser
 from tests.conftest import call, sacglam
 from tests.integration.processes import below, left_after, listening_beyond_loopback

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sacglam.tools.loopback import allowed, guarded
-from sacglam.tools.tracking.explorer import HEADERS
+from sacglam.tools.tracking.aim import HEADERS
 
 HOST = {"host": "127.0.0.1:43800"}
 

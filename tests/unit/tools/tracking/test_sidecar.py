@@ -13,7 +13,7 @@ from sacglam.errors import TrackingError
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.tools.tracking import sidecar
-from sacglam.tools.tracking.explorer import serve
+from sacglam.tools.tracking.aim import serve
 
 
 class Notes(Display):
