@@ -95,7 +95,7 @@ class GymnasiumWorld(BaseEnv[None]):
         if goal in self._tasks:
             seeds = chain(seeds, (rng.randrange(2**31) for _ in range(_TRIES)), [self._tasks[goal][0]])
         for seed in seeds:
-            obs, info = _reset(self._env, seed)
+            obs, info = self._env.reset(seed=seed)
             if goal not in self._tasks or self._describer.goal(obs, info) == goal:
                 break
         else:
@@ -118,8 +118,7 @@ class GymnasiumWorld(BaseEnv[None]):
 
     @override
     def step(self, action: int) -> Step:
-        answer = self._env.step(self._argument(action))
-        obs, reward, terminated, truncated, info = answer if len(answer) == 5 else _five(*answer)
+        obs, reward, terminated, truncated, info = self._env.step(self._argument(action))
         achieved = self._achievements(obs, info, float(reward), bool(terminated))
         self._rewarded = self._rewarded and reward > 0
         over = terminated or truncated or self._goal in achieved or self._steps + 1 == self._max_steps
@@ -189,21 +188,9 @@ def _open(name: str, settings: str) -> tuple[Any, Describer]:
     if not (isinstance(describer, type) and issubclass(describer, Describer)):
         raise ConfigError(f"expected the describer {described_by!r} to be a subclass of Describer, got {describer!r}")
     try:
-        return env, describer(env, options, *_reset(env, 0))
+        return env, describer(env, options, *env.reset(seed=0))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-
-
-def _reset(env: Any, seed: int) -> tuple[Any, Any]:
-    answer = env.reset(seed=seed)
-    pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)
-    return answer if pair else (answer, {})
-
-
-def _five(obs: Any, reward: float, done: bool, info: Mapping[str, Any]) -> tuple[Any, float, bool, bool, Any]:
-    """Gymnasium's five results of a step, from the four of older gym environments."""
-    truncated = bool(info.get("TimeLimit.truncated", False))
-    return obs, reward, done and not truncated, truncated, info
 
 
 @cache  # dozens of copies search for the same tasks
@@ -212,6 +199,6 @@ def _tasks(name: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     env, describer = _open(name, settings)
     tasks: dict[str, tuple[int, Any]] = {}
     for seed in range(1 if describer.one_task else resets):
-        obs, info = _reset(env, seed)
+        obs, info = env.reset(seed=seed)
         tasks.setdefault(describer.goal(obs, info), (seed, deepcopy(obs)))
     return tasks

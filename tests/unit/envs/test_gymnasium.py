@@ -41,15 +41,13 @@ class Quest:
         self.rng = Random(seed)
         self.wanted, self.room = self.rng.choice(["hall", "attic"]), "cellar"
         obs, info = self.answer()
-        return obs if self.form == "old" else (obs, info)
+        return obs, info
 
     def step(self, action: Any) -> Any:
         if self.form in ("mask", "named"):
             action = self.commands[action]
         self.room = action.removeprefix("go ")
         done, reward = self.room == self.wanted, float(self.form == "paid" or self.room == self.wanted)
-        if self.form == "old":
-            return *self.answer()[:1], reward, done, self.answer()[1]
         return self.answer()[0], reward, done, False, self.answer()[1]
 
     def answer(self) -> tuple[Any, dict[str, Any]]:
@@ -62,7 +60,7 @@ class Quest:
             "paid": ({"text": text}, {"goal": goal, "possible_actions": commands, "won": self.room == self.wanted}),
             "mask": (text, {"goal": goal, "action_mask": np.array([self.room != "hall", self.room == "hall"])}),
             "named": ({"observation": text, "goal": goal}, {}),
-            "old": (text, {}),
+            "bare": (text, {}),
         }[self.form]
 
 
@@ -212,7 +210,7 @@ def test_every_episode_is_of_the_goal_asked_for(play: Play) -> None:
         ("paid", {}),
         ("mask", {"actions": ["go hall", "go attic"]}),
         ("named", {"actions": ["go hall", "go attic"]}),
-        ("old", {"actions": "environment.commands", "goal": "reach it"}),
+        ("bare", {"actions": "environment.commands", "goal": "reach it"}),
     ],
 )
 def test_answers_of_many_forms_are_understood(
@@ -220,7 +218,7 @@ def test_answers_of_many_forms_are_understood(
 ) -> None:
     env = make_world(f"gymnasium:{__name__}:Quest", kwargs={"form": form}, **options)
     goals = env.goals("train")
-    assert sorted(goals) == (["reach it"] if form == "old" else ["reach attic", "reach hall"])
+    assert sorted(goals) == (["reach it"] if form == "bare" else ["reach attic", "reach hall"])
     for seed in range(10):
         assert env.reset(goals[0], seed).text == "room: cellar"
         check_contract(env, goals[0], seed, [seed, 0, 1])
