@@ -3,13 +3,17 @@
 import itertools
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
+
+if TYPE_CHECKING:
+    from sacglam.config import Config
+    from sacglam.envs import TextEnv
 
 RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
@@ -90,15 +94,14 @@ def play(
 
     from sacglam.agent import load_agent
     from sacglam.collector import build_env
-    from sacglam.goals import GoalSource
 
     agent = load_agent(run, device, trust, best)
     env = build_env(agent.config)
     rng = np.random.default_rng(seed) if sample else None
-    goal = goal or next(GoalSource(env.goals("train"), np.random.default_rng(seed))).goal
+    goal, why = (goal, "") if goal is not None else _chosen(run, agent.config, env, seed)
     observation = env.reset(goal, seed)
     past: list[tuple[str, str]] = []
-    console.print(f"[bold]Goal: {escape(goal)}")
+    console.print(f"[bold]Goal: {escape(goal)}[/bold]{escape(why)}")
     for t in itertools.count(1):
         state = (observation.text, goal, observation.actions)
         probabilities = agent.probabilities(*state, past)
@@ -119,6 +122,25 @@ def play(
             return
         past.append((observation.text, chosen))
         observation = step.observation
+
+
+def _chosen(run: Path, config: "Config", env: "TextEnv", seed: int) -> tuple[str, str]:
+    """A goal drawn as the run last chose them: a type by its share of the episodes, then a goal of it; and why."""
+    import numpy as np
+
+    from sacglam.goals import GoalSource
+    from sacglam.runs.directory import RunDirectory
+
+    rng, goals, prefix = np.random.default_rng(seed), env.goals("train"), "goal_share/"
+    lines = [line for line in RunDirectory(run).metrics() if any(name.startswith(prefix) for name in line)]
+    if config.goals.type == "uniform" or not lines:
+        return next(GoalSource(goals, rng)).goal, ""
+    shares = {name.removeprefix(prefix): share for name, share in lines[-1].items() if name.startswith(prefix)}
+    kind = str(rng.choice(list(shares), p=list(shares.values())))
+    goal = next(GoalSource([goal for goal in goals if env.goal_type(goal) == kind], rng)).goal
+    metrics = {name: lines[-1].get(f"{name}/{kind}") for name in ("progress", "success")}
+    figures = [f"{name} {value:.2f}" for name, value in metrics.items() if value is not None]
+    return goal, f"  ({', '.join([f'{kind}: {shares[kind]:.0%} of the episodes last', *figures])})"
 
 
 def serve(

@@ -9,6 +9,7 @@ started it dies.
 import json
 import os
 import subprocess
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -204,5 +205,11 @@ if __name__ == "__main__":
     own = Connection(os.dup(0))  # which the processes that this one starts do not inherit
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    with suppress(EOFError, ConnectionError):  # the process that started it has ended, or no longer needs it
-        _serve(own)
+    try:
+        with suppress(EOFError, ConnectionError):  # the process that started it has ended, or no longer needs it
+            _serve(own)
+    except OSError as error:
+        print(
+            f"the environment has closed a file descriptor that it did not open: {error}", file=sys.stderr, flush=True
+        )
+        os._exit(1)  # exit handlers would find their files closed

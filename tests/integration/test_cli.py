@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,19 @@ def test_play_shows_actions_with_probability_and_q(tiny_run: Path) -> None:
     assert "Goal: Grow any cat" in done.stdout
     for word in ("You see:", "Go to", "probability", "Q", "success"):
         assert word in done.stdout
+
+
+def test_play_says_which_goal_a_run_that_chooses_its_goals_pursues_and_why(tmp_path: Path) -> None:
+    assert call(tiny_train(tmp_path / "run", "goals=progress")).returncode == 0
+    done = call(sacglam("play", tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"Goal: (.+)  \((\w+): (\d+)% of the episodes last, progress 0", " ".join(done.stdout.split("\n")))
+    assert said, done.stdout
+    goal, kind, share = said.groups()
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    last = [line for line in map(json.loads, lines) if f"goal_share/{kind}" in line][-1]
+    assert goal.lower().startswith(kind)
+    assert int(share) == round(100 * last[f"goal_share/{kind}"])
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,14 @@ class Talkative(Meeting):
         os._exit(0)
 
 
+class Closing(Meeting):
+    """Closes what it did not open."""
+
+    def step(self, action: int) -> Step:
+        os.closerange(3, 100)
+        return Step(Observation("", ("Wait",)), 0.0, (), False, False)
+
+
 class Refusing(Meeting):
     """Has an error of its own for the user."""
 
@@ -188,7 +196,7 @@ def test_stdin_and_stdout_are_the_environment_s(capfd: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("Talkative", "ended with code 7"), ("Refusing", "not today")],
+    [("Talkative", "ended with code 7"), ("Closing", "ended with code 1"), ("Refusing", "not today")],
 )
 def test_a_worker_that_ends_is_noticed(name: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
     env = in_workers(f"{HERE}:{name}", {"folder": "", "copies": 1}, 1)
