@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -32,10 +32,26 @@ from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.prompt import query
 from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
-from sacglam.scoring.vllm.requests import Counts, RequestScorer
+from sacglam.scoring.vllm.requests import Output, Send, Tokens, log_probs
 from sacglam.types import Adapter, Query
 
 PUBLISHED = 20
+
+
+@dataclass
+class Counted:
+    """Sends requests to an engine, and counts them and their tokens that are not in its cache."""
+
+    send: Send
+    requests: int = 0
+    tokens_computed: int = 0
+
+    def __call__(self, prompts: Sequence[Tokens], parameters: Sequence[Mapping[str, Any]]) -> Sequence[Output]:
+        outputs = self.send(prompts, parameters)
+        self.requests += len(prompts)
+        for tokens, output in zip(prompts, outputs, strict=True):
+            self.tokens_computed += len(tokens) - (output.num_cached_tokens or 0)
+        return outputs
 
 
 def build(options: argparse.Namespace, folder: Path) -> tuple[VllmEngine, PackedLM, QueryTokenizer]:
@@ -69,49 +85,49 @@ def publish(lm: PackedLM, number: int) -> Adapter:
     return Adapter(number, lm.adapter_bytes())
 
 
-def shared(engine: VllmEngine, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
-    """Seconds of one scoring, and what it cost."""
-    scorer = RequestScorer(engine._send)
+def shared(engine: VllmEngine, queries: Sequence[TokenisedQuery]) -> tuple[float, int]:
+    """Seconds of one scoring, and the tokens that it computed."""
+    send = Counted(engine._send)
     started = time.perf_counter()
-    scorer.log_probs(queries)
-    return time.perf_counter() - started, scorer.counts
+    log_probs(send, queries)
+    return time.perf_counter() - started, send.tokens_computed
 
 
-def default(engine: VllmEngine, queries: Sequence[TokenisedQuery]) -> tuple[float, Counts]:
+def default(engine: VllmEngine, queries: Sequence[TokenisedQuery]) -> tuple[float, int]:
     """The same with vLLM's default: the prompt log-probabilities of each action, computed from its first token."""
     tokens = [(*query.prompt.tolist(), *action.tolist()) for query in queries for action in query.actions]
     one = {"max_tokens": 1, "prompt_logprobs": 0, "flat_logprobs": True, "detokenize": False}
     started = time.perf_counter()
     engine._send(tokens, [one] * len(tokens))
-    return time.perf_counter() - started, Counts(len(tokens), sum(map(len, tokens)))
+    return time.perf_counter() - started, sum(map(len, tokens))
 
 
 def compare(
     engine: VllmEngine, tokenizer: QueryTokenizer, options: argparse.Namespace, actions: int
 ) -> list[dict[str, Any]]:
     """Rows for a cold and a warm cache. The default goes last, since its prompts fill the cache, too."""
-    runs: dict[str, list[tuple[float, Counts]]] = {"cold": [], "warm": [], "default": []}
+    runs: dict[str, list[tuple[float, int]]] = {"cold": [], "warm": [], "default": []}
     for repeat in range(options.repeats + 1):
         queries = tokenizer(states(repeat * options.rows, options.rows, options, actions))
         for name, score in (("cold", shared), ("warm", shared), ("default", default)):
-            seconds, counts = score(engine, queries)
-            common.log(f"  {name} {repeat or 'warm-up'}: {seconds:.3f} s, {counts.tokens_computed} tokens computed")
+            seconds, computed = score(engine, queries)
+            common.log(f"  {name} {repeat or 'warm-up'}: {seconds:.3f} s, {computed} tokens computed")
             if repeat:
-                runs[name].append((seconds, counts))
+                runs[name].append((seconds, computed))
     return [row(name, runs[name], runs["default"], options, actions) for name in ("cold", "warm")]
 
 
 def row(
     name: str,
-    ours: Sequence[tuple[float, Counts]],
-    default: Sequence[tuple[float, Counts]],
+    ours: Sequence[tuple[float, int]],
+    default: Sequence[tuple[float, int]],
     options: argparse.Namespace,
     actions: int,
 ) -> dict[str, Any]:
     seconds = {"engine": median(s for s, _ in ours), "default": median(s for s, _ in default)}
     pairs = [d / o for (o, _), (d, _) in zip(ours, default, strict=True)]
     tokens = {
-        side: max(counts.tokens_computed for _, counts in runs) / options.rows
+        side: max(computed for _, computed in runs) / options.rows
         for side, runs in (("engine", ours), ("default", default))
     }
     return {
@@ -169,8 +185,8 @@ def publishing(
 def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> dict[str, Any]:
     """Many actions of many states, each of them scored once."""
     first, rows = 1_000_000, 64
-    before, done, started = asdict(engine.scorer.counts), 0, time.perf_counter()
-    scored = 0
+    engine._send = send = Counted(engine._send)  # type: ignore[method-assign]
+    done, scored, started = 0, 0, time.perf_counter()
     while done < options.scored:
         rng = np.random.default_rng(first)
         ragged = argparse.Namespace(
@@ -183,7 +199,6 @@ def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> d
         found = engine.log_policy(states(first, rows, ragged, actions))
         scored += sum(int(np.isfinite(log_pi_A).sum()) for log_pi_A in found)
         done, first = done + rows * actions, first + rows
-    counts = {name: value - before[name] for name, value in asdict(engine.scorer.counts).items()}
     return {
         "name": "engine_long_run",
         "prompt_tokens": [20, options.prompt_tokens],
@@ -192,7 +207,7 @@ def long_run(engine: VllmEngine, options: argparse.Namespace, actions: int) -> d
         "seconds": round(time.perf_counter() - started, 1),
         "scored_actions": scored,
         "without_score": done - scored,
-        "counts": counts,
+        "counts": {"requests": send.requests, "tokens_computed": send.tokens_computed},
         **machine(options),
     }
 

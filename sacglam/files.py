@@ -5,9 +5,9 @@ all else is an `OSError`, and what was to be written is unchanged.
 """
 
 import errno
+import fcntl
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +20,6 @@ MIB = 1 << 20
 OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 """The form of any JSON object."""
 _LARGEST_JSON = 16 * MIB
-_NO_WAIT, _NO_LINK = (0, 0) if sys.platform == "win32" else (os.O_NONBLOCK, os.O_NOFOLLOW)
 _KINDS = {"d": "folder", "p": "named pipe", "s": "socket", "c": "device", "b": "device"}
 
 
@@ -29,8 +28,8 @@ def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int 
 
     def opener(path: str, flags: int) -> int:
         if mode != "rb":
-            flags |= _NO_LINK
-        descriptor = os.open(path, flags | _NO_WAIT, 0o666)
+            flags |= os.O_NOFOLLOW
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
         try:
             _check(file, os.fstat(descriptor), most)
         except OSError:
@@ -50,18 +49,7 @@ def lock(file: IO[bytes]) -> None:
         BlockingIOError: another process holds the lock.
         OSError: the file system has no locks.
     """
-    if sys.platform == "win32":
-        import msvcrt
-
-        file.seek(0)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError(error.errno, error.strerror, file.name) from None
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read(file: Path, most: int) -> bytes:

@@ -32,20 +32,6 @@ class SamplingPolicy:
         return min(bisect_right(cumulative, self.rng.random() * cumulative[-1]), len(cumulative) - 1)
 
 
-@dataclass(frozen=True)
-class NoisyPolicy:
-    """Samples from (1 - noise) pi + noise / |A|."""
-
-    policy: SamplingPolicy
-    noise: float
-
-    def __call__(self, log_pi: LogPolicy) -> int:
-        """One draw of the policy from the mixture."""
-        with np.errstate(divide="ignore"):  # log 0 if noise is 0 or 1
-            kept, uniform = np.log1p(-self.noise), np.log(self.noise / len(log_pi))
-        return self.policy(np.logaddexp(log_pi + kept, uniform).astype(np.float32))
-
-
 def mean_entropy(policies: Sequence[LogPolicy], temperature: float = 1.0) -> float:
     """Mean over states of the entropy of softmax(log pi / temperature), in nats. It rises with the temperature."""
     entropies = []

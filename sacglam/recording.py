@@ -9,7 +9,7 @@ from sacglam.clock import PhaseClock
 from sacglam.envs import CheckedEnv
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
-from sacglam.policy import NoisyPolicy, SamplingPolicy
+from sacglam.policy import Policy, SamplingPolicy
 from sacglam.prompt import Prompt, query
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
@@ -57,6 +57,17 @@ class Planner:
         return np.inf if left is None else left
 
 
+def _noisy(policy: SamplingPolicy, noise: float) -> Policy:
+    """Samples from (1 - noise) pi + noise / |A|, by one draw of `policy`."""
+
+    def drawn(log_pi: LogPolicy) -> int:
+        with np.errstate(divide="ignore"):  # log 0 if noise is 0 or 1
+            kept, uniform = np.log1p(-noise), np.log(noise / len(log_pi))
+        return policy(np.logaddexp(log_pi + kept, uniform).astype(np.float32))
+
+    return drawn
+
+
 def record(
     make_env: Callable[[], CheckedEnv],
     scorer: Scorer | None,
@@ -77,7 +88,7 @@ def record(
     """
     policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
     envs = [make_env() for _ in range(min(_COPIES, episodes) if scorer else 1)]
-    starts, policy = GoalSource(envs[0].goals("train"), starts_rng), NoisyPolicy(SamplingPolicy(policy_rng), noise)
+    starts, policy = GoalSource(envs[0].goals("train"), starts_rng), _noisy(SamplingPolicy(policy_rng), noise)
     if scorer is None:
         scorer = Planner(envs[0], make_env() if repeats else None)
         envs[0].reset(envs[0].goals("train")[0], 0)
@@ -90,7 +101,7 @@ def record(
     while kept < episodes:
         # As many as are missing, each played to its end: else short episodes would be more likely than long ones.
         some = iter(list(islice(starts, episodes - kept)))
-        rollout = Rollout(envs, scorer, policy, some, PhaseClock(), prompt, windows=False)
+        rollout = Rollout(envs, scorer, policy, some, PhaseClock(), prompt)
         for episode in (each for ended in rollout.drain() for each in ended):
             played += 1
             if episode.success or not success_only:

@@ -103,8 +103,6 @@ def check_system(config: Config) -> None:
     """Refuse (`ConfigError`) processes that this operating system cannot run."""
     if not config.in_one_process and sys.platform != "linux":
         raise ConfigError("engines and learner ranks need Linux; here, set engines.count and learners.count to 0")
-    if config.env.workers and sys.platform == "win32":
-        raise ConfigError("env.workers needs Linux or macOS; on Windows, set it to 0")
 
 
 def resolve_device(config: Config) -> str:

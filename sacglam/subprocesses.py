@@ -1,18 +1,7 @@
 """Starts other Python processes with this one's module path, and no other folders."""
 
 import os
-import signal
-import subprocess
 import sys
-from typing import Any
-
-if sys.platform == "win32":
-    INTERRUPT = signal.CTRL_BREAK_EVENT
-    APART: dict[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-else:
-    INTERRUPT = signal.SIGINT
-    APART: dict[str, Any] = {"start_new_session": True}
-"""Options of `Popen` that keep the terminal's Ctrl-C from a process, and the signal that takes its place."""
 
 
 def python(*arguments: str) -> list[str]:

@@ -47,7 +47,7 @@ class _Worker:
                 stdin=end.fileno(),
                 stdout=2,
                 stderr=2,
-                **subprocesses.APART,
+                start_new_session=True,
                 env=subprocesses.environment(OMP_NUM_THREADS="1"),
             )
         self._name = name

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -189,8 +188,6 @@ def _drop(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if sys.platform == "win32":  # which opens no folders
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

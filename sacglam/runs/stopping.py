@@ -2,12 +2,12 @@
 
 import os
 import signal
-import sys
 import threading
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED = b"stopped at once; a run that has begun continues with sacglam train --resume RUN\n"
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar may have hidden it
 
@@ -35,8 +35,7 @@ def exit_on_interrupt() -> None:
         os._exit(128 + number)
 
     arrived, arrive = os.pipe()
-    if sys.platform != "win32":  # which wants nothing of the kind
-        os.set_blocking(arrive, False)
+    os.set_blocking(arrive, False)
     signal.signal(signal.SIGINT, handler)
     signal.set_wakeup_fd(arrive)
     threading.Thread(target=watch, daemon=True).start()
@@ -48,10 +47,6 @@ class StopSignal:
     The first is answered with `answer` on stderr, since what is under way may take a while to end. Outside the main
     thread, signals cannot be handled and `requested` stays false.
     """
-
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-    if sys.platform == "win32":
-        _SIGNALS += (signal.SIGBREAK,)  # sent by `compare`
 
     def __init__(self, answer: str = "") -> None:
         self.requested = False
@@ -67,7 +62,7 @@ class StopSignal:
     def __enter__(self) -> Self:
         try:
             self._wakeup = signal.set_wakeup_fd(-1)  # otherwise the first signal may be mistaken for the second
-            self._previous = {number: signal.signal(number, self._request) for number in self._SIGNALS}
+            self._previous = {number: signal.signal(number, self._request) for number in _SIGNALS}
         except ValueError:  # not the main thread
             self._previous = {}
         return self

@@ -30,7 +30,7 @@ from sacglam.models.loading import load_text
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
-from sacglam.scoring.vllm.requests import RequestScorer
+from sacglam.scoring.vllm.requests import log_probs
 from sacglam.types import Adapter, Query
 
 pytestmark = pytest.mark.slow
@@ -71,9 +71,9 @@ class Fixture:
         found_BA = self.model.lm.forward(self.model.lm.pack(queries), ACTOR).log_probs_BA
         return [row[: len(q.actions)].tolist() for row, q in zip(found_BA, queries, strict=True)]
 
-    def scorer(self) -> RequestScorer:
-        """The engine's, with counts of its own."""
-        return RequestScorer(self.engine._send)
+    def scores(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
+        """The engine's log-probabilities."""
+        return log_probs(self.engine._send, queries)
 
     def assert_learned(self, got: list[list[float]], queries: Sequence[TokenisedQuery]) -> None:
         for row, right in zip(got, self.learned(queries), strict=True):
@@ -172,36 +172,34 @@ def test_a_version_loaded_twice_is_scored_with_its_new_weights(fixture: Fixture)
 
 def test_ragged_states_score_as_the_learner_from_a_cold_and_a_warm_cache(fixture: Fixture) -> None:
     fixture.engine.load(fixture.adapter(1, seed=11))
-    scorer = fixture.scorer()
     queries = [*ragged(0, 24), *(alike(seed, 26 + seed) for seed in range(12))]
     for _ in range(2):
-        fixture.assert_learned(scorer.log_probs(queries), queries)
+        fixture.assert_learned(fixture.scores(queries), queries)
 
 
 @pytest.mark.parametrize("prompt", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 700])
 def test_prompts_around_the_edges_of_blocks(fixture: Fixture, prompt: int) -> None:
-    scorer = fixture.scorer()
     queries = [state(5, prompt, 1, 4, 2), state(6, prompt, 3)]
     for _ in range(2):
-        fixture.assert_learned(scorer.log_probs(queries), queries)
+        fixture.assert_learned(fixture.scores(queries), queries)
 
 
 def test_the_longest_sequence_that_the_model_takes(fixture: Fixture) -> None:
     longest = load_text(CONFIG.model).max_tokens
     queries = [state(9, longest - 4, 4, 2)]
-    fixture.assert_learned(fixture.scorer().log_probs(queries), queries)
+    fixture.assert_learned(fixture.scores(queries), queries)
 
 
 def test_a_state_costs_its_prompt_once(fixture: Fixture) -> None:
     # P = 200, blocks of 32: 192 tokens are shared. The prompt's node computes 200 tokens, one k tokens later 8 + k.
-    scorer = fixture.scorer()
+    send = benchmark.Counted(fixture.engine._send)
     actions = tuple(np.arange(4) + 4 * action for action in range(10))
     queries = [replace(state(seed, 200), actions=actions) for seed in range(20)]
-    scorer.log_probs(queries)
+    log_probs(send, queries)
     nodes = 10 * (9 + 10 + 11)
-    assert scorer.counts.tokens_computed == 20 * (200 + nodes)
-    scorer.log_probs(queries)
-    assert scorer.counts.tokens_computed == 20 * (200 + nodes) + 20 * (8 + nodes)
+    assert send.tokens_computed == 20 * (200 + nodes)
+    log_probs(send, queries)
+    assert send.tokens_computed == 20 * (200 + nodes) + 20 * (8 + nodes)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +269,7 @@ def test_500_versions_take_no_more_memory_than_50_and_no_disk(
     resident = []
     for version in range(500):
         fixture.engine.load(replace(adapters[version % 10], version=version))
-        fixture.scorer().log_probs(queries)
+        fixture.scores(queries)
         assert len(fixture.engine._llm.llm_engine.list_loras()) == 1
         assert list(tmp_path.iterdir()) == []
         resident.append(resident_bytes())

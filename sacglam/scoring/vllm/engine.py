@@ -26,7 +26,7 @@ from sacglam.models.loading import ModelText, adapted_layers, load_text, lora_co
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.scoring.base import Engine
-from sacglam.scoring.vllm.requests import Output, RequestScorer, Tokens
+from sacglam.scoring.vllm.requests import Output, Tokens, log_probs
 from sacglam.types import Adapter, LogPolicy, Query
 
 CPU_BLOCK = 32
@@ -40,7 +40,6 @@ class VllmEngine(Engine):
 
     def __init__(self, llm: Any, tokenizer: QueryTokenizer, policy: PolicyHead) -> None:
         """`llm` is a `vllm.LLM`."""
-        self.scorer = RequestScorer(self._send)
         self._llm = llm
         self._tokenizer = tokenizer
         self._policy = policy
@@ -58,12 +57,11 @@ class VllmEngine(Engine):
         if not queries:
             return []
         tokenised = self._tokenizer(queries)
-        log_probs = [torch.tensor(row, dtype=torch.float32) for row in self.scorer.log_probs(tokenised)]
+        scores = [torch.tensor(row, dtype=torch.float32) for row in log_probs(self._send, tokenised)]
         lengths = [torch.tensor([len(action) for action in query.actions]) for query in tokenised]
         lengths_BA = pad_sequence(lengths, batch_first=True)
-        log_pi_BA = self._policy.log_policy(
-            pad_sequence(log_probs, batch_first=True), lengths_BA.clamp(min=1), lengths_BA > 0
-        )
+        scores_BA = pad_sequence(scores, batch_first=True)
+        log_pi_BA = self._policy.log_policy(scores_BA, lengths_BA.clamp(min=1), lengths_BA > 0)
         return [row[: len(q.actions)] for row, q in zip(log_pi_BA.numpy(), tokenised, strict=True)]
 
     @override

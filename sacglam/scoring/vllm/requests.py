@@ -6,7 +6,6 @@ prompt. Of its prompt log-probabilities, cached rows have none, and by default e
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Any
 
@@ -27,58 +26,40 @@ Send = Callable[[Sequence[Tokens], Sequence[Mapping[str, Any]]], Sequence[Output
 _PARAMETERS = {"max_tokens": 1, "temperature": 0.0, "detokenize": False, "flat_logprobs": True}
 
 
-@dataclass
-class Counts:
-    """Totals of what an engine was sent and computed."""
+def log_probs(send: Send, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
+    """The log-probability of each query's actions (paper, Eq. 1), nats.
 
-    requests: int = 0
-    tokens_computed: int = 0
-    """Those sent that were not in the engine's cache."""
+    Raises:
+        EngineError: a score is missing or invalid.
+    """
+    paths = [[_path(query, action.tolist()) for action in query.actions] for query in queries]
+    scores = _requested(send, dict.fromkeys(tokens for actions in paths for path in actions for tokens in path))
+    if wrong := [tokens for tokens, score in scores.items() if not (isfinite(score) and score <= MAX_LOG_PROB)]:
+        raise EngineError(
+            f"expected a log-probability for every action token; {len(wrong)} had none, or an invalid one (the first: "
+            f"token {wrong[0][-1]} after {len(wrong[0]) - 1} tokens). Either the policy has diverged (start a new run "
+            "with smaller learning rates), or this engine is broken (continue with --resume)"
+        )
+    return [[sum(scores[tokens] for tokens in path) for path in actions] for actions in paths]
 
 
-@dataclass
-class RequestScorer:
-    """Requests the scores of actions, and counts what they cost."""
-
-    send: Send
-    counts: Counts = field(default_factory=Counts)
-
-    def log_probs(self, queries: Sequence[TokenisedQuery]) -> list[list[float]]:
-        """The log-probability of each query's actions (paper, Eq. 1), nats.
-
-        Raises:
-            EngineError: a score is missing or invalid.
-        """
-        paths = [[_path(query, action.tolist()) for action in query.actions] for query in queries]
-        scores = self._requested(dict.fromkeys(tokens for actions in paths for path in actions for tokens in path))
-        if wrong := [tokens for tokens, score in scores.items() if not (isfinite(score) and score <= MAX_LOG_PROB)]:
-            raise EngineError(
-                f"expected a log-probability for every action token; {len(wrong)} had none, or an invalid one (the "
-                f"first: token {wrong[0][-1]} after {len(wrong[0]) - 1} tokens). Either the policy has diverged (start "
-                "a new run with smaller learning rates), or this engine is broken (continue with --resume)"
-            )
-        return [[sum(scores[tokens] for tokens in path) for path in actions] for actions in paths]
-
-    def _requested(self, wanted: Iterable[Tokens]) -> dict[Tokens, float]:
-        """The scores of `wanted`; NaN where there is none."""
-        children: dict[Tokens, list[int]] = {}
-        for tokens in wanted:
-            children.setdefault(tokens[:-1], []).append(tokens[-1])
-        requests = [
-            (node, ids[start : start + MAX_TOKEN_IDS])
-            for node, ids in children.items()
-            for start in range(0, len(ids), MAX_TOKEN_IDS)
-        ]
-        parameters = [{**_PARAMETERS, "logprob_token_ids": ids} for _, ids in requests]
-        outputs = self.send([node for node, _ in requests], parameters)
-        scores: dict[Tokens, float] = {}
-        for (node, ids), output in zip(requests, outputs, strict=True):
-            self.counts.requests += 1
-            self.counts.tokens_computed += len(node) - (output.num_cached_tokens or 0)
-            rows = output.outputs[0].logprobs if output.outputs else None
-            found = dict(zip(rows.token_ids, rows.logprobs, strict=True)) if rows else {}  # and the sampled token
-            scores |= {(*node, token): found.get(token, nan) for token in ids}
-        return scores
+def _requested(send: Send, wanted: Iterable[Tokens]) -> dict[Tokens, float]:
+    """The scores of `wanted`; NaN where there is none."""
+    children: dict[Tokens, list[int]] = {}
+    for tokens in wanted:
+        children.setdefault(tokens[:-1], []).append(tokens[-1])
+    requests = [
+        (node, ids[start : start + MAX_TOKEN_IDS])
+        for node, ids in children.items()
+        for start in range(0, len(ids), MAX_TOKEN_IDS)
+    ]
+    outputs = send([node for node, _ in requests], [{**_PARAMETERS, "logprob_token_ids": ids} for _, ids in requests])
+    scores: dict[Tokens, float] = {}
+    for (node, ids), output in zip(requests, outputs, strict=True):
+        rows = output.outputs[0].logprobs if output.outputs else None
+        found = dict(zip(rows.token_ids, rows.logprobs, strict=True)) if rows else {}  # and the sampled token
+        scores |= {(*node, token): found.get(token, nan) for token in ids}
+    return scores
 
 
 def _path(query: TokenisedQuery, action: Sequence[int]) -> list[Tokens]:

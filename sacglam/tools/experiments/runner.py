@@ -1,7 +1,7 @@
 """Runs `sacglam train` in processes, a few at a time, and picks up where an earlier command left off."""
 
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
                     waiting.clear()
                     display.note("stopping: the runs finish their interval and write a checkpoint")
                     for process in active.values():
-                        process.send_signal(subprocesses.INTERRUPT)
+                        process.send_signal(signal.SIGINT)
                 for run in waiting[: jobs - len(active)]:
                     waiting.remove(run)
                     active[run] = _start(run, lock)
@@ -77,8 +77,8 @@ def _start(run: Run, lock: int) -> subprocess.Popen[bytes]:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[] if sys.platform == "win32" else [lock],
-                **subprocesses.APART,  # `run_all` passes on Ctrl-C once
+                pass_fds=[lock],
+                start_new_session=True,  # `run_all` passes on Ctrl-C once
             )
 
 

@@ -90,7 +90,7 @@ class Sidecars(Tracker):
                     stderr=subprocess.DEVNULL,
                     text=True,
                     env=subprocesses.environment(OMP_NUM_THREADS="1"),
-                    **subprocesses.APART,  # so that Ctrl-C reaches the training alone
+                    start_new_session=True,  # so that Ctrl-C reaches the training alone
                 )
             except OSError as error:
                 self._give_up(name, f"its process cannot be started: {error}")

@@ -197,8 +197,7 @@ def fill(
 
 def main() -> None:
     """Fill a tracker from a run's files until standard input ends; a failure prints one line to standard output."""
-    if sys.platform != "win32":
-        os.nice(_NICENESS)
+    os.nice(_NICENESS)
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever it prints
 

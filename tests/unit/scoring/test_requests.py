@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.engine import Counted
 from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
-from sacglam.scoring.vllm.requests import Counts, RequestScorer, Tokens
+from sacglam.scoring.vllm.requests import Tokens, log_probs
 from tests.unit.scoring.fake_engine import FakeEngine, FakeOutput, total
 
 
@@ -40,34 +41,33 @@ def assert_scores(got: list[list[float]], queries: Sequence[TokenisedQuery]) -> 
 
 
 def test_scores_are_the_same_from_a_cold_and_a_warm_cache() -> None:
-    scorer = RequestScorer(FakeEngine())
-    queries = ragged(0, 200)
+    send, queries = FakeEngine(), ragged(0, 200)
     for _ in range(3):
-        assert_scores(scorer.log_probs(queries), queries)
+        assert_scores(log_probs(send, queries), queries)
 
 
 def test_each_inner_node_of_the_actions_is_one_request_and_the_prompt_is_computed_once() -> None:
     # P = 6, blocks of 4: the node of (1,) finds 4 of its 7 tokens. (5,) is a leaf.
     engine = FakeEngine()
-    scorer = RequestScorer(engine)
+    send = Counted(engine)
     queries = [state(range(10, 16), [1, 2], [1, 3], [5])]
-    assert_scores(scorer.log_probs(queries), queries)
+    assert_scores(log_probs(send, queries), queries)
     sent = [(len(request.tokens), request.parameters["logprob_token_ids"]) for request in engine.sent]
     assert sent == [(6, [1, 5]), (7, [2, 3])]
-    assert scorer.counts == Counts(requests=2, tokens_computed=6 + 3)
+    assert (send.requests, send.tokens_computed) == (2, 6 + 3)
 
 
 def test_states_that_occur_twice_are_requested_once() -> None:
     engine = FakeEngine()
     queries = [state(range(10, 16), [1], [2])] * 2
-    assert_scores(RequestScorer(engine).log_probs(queries), queries)
+    assert_scores(log_probs(engine, queries), queries)
     assert len(engine.sent) == 1
 
 
 def test_at_most_128_tokens_are_requested_at_once() -> None:
     engine = FakeEngine()
     queries = [state(range(3), *([token] for token in range(300)))]
-    assert_scores(RequestScorer(engine).log_probs(queries), queries)
+    assert_scores(log_probs(engine, queries), queries)
     assert [len(request.parameters["logprob_token_ids"]) for request in engine.sent] == [128, 128, 44]
 
 
@@ -104,4 +104,4 @@ def test_an_engine_without_valid_scores_is_an_error(fault: Callable[[FakeOutput]
         return outputs
 
     with pytest.raises(EngineError, match=r"3 had none.*token 1 after 6 tokens.*--resume"):
-        RequestScorer(send).log_probs([state(range(10, 16), [1, 2], [3])])
+        log_probs(send, [state(range(10, 16), [1, 2], [3])])
