@@ -141,7 +141,7 @@ def test_a_folder_with_files_in_it_is_left_alone(tmp_path: Path) -> None:
 def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     (profile,) = tiny_profile(tmp_path / "out", overrides=["threads=1"], intervals="3")["profiles"]
     assert_adds_up(profile, other=0.03)
-    assert profile["updates"] == 30
+    assert profile["updates"] == 15
 
 
 @pytest.mark.slow
