@@ -88,8 +88,7 @@ def assert_same(got: State, expected: State) -> None:
 def assert_close(got: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
     assert len(got) == len(expected)
     for ours, theirs in zip(got, expected, strict=True):
-        # A norm of thousands of gradients: on some CPUs three ranks' rounding comes to 1.1e-5 of it.
-        assert ours == pytest.approx(theirs, rel=3 * TOLERANCE, abs=TOLERANCE)
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize(("world", "number", "stage"), CASES)
