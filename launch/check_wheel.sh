@@ -36,10 +36,9 @@ from sacglam.tools.experiments import plan
 assert Path(sacglam.__file__).is_relative_to(Path(sys.argv[1]).resolve()), sacglam.__file__
 for name in config.names():
     config.load(name)
-shipped = [file.stem for file in plan.ABLATIONS.glob("*.yaml")]
-for name in shipped:
+for name in plan.ABLATIONS:
     assert [variant.config() for variant in plan.from_file(Path(name)).variants]
-assert len(config.names()) > 40 and len(shipped) == 4, (config.names(), shipped)
+assert len(config.names()) > 40 and len(plan.ABLATIONS) == 4, (config.names(), plan.ABLATIONS)
 PY
 step "$sacglam" --help
 step "$sacglam" doctor
@@ -55,5 +54,6 @@ step "$sacglam" compare quickstart simple/ppo --seeds 1 --threads 1 "${small[@]}
 echo "== shell completion"
 complete() { _SACGLAM_COMPLETE=complete_bash COMP_WORDS="sacglam $1" COMP_CWORD=2 "$sacglam"; }
 complete "train paper/sac_her_f" | grep -qx paper/sac_her_flan_t5_base
+complete "compare samp" | grep -qx sampling
 complete "train mine.y" | { ! grep -q .; }  # no name, so the shell completes files
 echo "$(basename "$wheel") is whole"

@@ -5,7 +5,6 @@ all else is an `OSError`, and what was to be written is unchanged.
 """
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -40,16 +39,6 @@ def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int 
     if mode != "rb":
         _check_no_link(file)
     return open(file, mode, opener=opener)
-
-
-def lock(file: IO[bytes]) -> None:
-    """Lock an open file until the last process that has it open ends.
-
-    Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the file system has no locks.
-    """
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read(file: Path, most: int) -> bytes:

@@ -24,8 +24,9 @@ def compare(
         list[Path],
         config_argument(
             "YAML files or names of configurations; what follows the last slash is the label. Or one experiment: "
-            f"{', '.join(sorted(file.stem for file in plan.ABLATIONS.glob('*.yaml')))}, or a YAML file like theirs.",
+            f"{', '.join(plan.ABLATIONS)}, or a YAML file like theirs.",
             "CONFIG...|EXPERIMENT",
+            plan.ABLATIONS,
         ),
     ],
     seeds: Annotated[

@@ -1,6 +1,7 @@
 """Commands that train an agent or a tiny language model, or profile a few training intervals."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -15,11 +16,11 @@ from sacglam.runs import directory
 from sacglam.runtime import placement
 
 
-def config_argument(help: str, metavar: str) -> Any:
-    """An argument that takes a configuration's path or name; the shell completes names, or if none fits, files."""
+def config_argument(help: str, metavar: str, others: Iterable[str] = ()) -> Any:
+    """An argument that takes a configuration's path or name, or one of `others`; the shell completes them, or files."""
 
     def fitting(incomplete: str) -> list[str]:
-        return [name for name in configuration.names() if name.startswith(incomplete)]
+        return [name for name in (*others, *configuration.names()) if name.startswith(incomplete)]
 
     return typer.Argument(help=help, metavar=metavar, autocompletion=fitting)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import json
@@ -44,7 +45,7 @@ def locked_folder(root: Path, busy: str, name: str = _LOCK, patience_s: float = 
     with held:
         while True:
             try:
-                files.lock(held)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the last process that has it open ends
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:

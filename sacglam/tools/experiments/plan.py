@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from math import lcm
 from pathlib import Path
@@ -20,8 +21,8 @@ from sacglam.runs.directory import RunDirectory
 
 Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes"]
 AXES: tuple[Axis, ...] = get_args(Axis)
-ABLATIONS = Path(__file__).parents[2] / "ablations"
-"""The paper's ablations, which `compare` knows by name."""
+ABLATIONS = {file.stem: file for file in sorted((Path(__file__).parents[2] / "ablations").glob("*.yaml"))}
+"""The files of the paper's ablations, which `compare` knows by name."""
 _EVALUATIONS, _MOST_SEEDS = 20, 1000
 _BY_TYPE = {"Episodes": "goal_share/", "Learning progress": "progress/", "Greedy success": "eval_success/"}
 
@@ -172,10 +173,13 @@ def from_file(given: Path) -> Experiment | None:
     Raises:
         ConfigError: its file is not right.
     """
-    shipped = ABLATIONS / f"{given}.yaml"
-    file = shipped if shipped.is_file() and not given.is_file() else given
+    file = given if given.is_file() else ABLATIONS.get(str(given), given)
     try:
         values = yaml.safe_load(files.read(file, configuration.LARGEST))
+    except FileNotFoundError:
+        if (near := get_close_matches(str(given), [*ABLATIONS, *configuration.names()], n=1)) and near[0] in ABLATIONS:
+            raise ConfigError(f"there is no experiment {str(given)!r}; did you mean {near[0]!r}?") from None
+        return None
     except (OSError, ValueError, yaml.YAMLError):  # reading it as a configuration will say what is wrong
         return None
     if not (isinstance(values, dict) and "groups" in values):
