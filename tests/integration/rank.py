@@ -50,7 +50,7 @@ SETTINGS = [
 VARIANTS = {
     "encoder-decoder": ["model.name=builtin-t5"],
     "frozen": ["critic.backbone=frozen"],
-    # Adam's first step turns the rounding of a gradient near 0, which differs by CPU, into a tenth of the rate: a low one.
+    # Adam's first step turns the rounding of a gradient near 0, which differs by CPU, into a tenth of the rate.
     "separate": ["critic.backbone=separate", "algo.critic_lr=1e-4"],
     **({"nf4": ["model.quantize=nf4"]} if find_spec("bitsandbytes") else {}),
 }
