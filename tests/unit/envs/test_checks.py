@@ -413,6 +413,7 @@ def test_a_trial_says_when_goals_are_first_achieved_and_which_never() -> None:
 
 
 THERE = Observation("there", ("Go",))
+THITHER = replace(NOTHING, observation=THERE)
 
 
 @pytest.mark.parametrize(
@@ -421,14 +422,14 @@ THERE = Observation("there", ("Go",))
         # Both steps start "here", with one action: each episode repeats it once.
         ((NOTHING, NOTHING, LOST), None),
         (
-            (NOTHING, replace(NOTHING, observation=THERE), LOST),
+            (NOTHING, THITHER, LOST),
             "Of 2 actions .* 1 had different consequences: 'Go' in 'here' led to .*'here'.* and to .*'there'",
         ),
         # Achieved already, so that it is not listed again: no difference.
         ((replace(NOTHING, achieved=("lose",)), NOTHING, LOST), None),
         (
-            (NOTHING, replace(NOTHING, achieved=("lose",)), LOST),
-            "Of 1 actions .* 1 had different consequences: 'Go' in 'here' achieved 'lose' and did not, with",
+            (THITHER, NOTHING, replace(THITHER, achieved=("lose",)), LOST),
+            "Of 2 actions .* 1 had different consequences: 'Go' in 'here' achieved 'lose' and did not, with",
         ),
     ],
     ids=["alike", "leads-elsewhere", "achieved-before", "achieves"],
@@ -438,6 +439,25 @@ def test_a_trial_finds_states_that_read_the_same_and_are_not(answers: Any, said:
     steps = [replace(step, observation=one) if step.observation is STATE else step for step in answers]
     found = " ".join(trial_of(*steps, first=one, train=("win",)).findings)
     assert re.search(said, found) if said else "consequences" not in found
+
+
+def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back() -> None:
+    class Rooms(World):
+        def reset(self, goal: str, seed: int) -> Any:
+            self.room, self.visited, self.left = seed % 2, {seed % 2}, 3
+            return self.observe()
+
+        def step(self, action: int) -> Any:
+            self.room, self.left = 1 - self.room, self.left - 1
+            achieved = () if self.room in self.visited else (f"visit {self.room}",)
+            self.visited.add(self.room)
+            return Step(self.observe(), 0.0, achieved, False, self.left == 0)
+
+        def observe(self) -> Observation:
+            return Observation(f"room {self.room}", ("Go",))
+
+    played = check_env(lambda: CheckedEnv(Rooms(train=("wait", "visit 2")), "rooms"), episodes=20)
+    assert "consequences" not in " ".join(played.findings)
 
 
 @pytest.mark.parametrize("name", ["playground_simple", "bitflip"])
