@@ -42,7 +42,7 @@ class Exploration:
             return False
         if self._seen(state, others):
             return drawn < self.share
-        return self.goal_type(goal) not in map(self.goal_type, self.graph().goals)
+        return self.goal_type(goal) not in self.graph().goals_by_type
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()

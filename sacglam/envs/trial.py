@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import log
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from sacglam.envs.base import Split, TextEnv
 from sacglam.envs.checks import CheckedEnv
@@ -152,20 +152,6 @@ def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_ste
     return Episode(goal, start, tuple(decisions), tuple(steps), seed)
 
 
-class _Gain(NamedTuple):
-    """What a step achieved, and what it need not list again."""
-
-    achieved: set[str]
-    before: set[str]
-    """Achieved earlier in the episode."""
-    back: bool
-    """Whether the state reads like an earlier one: its goals may have held from the start."""
-
-    def lacks(self, other: _Gain, goal: str) -> set[str]:
-        missing = other.achieved - self.achieved - self.before
-        return missing & {goal} if self.back else missing
-
-
 def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
     """Actions taken more than once in states with the same text, and how their consequences differed, if at all.
 
@@ -173,14 +159,16 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
     compared: they depend on the goal and the number of steps.
     """
     led: dict[tuple[Observation, int], Observation] = {}
-    gained: dict[tuple[str, Observation, int], _Gain] = {}
+    gained: dict[tuple[str, Observation, int, bool], tuple[set[str], set[str]]] = {}
     repeated: dict[tuple[Observation, int], str] = {}
     for episode in played:
-        before: set[str] = set()
+        before: set[str] = set()  # achieved earlier in the episode, so not listed again
         been = {episode.observation(0).text}
         for t, step in enumerate(episode.steps):
             seen, action = episode.observation(t), episode.decisions[t].action
-            gain = _Gain({*step.achieved}, before, step.observation.text in been)
+            achieved, back = {*step.achieved}, step.observation.text in been
+            if back:  # what others ask for may have held from the start, so it need not be listed
+                achieved &= {episode.goal}
             differences = []
             if not (step.terminated or step.truncated):
                 if (seen, action) in led:
@@ -188,14 +176,14 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
                     first, second = _differing(*(f"{each.text!r} {[*each.actions]}" for each in followed))
                     differences.append(f"led to {first} and to {second}" if first != second else "")
                 led.setdefault((seen, action), step.observation)
-            earlier = gained.setdefault((episode.goal, seen, action), gain)
-            if earlier is not gain:
-                some = sorted(earlier.lacks(gain, episode.goal) | gain.lacks(earlier, episode.goal))
+            earlier, had = gained.setdefault((episode.goal, seen, action, back), (achieved, before))
+            if earlier is not achieved:
+                some = sorted((achieved - earlier - had) | (earlier - achieved - before))
                 differences.append(f"achieved {some[0]!r} and did not, with the goal {episode.goal!r}" if some else "")
             for difference in differences:
                 said = difference and f"{seen.actions[action]!r} in {seen.text[: 3 * _CONTEXT]!r} {difference}"
                 repeated[seen, action] = repeated.get((seen, action)) or said
-            before = before | gain.achieved
+            before = before | {*step.achieved}
             been.add(step.observation.text)
     return repeated
 

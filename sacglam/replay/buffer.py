@@ -76,6 +76,7 @@ class ReplayBuffer:
         self.others: Sequence[Episode] = ()
         """Episodes that are not in the buffer, but in its graph."""
         self._graph: ReplayGraph | None = None  # once it is needed
+        self._not_in_graph: list[Episode] = []
         self._relabelled = np.zeros(config.capacity, dtype=bool)
         self._achieved = np.zeros((config.capacity if self._on_draw else 0, len(prior)), dtype=bool)
         self._type = np.zeros(config.capacity, dtype=np.int16)
@@ -97,7 +98,6 @@ class ReplayBuffer:
         Raises:
             EnvironmentContractError: the type of one of its goals is not in `prior`.
         """
-        self._graph = None
         steps = range(len(episode.steps)) if self.hindsight.relabels else ()
         achieved = [goal for t in steps for goal in hindsight_goals(episode, t)]
         for goal in (episode.goal, *achieved):
@@ -106,6 +106,8 @@ class ReplayBuffer:
                     f"expected goals of the training goals' types ({', '.join(self.type_names)}), got {goal!r} of type "
                     f"{goal_type!r}; let the environment achieve training goals and the episode's own only"
                 )
+        if self._graph:
+            self._not_in_graph.append(episode)
         for goal in (episode.goal, *(() if self._on_draw else achieved)):
             for start in range(last_step(episode, goal) + 1):
                 self._append(Entry(episode, goal, start))
@@ -115,7 +117,7 @@ class ReplayBuffer:
         if len(self._ring) < self._capacity:
             self._ring.append(entry)
         else:
-            self._ring[place] = entry
+            self._ring[place], self._graph = entry, None
         achieved = hindsight_goals(entry.episode, entry.start) if self._on_draw else ()
         self._relabelled[place] = bool(achieved) or entry.goal != entry.episode.goal
         if self._on_draw:
@@ -141,9 +143,13 @@ class ReplayBuffer:
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:
-        """The graph of the episodes in the buffer and the `others`, rebuilt after an episode has been added."""
+        """The graph of the episodes in the buffer and the `others`; rebuilt once entries have been overwritten."""
         if self._graph is None:
-            self._graph = ReplayGraph([*self.others, *self.episodes()], gamma, rewards, history)
+            episodes = [*self.others, *self.episodes()]
+            self._graph = ReplayGraph(episodes, gamma, rewards, history, self.goal_type)
+        elif self._not_in_graph:
+            self._graph.add(self._not_in_graph)
+        self._not_in_graph.clear()
         return self._graph
 
     def hindsight_share(self) -> float:

@@ -6,11 +6,8 @@ values on the same graph.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +18,11 @@ UNTRIED = -np.inf
 """The value of an action that no counted step took."""
 _TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # if no step is random, one sweep per step to the goal is exact
 _LONGEST_PATH = 200
+_MOST_ACTIONS = 1 << 20  # of a state, which with an action makes a pair: state * _MOST_ACTIONS + action
+_STEP = np.dtype([("pair", "i8"), ("next", "i8"), ("reward", "f8"), ("won", "?"), ("back", "?"), ("first", "?")])
 
 Indices = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Outcomes = Counter[tuple[int, Observation | None]]
 """How often each action of a state led where; None: to the termination of an episode."""
 
@@ -33,6 +33,7 @@ class _Solution:
 
     q: Mapping[int, float]  # by pair
     nodes: Indices  # the states of these steps, ascending
+    best: Indices  # the pair with the highest Q of each state
     steps: Indices  # ordered by state
     first: Indices  # in `steps`, the first of each state, and the end
     starts: Indices  # those of `steps` that are the first of an episode
@@ -51,82 +52,88 @@ class ReplayGraph:
     """
 
     def __init__(
-        self, episodes: Sequence[Episode], gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0
+        self,
+        episodes: Sequence[Episode],
+        gamma: float,
+        rewards: Rewards = GOAL_REWARDS,
+        history: int = 0,
+        goal_type: Callable[[str], str] = str,
     ) -> None:
-        """Takes time linear in the episodes' steps; `gamma` discounts a step."""
-        self._gamma, self._rewards = gamma, rewards
+        """`gamma` discounts a step."""
+        self._gamma, self._rewards, self._history, self._goal_type = gamma, rewards, history, goal_type
         self._apart = rewards.success is None  # each goal has the values of its own episodes only
-        steps = [(episode.goal, step) for episode in episodes for step in episode.steps]
-        self._reward_S = np.array([rewards.own * step.reward for _, step in steps])
-        self._won_S = np.array([rewards.own and goal in step.achieved for goal, step in steps], dtype=bool)
+        self.goals_by_type: dict[str, list[str]] = {}
+        """`goals`, by their types."""
+        self.tries = Counter[str]()
+        """How often each action was taken, by its text."""
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
-        self._places = [(episode, t) for episode in episodes for t in range(len(episode.steps))]
+        self._places: list[tuple[Episode, int]] = []
         self._numbers = defaultdict[Observation, dict[Past, int]](dict)
+        self._outcomes = defaultdict[Observation, Outcomes](Counter)
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
-        nodes, actions, following = list[int](), list[int](), list[int]()
-        new = count()
+        self._states = 0
+        self._rows = np.zeros(0, dtype=_STEP)
+        self.add(episodes)
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Add episodes. Reading them takes time linear in their own steps."""
+        rows = list[tuple[float, ...]]()
         for episode in episodes:
-            self._add_reached(episode, len(nodes))
-            numbers = list[int]()
-            for t in range(len(episode.steps) + 1):
-                same, past = self._numbers[episode.observation(t)], episode.past(t, history)
-                numbers.append(same[past] if past in same else same.setdefault(past, next(new)))
-            nodes += numbers[:-1]
-            following += numbers[1:]
-            actions += [decision.action for decision in episode.decisions]
+            self._add_reached(episode, len(self._places))
+            numbers = [self._number(episode, t) for t in range(len(episode.steps) + 1)]
             if episode.loses_at(-1) or (self._apart and episode.steps[-1].terminated):
-                following[-1] = -1
-        self._states = next(new)
-        self._node_S, self._next_S = np.array(nodes, dtype=np.int64), np.array(following, dtype=np.int64)
-        width = max(actions, default=0) + 1
-        pairs, self._pair_S = np.unique(self._node_S * width + np.array(actions, dtype=np.int64), return_inverse=True)
-        self._node_P, self._action_P = np.divmod(pairs, width)
+                numbers[-1] = -1
+            for t, step in enumerate(episode.steps):
+                action = episode.decisions[t].action
+                self._places.append((episode, t))
+                self.tries[episode.action(t)] += 1
+                self._outcomes[episode.observation(t)][action, None if step.terminated else step.observation] += 1
+                won = self._rewards.own and episode.goal in step.achieved
+                pair, reward = numbers[t] * _MOST_ACTIONS + action, self._rewards.own * step.reward
+                rows.append((pair, numbers[t + 1], reward, won, numbers[t + 1] in numbers[:t], t == 0))
+        self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
+        columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
+        self._pair_S, self._next_S, self._reward_S, self._won_S, self._back_S, self._first_S = columns
+        self._node_S = self._pair_S // _MOST_ACTIONS
+        self._by_next = np.argsort(self._next_S, kind="stable")
+        self._first_into = np.searchsorted(self._next_S[self._by_next], np.arange(self._states + 1))
         self._solutions: dict[str, _Solution] = {}
-        self._outcomes: dict[Observation, Outcomes] = {}
+
+    def _number(self, episode: Episode, t: int) -> int:
+        same, past = self._numbers[episode.observation(t)], episode.past(t, self._history)
+        if past not in same:
+            same[past] = self._states
+            self._states += 1
+        return same[past]
 
     def _add_reached(self, episode: Episode, start: int) -> None:
-        end, seen = start + len(episode.steps), set[str]()
+        end = start + len(episode.steps)
         if self._apart:
             self._episodes.setdefault(episode.goal, []).append((start, end))
-            if episode.steps[-1].terminated:
-                self._reached.setdefault(episode.goal, []).append((end - 1, end))
-            return
-        for t, step in enumerate(episode.steps):
-            for goal in step.achieved:
-                if goal not in seen:
-                    seen.add(goal)
-                    self._reached.setdefault(goal, []).append((start + t, end))
+            firsts = {episode.goal: len(episode.steps) - 1} if episode.steps[-1].terminated else {}
+        else:
+            firsts = {}
+            for t, step in enumerate(episode.steps):
+                for goal in step.achieved:
+                    firsts.setdefault(goal, t)
+        for goal, t in firsts.items():
+            if goal not in self._reached:
+                self._reached[goal] = []
+                self.goals_by_type.setdefault(self._goal_type(goal), []).append(goal)
+            self._reached[goal].append((start + t, end))
 
     @property
-    def goals(self) -> Sequence[str]:
+    def goals(self) -> KeysView[str]:
         """The goals to which there are paths, in the order in which they were first reached."""
-        return list(self._reached)
-
-    @cached_property
-    def tries(self) -> Counter[str]:
-        """How often each action was taken, by its text."""
-        return Counter(episode.action(t) for episode, t in self._places)
-
-    @cached_property
-    def _by_node(self) -> tuple[Indices, Indices]:
-        """The steps ordered by state, and the first of each state in this order, and the end."""
-        steps = np.argsort(self._node_S, kind="stable")
-        return steps, np.searchsorted(self._node_S[steps], np.arange(self._states + 1))
-
-    def _steps_from(self, state: Observation) -> Iterator[tuple[Episode, int]]:
-        """The steps taken from `state`, whatever came before it."""
-        steps, first = self._by_node
-        for node in self._numbers[state].values() if state in self._numbers else ():
-            yield from (self._places[step] for step in steps[first[node] : first[node + 1]].tolist())
+        return self._reached.keys()
 
     def outcomes(self, state: Observation) -> Outcomes:
         """Where each action of `state` led, and how often, whatever came before it."""
-        if state not in self._outcomes:
-            self._outcomes[state] = Counter(
-                (episode.decisions[t].action, None if episode.steps[t].terminated else episode.observation(t + 1))
-                for episode, t in self._steps_from(state)
-            )
-        return self._outcomes[state]
+        return self._outcomes.get(state) or Counter()
+
+    def tried_all(self, state: Observation) -> bool:
+        """Whether each action of `state` was taken, whatever came before it."""
+        return len({action for action, _ in self.outcomes(state)}) == len(state.actions)
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
         """For each action of `state`, after `past`, the discounted chance of achieving `goal` on the best known path.
@@ -135,12 +142,10 @@ class ReplayGraph:
         With own rewards, the return of the best known path after it; `UNTRIED` if there is none.
         Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
-        values = [UNTRIED] * len(state.actions)
-        if goal in self._reached and state in self._numbers and past in self._numbers[state]:
-            q = self._solve(goal).q
-            for pair in self._pairs(self._numbers[state][past]):
-                values[self._action_P[pair]] = q.get(pair, UNTRIED)
-        return tuple(values)
+        if goal not in self._reached or state not in self._numbers or past not in self._numbers[state]:
+            return (UNTRIED,) * len(state.actions)
+        q, pair = self._solve(goal).q, self._numbers[state][past] * _MOST_ACTIONS
+        return tuple(q.get(pair + action, UNTRIED) for action in range(len(state.actions)))
 
     def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
         """A step from which a known path leads to the goal: its episode and number.
@@ -153,28 +158,25 @@ class ReplayGraph:
         """
         solution = self._solve(goal)
         if len(solution.starts) and rng.random() < 0.5:
-            path = self._path(rng, goal, int(rng.choice(solution.starts)))
+            path = self._path(rng, goal, solution.starts[rng.integers(len(solution.starts))])
             return self._places[path[rng.integers(len(path))]]
-        row = int(rng.integers(len(solution.nodes)))
+        row = rng.integers(len(solution.nodes))
         return self._places[solution.steps[rng.integers(solution.first[row], solution.first[row + 1])]]
 
-    def _pairs(self, node: int) -> range:
-        return range(*np.searchsorted(self._node_P, [node, node + 1]))
-
-    def _path(self, rng: np.random.Generator, goal: str, start: int) -> list[int]:
+    def _path(self, rng: np.random.Generator, goal: str, start: np.int64) -> list[np.int64]:
         """Steps from the state of `start` to the goal by the best known actions, each outcome drawn from the record."""
-        solution, path, node = self._solve(goal), list[int](), int(self._node_S[start])
+        solution, path, node = self._solve(goal), list[np.int64](), self._node_S[start]
         while len(path) < _LONGEST_PATH:
-            row = int(np.searchsorted(solution.nodes, node))
+            row = np.searchsorted(solution.nodes, node)
             if row == len(solution.nodes) or solution.nodes[row] != node:
                 break  # this outcome led to a state from which no path is known
-            best = max(self._pairs(node), key=lambda pair: solution.q.get(pair, UNTRIED))
             steps = solution.steps[solution.first[row] : solution.first[row + 1]]
-            path.append(int(rng.choice(steps[self._pair_S[steps] == best])))
+            steps = steps[self._pair_S[steps] == solution.best[row]]
+            path.append(steps[rng.integers(len(steps))])
             episode, t = self._places[path[-1]]
             if goal in episode.steps[t].achieved:
                 break
-            node = int(self._next_S[path[-1]])
+            node = self._next_S[path[-1]]
         return path
 
     def _solve(self, goal: str) -> _Solution:
@@ -197,46 +199,61 @@ class ReplayGraph:
         hit_S = np.zeros_like(counts_S)
         hit_S[[step for step, _ in reached]] = True
         counts_S &= hit_S | ~self._won_S  # the reward for an episode's own goal is not another goal's
+        # A goal that held from the start need not be listed on the way back to where it holds.
+        there_N = np.zeros(self._states + 1, dtype=np.bool_)
+        there_N[self._next_S[hit_S]] = True
+        there_N[-1] = False
+        counts_S &= hit_S | ~(self._back_S & there_N[self._next_S])
         steps = self._leading_to(hit_S, counts_S)
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
-        nodes, first = np.unique(self._node_S[steps], return_index=True)
-        hit_S = hit_S[steps]
         reward_S = self._reward_S[steps]
         if self._rewards.success is not None:
-            reward_S[hit_S] = self._rewards.success
-        q = self._iterate(nodes, steps, hit_S, reward_S)
-        starts = np.array([step for step in steps.tolist() if self._places[step][1] == 0], dtype=np.int64)
-        return _Solution(q, nodes, steps, np.append(first, len(steps)), starts)
+            reward_S[hit_S[steps]] = self._rewards.success
+        return self._iterate(steps, hit_S[steps], reward_S)
 
-    def _leading_to(self, hit_S: npt.NDArray[np.bool_], counts_S: npt.NDArray[np.bool_]) -> Indices:
+    def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Indices:
         """The steps that count, in states from which they can lead to one of those in `hit_S`."""
-        leads_N = np.zeros(self._states + 1, dtype=bool)  # -1, no state, is the last
-        leads_N[self._node_S[hit_S]] = True
-        found = 0
-        while (count := int(leads_N.sum())) > found:
-            found = count
-            leads_N[self._node_S[counts_S & leads_N[self._next_S]]] = True
+        place_N = np.full(self._states + 1, -1)  # of those that lead there, among the states found with them
+        nodes = self._node_S[hit_S]
+        while len(nodes):
+            places = np.arange(len(nodes))
+            place_N[nodes] = places
+            nodes = nodes[place_N[nodes] == places]  # each once
+            first = self._first_into[nodes]
+            sizes = self._first_into[nodes + 1] - first
+            ends = np.cumsum(sizes)
+            into = self._by_next[np.arange(ends[-1]) + np.repeat(first - ends + sizes, sizes)]
+            nodes = self._node_S[into[counts_S[into]]]
+            nodes = nodes[place_N[nodes] < 0]
+        leads_N = place_N >= 0  # -1, no state, is the last
         if self._rewards.own:  # a step that leads nowhere could cost any amount: it gets no value, not 0
             counts_S &= leads_N[self._next_S] | hit_S
         return np.flatnonzero(counts_S & leads_N[self._node_S])
 
-    def _iterate(
-        self, nodes: Indices, steps: Indices, hit_S: npt.NDArray[np.bool_], reward_S: npt.NDArray[Any]
-    ) -> Mapping[int, float]:
+    def _iterate(self, steps: Indices, hit_S: Flags, reward_S: npt.NDArray[np.float64]) -> _Solution:
         """Value iteration on these steps alone, since no others lead to the goal."""
+        nodes, first = np.unique(self._node_S[steps], return_index=True)
         pairs, pair_S = np.unique(self._pair_S[steps], return_inverse=True)
-        # Pairs ascend by state, as `nodes` do.
-        first_pair = np.searchsorted(self._node_P[pairs], nodes)
-        row_S = np.searchsorted(nodes, self._next_S[steps])
-        row_S[~np.isin(self._next_S[steps], nodes)] = len(nodes)  # a last row, of value 0
+        first_pair = np.searchsorted(pairs, nodes * _MOST_ACTIONS)  # pairs ascend by state, as `nodes` do
+        next_S = self._next_S[steps]
+        row_S = np.searchsorted(nodes, next_S)
+        row_S[nodes[np.minimum(row_S, len(nodes) - 1)] != next_S] = len(nodes)  # a last row, of value 0
         follow_S = self._gamma * (~hit_S & (row_S < len(nodes)))
         count_P = np.bincount(pair_S, minlength=len(pairs))
         value_N = np.zeros(len(nodes) + 1)
         for _ in range(_MOST_SWEEPS):
             q_P = np.bincount(pair_S, reward_S + follow_S * value_N[row_S], len(pairs)) / count_P
             best = np.maximum.reduceat(q_P, first_pair)
-            change = float(np.abs(best - value_N[:-1]).max())
+            change = np.abs(best - value_N[:-1]).max()
             value_N[:-1] = best
             if change < _TOLERANCE:
                 break
-        return dict(zip(pairs.tolist(), q_P.tolist(), strict=True))
+        highest = np.flatnonzero(q_P == best[np.searchsorted(nodes, pairs // _MOST_ACTIONS)])
+        return _Solution(
+            q=dict(zip(pairs.tolist(), q_P.tolist(), strict=True)),
+            nodes=nodes,
+            best=pairs[highest[np.searchsorted(highest, first_pair)]],
+            steps=steps,
+            first=np.append(first, len(steps)),
+            starts=steps[self._first_S[steps]],
+        )

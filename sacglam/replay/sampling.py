@@ -113,10 +113,7 @@ class Graph(Uniform):
     @override
     def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
         graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
-        goals: dict[str, list[str]] = {}
-        for goal in graph.goals:
-            goals.setdefault(buffer.goal_type(goal), []).append(goal)
-        types = list(goals.values())
+        types = list(graph.goals_by_type.values())
         wanted = int(self.share * cut.algo.batch_size + rng.random()) if types else 0
         # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
         # For variety, each window has a single step.
@@ -127,8 +124,9 @@ class Graph(Uniform):
 def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: WindowCutter) -> Window:
     """One step on the way to `goal`. It bootstraps, with the value of the best known path as a lower bound.
 
-    Where the action has had several outcomes its known value is their mean, and so is the target: the larger of that
-    mean and of what follows one of them would be too high.
+    The known value itself is the target in two cases. Where all actions of the next state have been tried, the critic
+    has nothing to add but its errors. Where the action has had several outcomes, the known value is their mean, and the
+    larger of that mean and of what follows one of them would be too high.
     """
     episode, t = graph.draw(rng, goal)
     state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]
@@ -139,7 +137,8 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
     reward = step.reward if cut.rewards.own else 0.0
     if reached and cut.rewards.success is not None:
         reward = cut.rewards.success
-    if known[action] > cut.algo.no_path and sum(taken == action for taken, _ in graph.outcomes(state)) > 1:
+    several = sum(taken == action for taken, _ in graph.outcomes(state)) > 1
+    if known[action] > cut.algo.no_path and (several or graph.tried_all(step.observation)):
         reward, ends = known[action], True
     return Window(
         goal=goal,

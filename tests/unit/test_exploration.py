@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -175,10 +175,9 @@ def test_a_corridor_that_chance_never_walks():
 
 def test_it_begins_where_another_episode_has_been() -> None:
     step = Step(state("B"), 1.0, ("goal 1",), True, False)
-    graph = ReplayGraph([Episode("goal 1", state("A"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9)
-    always, never = (
-        Exploration(share, np.random.default_rng(0), lambda: graph, lambda goal: goal.split()[0]) for share in (1, 0)
-    )
+    kind: Callable[[str], str] = lambda goal: goal.split()[0]  # noqa: E731
+    graph = ReplayGraph([Episode("goal 1", state("A"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9, goal_type=kind)
+    always, never = (Exploration(share, np.random.default_rng(0), lambda: graph, kind) for share in (1, 0))
     other = {state("C"): Counter({(0, state("D")): 1})}
     assert always.begins("goal 2", state("A"))
     assert not always.begins("goal 2", state("B")), "no episode took an action there"
@@ -186,7 +185,7 @@ def test_it_begins_where_another_episode_has_been() -> None:
     assert always.begins("goal 2", state("C"), [other])
     assert always.begins("task 2", state("B")), "no goal of its type has been achieved"
     assert not never.begins("goal 2", state("A"), [other])
-    seldom = Exploration(0.1, np.random.default_rng(0), lambda: graph, lambda goal: goal.split()[0])
+    seldom = Exploration(0.1, np.random.default_rng(0), lambda: graph, kind)
     assert sum(seldom.begins("task 2", state("B")) for _ in range(1_000)) / 1_000 == pytest.approx(0.5, abs=0.05)
     assert sum(seldom.begins("task 2", state("A")) for _ in range(1_000)) / 1_000 == pytest.approx(0.1, abs=0.03)
 

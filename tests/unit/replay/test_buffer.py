@@ -18,6 +18,7 @@ from sacglam.algos.sac import SacConfig
 from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
+from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.sampling import Future, Graph
 from sacglam.replay.windows import WindowCutter
 from sacglam.runs import checkpoint
@@ -445,6 +446,20 @@ def test_an_episode_leaves_with_its_last_entry() -> None:
     assert buffer.episodes() == [second, first]
     buffer.add(long)  # and the first entry of its own
     assert buffer.episodes() == [long]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
+@settings(deadline=None)
+def test_the_graph_is_that_of_the_episodes_in_the_buffer(numbers: list[int], asked: set[int]) -> None:
+    buffer = ReplayBuffer(ReplayConfig(capacity=8, hindsight=Graph()), _goal_type, PRIOR)
+    for time, number in enumerate(numbers):
+        buffer.add(_episode(number, source="hindsight"))
+        if time in asked or time == len(numbers) - 1:
+            found, wanted = buffer.graph(0.5), ReplayGraph(buffer.episodes(), 0.5, goal_type=_goal_type)
+            assert (found.goals_by_type, found.tries) == (wanted.goals_by_type, wanted.tries)
+            for state in {episode.start for episode in buffer.episodes()}:
+                assert found.outcomes(state) == wanted.outcomes(state)
+                assert found.action_values("grasp cow", state) == wanted.action_values("grasp cow", state)
 
 
 def _steps(count: int) -> Episode:

@@ -95,7 +95,7 @@ def test_drawn_steps_lead_to_the_goal_half_of_them_on_the_best_path_from_a_start
     # A quarter of each of A, B, D and E; and A alone, or E and A, on the paths from A and E.
     shares = {"A": 1 / 8 + 1 / 4 + 1 / 8, "B": 1 / 8, "D": 1 / 8, "E": 1 / 8 + 1 / 8}
     assert {name: count / 4000 for name, count in drawn.items()} == pytest.approx(shares, abs=0.03)
-    assert graph.goals == ["goal"]
+    assert list(graph.goals) == ["goal"]
     with pytest.raises(KeyError):
         graph.draw(rng, "own")
 
@@ -125,6 +125,30 @@ def test_values_are_those_of_value_iteration_whatever_the_order(steps, random):
         values = [wanted.get(action, UNTRIED) for action in (0, 1)]
         assert found == pytest.approx(values if max(values) > 1e-9 else NOTHING, abs=1e-3)
         assert shuffled.action_values("goal", state(name)) == pytest.approx(found)
+
+
+@given(st.lists(STEP, min_size=1, max_size=30), st.integers(0, 30))
+@settings(deadline=None)
+def test_episodes_added_later_count_like_those_given_at_first(steps, split):
+    episodes = [
+        episode(f"own {here}", here + there, [action], {0: f"goal {there}"} if achieves else {})
+        for here, action, there, achieves in steps
+    ]
+    whole, parts = ReplayGraph(episodes, GAMMA), ReplayGraph(episodes[:split], GAMMA)
+    first = [parts.action_values("goal A", state(name)) for name in "ABCDE"]
+    assert first == [ReplayGraph(episodes[:split], GAMMA).action_values("goal A", state(name)) for name in "ABCDE"]
+    parts.add(episodes[split:])
+    assert (parts.goals_by_type, parts.tries) == (whole.goals_by_type, whole.tries)
+    for name in "ABCDE":
+        assert parts.outcomes(state(name)) == whole.outcomes(state(name))
+        for goal in whole.goals:
+            assert parts.action_values(goal, state(name)) == whole.action_values(goal, state(name))
+    draws = [
+        [graph.draw(np.random.default_rng(seed), goal) for seed in range(5)]
+        for goal in whole.goals
+        for graph in (whole, parts)
+    ]
+    assert draws[::2] == draws[1::2]
 
 
 def q_values(steps, values, name):
@@ -157,7 +181,7 @@ def test_with_own_rewards_a_step_that_leads_nowhere_known_has_no_value():
     # Cut off in D, from where it might cost any amount; -1 alone would look better than the path to the end.
     cut, whole = rewarded("AD", [0], [-1.0], ends=False), rewarded("ABC", [1, 0], [-1.0, -9.0])
     assert ReplayGraph([cut, whole], GAMMA, OWN).action_values("own", state("A")) == (UNTRIED, -5.5)
-    assert ReplayGraph([cut], GAMMA, OWN).goals == []
+    assert not ReplayGraph([cut], GAMMA, OWN).goals
 
 
 def test_own_rewards_count_for_their_own_goal_alone():
@@ -184,6 +208,15 @@ def test_what_was_paid_for_another_goal_is_no_reward_on_the_way():
     assert graph.action_values("goal", state("C")) == (20.0, UNTRIED)
     assert graph.action_values("goal", state("B")) == (UNTRIED, -1 + (-1 + (-1 + 20 / 2) / 2) / 2)
     assert graph.action_values("other", state("B")) == (20.0, UNTRIED)
+
+
+def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back():
+    # From A, `left` leads to B, which is the goal. The second episode begins there, and does not list it on its return.
+    there, back = episode("own", "AB", [0], {0: "goal"}), episode("own", "BAB", [1, 0], {})
+    assert ReplayGraph([there, back], GAMMA).action_values("goal", state("A")) == (1.0, UNTRIED)
+    # An episode that has not been in B before shows that `left` does not always achieve it.
+    fails = episode("own", "CAB", [0, 0], {})
+    assert ReplayGraph([there, fails], GAMMA).action_values("goal", state("A")) == (0.5, UNTRIED)
 
 
 def test_outcomes_by_hand():
