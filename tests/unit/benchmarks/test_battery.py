@@ -65,6 +65,12 @@ def test_every_goal_can_be_reached_from_every_start(env: Castle | Workshop | Cou
             assert 1 <= length <= limit - 2
 
 
+def test_hanoi_takes_at_most_seven_moves() -> None:
+    env = make("benchmarks.battery.hanoi:Hanoi")
+    fewest = [Search(env).fewest_steps(goal, seed) for goal in env.goals("train") for seed in range(20)]
+    assert max(steps or 99 for steps in fewest) == 7
+
+
 def play(env: Castle | Workshop | Courier, goal: str, first: str, *actions: str) -> list[str]:
     """The goals that these actions achieve, from the first seed whose episode starts with `first` in its text."""
     seed = next(seed for seed in range(1000) if first in env.reset(goal, seed).text)

@@ -441,26 +441,8 @@ def test_a_trial_finds_states_that_read_the_same_and_are_not(answers: Any, said:
     assert re.search(said, found) if said else "consequences" not in found
 
 
-def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back() -> None:
-    class Rooms(World):
-        def reset(self, goal: str, seed: int) -> Any:
-            self.room, self.visited, self.left = seed % 2, {seed % 2}, 3
-            return self.observe()
-
-        def step(self, action: int) -> Any:
-            self.room, self.left = 1 - self.room, self.left - 1
-            achieved = () if self.room in self.visited else (f"visit {self.room}",)
-            self.visited.add(self.room)
-            return Step(self.observe(), 0.0, achieved, False, self.left == 0)
-
-        def observe(self) -> Observation:
-            return Observation(f"room {self.room}", ("Go",))
-
-    played = check_env(lambda: CheckedEnv(Rooms(train=("wait", "visit 2")), "rooms"), episodes=20)
-    assert "consequences" not in " ".join(played.findings)
-
-
-@pytest.mark.parametrize("name", ["playground_simple", "bitflip"])
+# Hanoi does not list a goal that held from the start when it holds again.
+@pytest.mark.parametrize("name", ["playground_simple", "bitflip", "benchmarks.battery.hanoi:Hanoi"])
 def test_states_that_show_everything_are_never_alike(name: str) -> None:
     assert "consequences" not in " ".join(check_env(lambda: make(name), episodes=50).findings)
 

@@ -228,6 +228,16 @@ def test_where_chance_decides_a_known_step_returns_the_mean_of_its_outcomes() ->
     assert all((w.rewards, w.terminated, w.known) == ((0.25,), True, ((0.25, UNTRIED),)) for w in slipped)
 
 
+def test_before_a_state_in_which_all_was_tried_a_known_step_returns_its_known_value() -> None:
+    # In state 1, y achieves b; once x has been tried there too, 0.5 * 1 is all that is to be had from state 0.
+    replay, nowhere = _graph_replay(0, 1.0), Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
+    replay.add(_collected(_x_then_y()))
+    replay.add(_collected(Episode("b", Observation("state 1", ("x", "y")), (Decision(0, 0.0, 0),), (nowhere,), seed=0)))
+    rows = [w for _ in range(20) for w in replay.batches()[0] if (w.observations[0].text, w.goal) == ("state 0", "b")]
+    assert rows
+    assert all((w.rewards, w.terminated, w.known) == ((0.5,), True, ((0.5, UNTRIED),)) for w in rows)
+
+
 def test_known_steps_are_rewarded_as_the_environment_does() -> None:
     own = replace(_x_then_y(), steps=tuple(replace(s, reward=-1.0) for s in _x_then_y().steps))
     replay = _graph_replay(0, 1.0)
