@@ -169,7 +169,7 @@ def probe(code: str, timeout_s: float = 120.0) -> tuple[str, str | None]:
         command = subprocesses.python("-c", code)
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:
-        return "", f"took longer than {timeout_s:g} s"
+        return "", f"took longer than {timeout_s:g} s; if the machine is busy or its disk slow, try again first"
     if done.returncode < 0:
         hint = "; it was built for another CPU" if -done.returncode == signal.SIGILL else ""
         return "", f"killed by {signal.Signals(-done.returncode).name}{hint}"

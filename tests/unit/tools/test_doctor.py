@@ -152,7 +152,8 @@ def test_a_probe_reports_how_an_import_fails() -> None:
     assert probe("print('loaded')") == ("loaded", None)
     assert probe("import no_such_package")[1] == "ModuleNotFoundError: No module named 'no_such_package'"
     assert (probe("import os; os.kill(os.getpid(), 4)")[1] or "").startswith("killed by SIGILL; it was built")
-    assert probe("import time; time.sleep(60)", timeout_s=0.5)[1] == "took longer than 0.5 s"
+    slow = "took longer than 0.5 s; if the machine is busy or its disk slow, try again first"
+    assert probe("import time; time.sleep(60)", timeout_s=0.5)[1] == slow
 
 
 def test_the_probe_of_torch_runs() -> None:
