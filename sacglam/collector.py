@@ -75,7 +75,7 @@ def collector(
         cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
         experience = replay = HindsightReplay(buffer, replay_rng, config.replay, cut, given)
         if share := config.algo.exploration_share:
-            explore = Exploration(share, policy_rng, replay.graph, buffer.goal_type)
+            explore = Exploration(share, policy_rng, replay.graph)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, rngs, demonstrations)

@@ -33,7 +33,6 @@ class Exploration:
     share: float
     rng: np.random.Generator
     graph: Callable[[], ReplayGraph]
-    goal_type: Callable[[str], str]
 
     def begins(self, goal: str, state: Observation, others: Sequence[Mapping[Observation, Outcomes]] = ()) -> bool:
         """Whether to explore from `state` on. `others` are the outcomes in the other open episodes."""
@@ -42,7 +41,7 @@ class Exploration:
             return False
         if self._seen(state, others):
             return drawn < self.share
-        return self.goal_type(goal) not in self.graph().goals_by_type
+        return self.graph().goal_type(goal) not in self.graph().goals_by_type
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()

@@ -166,7 +166,8 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
         been = {episode.observation(0).text}
         for t, step in enumerate(episode.steps):
             seen, action = episode.observation(t), episode.decisions[t].action
-            achieved, back = {*step.achieved}, step.observation.text in been
+            achieved, here = {*step.achieved}, step.observation.text
+            back = here != seen.text and here in been
             if back:  # what others ask for may have held from the start, so it need not be listed
                 achieved &= {episode.goal}
             differences = []
@@ -184,7 +185,7 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
                 said = difference and f"{seen.actions[action]!r} in {seen.text[: 3 * _CONTEXT]!r} {difference}"
                 repeated[seen, action] = repeated.get((seen, action)) or said
             before = before | {*step.achieved}
-            been.add(step.observation.text)
+            been.add(here)
     return repeated
 
 

@@ -60,7 +60,7 @@ class ReplayGraph:
         goal_type: Callable[[str], str] = str,
     ) -> None:
         """`gamma` discounts a step."""
-        self._gamma, self._rewards, self._history, self._goal_type = gamma, rewards, history, goal_type
+        self._gamma, self._rewards, self._history, self.goal_type = gamma, rewards, history, goal_type
         self._apart = rewards.success is None  # each goal has the values of its own episodes only
         self.goals_by_type: dict[str, list[str]] = {}
         """`goals`, by their types."""
@@ -68,10 +68,10 @@ class ReplayGraph:
         """How often each action was taken, by its text."""
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places: list[tuple[Episode, int]] = []
-        self._numbers = defaultdict[Observation, dict[Past, int]](dict)
+        self._numbers: dict[tuple[Observation, Past], int] = {}
         self._outcomes = defaultdict[Observation, Outcomes](Counter)
+        self._tried = set[int]()  # pairs
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
-        self._states = 0
         self._rows = np.zeros(0, dtype=_STEP)
         self.add(episodes)
 
@@ -80,31 +80,29 @@ class ReplayGraph:
         rows = list[tuple[float, ...]]()
         for episode in episodes:
             self._add_reached(episode, len(self._places))
-            numbers = [self._number(episode, t) for t in range(len(episode.steps) + 1)]
+            seen = ((episode.observation(t), episode.past(t, self._history)) for t in range(len(episode.steps) + 1))
+            numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in seen]
             if episode.loses_at(-1) or (self._apart and episode.steps[-1].terminated):
                 numbers[-1] = -1
+            been = set[int]()
             for t, step in enumerate(episode.steps):
-                action = episode.decisions[t].action
+                node, following, action = numbers[t], numbers[t + 1], episode.decisions[t].action
                 self._places.append((episode, t))
                 self.tries[episode.action(t)] += 1
                 self._outcomes[episode.observation(t)][action, None if step.terminated else step.observation] += 1
                 won = self._rewards.own and episode.goal in step.achieved
-                pair, reward = numbers[t] * _MOST_ACTIONS + action, self._rewards.own * step.reward
-                rows.append((pair, numbers[t + 1], reward, won, numbers[t + 1] in numbers[:t], t == 0))
+                back = following != node and following in been
+                been.add(node)
+                pair = node * _MOST_ACTIONS + action
+                self._tried.add(pair)
+                rows.append((pair, following, self._rewards.own * step.reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
         columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
         self._pair_S, self._next_S, self._reward_S, self._won_S, self._back_S, self._first_S = columns
         self._node_S = self._pair_S // _MOST_ACTIONS
         self._by_next = np.argsort(self._next_S, kind="stable")
-        self._first_into = np.searchsorted(self._next_S[self._by_next], np.arange(self._states + 1))
+        self._first_into = np.searchsorted(self._next_S[self._by_next], np.arange(len(self._numbers) + 1))
         self._solutions: dict[str, _Solution] = {}
-
-    def _number(self, episode: Episode, t: int) -> int:
-        same, past = self._numbers[episode.observation(t)], episode.past(t, self._history)
-        if past not in same:
-            same[past] = self._states
-            self._states += 1
-        return same[past]
 
     def _add_reached(self, episode: Episode, start: int) -> None:
         end = start + len(episode.steps)
@@ -119,7 +117,7 @@ class ReplayGraph:
         for goal, t in firsts.items():
             if goal not in self._reached:
                 self._reached[goal] = []
-                self.goals_by_type.setdefault(self._goal_type(goal), []).append(goal)
+                self.goals_by_type.setdefault(self.goal_type(goal), []).append(goal)
             self._reached[goal].append((start + t, end))
 
     @property
@@ -131,9 +129,10 @@ class ReplayGraph:
         """Where each action of `state` led, and how often, whatever came before it."""
         return self._outcomes.get(state) or Counter()
 
-    def tried_all(self, state: Observation) -> bool:
-        """Whether each action of `state` was taken, whatever came before it."""
-        return len({action for action, _ in self.outcomes(state)}) == len(state.actions)
+    def tried_all(self, state: Observation, past: Past = ()) -> bool:
+        """Whether each action of `state` was taken after `past`; the state must be in the graph."""
+        pair = self._numbers[state, past] * _MOST_ACTIONS
+        return all(pair + action in self._tried for action in range(len(state.actions)))
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
         """For each action of `state`, after `past`, the discounted chance of achieving `goal` on the best known path.
@@ -142,9 +141,9 @@ class ReplayGraph:
         With own rewards, the return of the best known path after it; `UNTRIED` if there is none.
         Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
-        if goal not in self._reached or state not in self._numbers or past not in self._numbers[state]:
+        if goal not in self._reached or (state, past) not in self._numbers:
             return (UNTRIED,) * len(state.actions)
-        q, pair = self._solve(goal).q, self._numbers[state][past] * _MOST_ACTIONS
+        q, pair = self._solve(goal).q, self._numbers[state, past] * _MOST_ACTIONS
         return tuple(q.get(pair + action, UNTRIED) for action in range(len(state.actions)))
 
     def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
@@ -198,12 +197,10 @@ class ReplayGraph:
             counts_S[step + 1 : end] = False
         hit_S = np.zeros_like(counts_S)
         hit_S[[step for step, _ in reached]] = True
-        counts_S &= hit_S | ~self._won_S  # the reward for an episode's own goal is not another goal's
-        # A goal that held from the start need not be listed on the way back to where it holds.
-        there_N = np.zeros(self._states + 1, dtype=np.bool_)
-        there_N[self._next_S[hit_S]] = True
-        there_N[-1] = False
-        counts_S &= hit_S | ~(self._back_S & there_N[self._next_S])
+        # The reward for an episode's own goal is not another goal's, and a goal that held from the start need not be
+        # listed on the way back to where it holds.
+        back_S = self._back_S & np.isin(self._next_S, self._next_S[hit_S])
+        counts_S &= hit_S | ~(self._won_S | back_S)
         steps = self._leading_to(hit_S, counts_S)
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
         reward_S = self._reward_S[steps]
@@ -213,7 +210,7 @@ class ReplayGraph:
 
     def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Indices:
         """The steps that count, in states from which they can lead to one of those in `hit_S`."""
-        place_N = np.full(self._states + 1, -1)  # of those that lead there, among the states found with them
+        place_N = np.full(len(self._numbers) + 1, -1)  # of those that lead there, among the states found with them
         nodes = self._node_S[hit_S]
         while len(nodes):
             places = np.arange(len(nodes))

@@ -138,7 +138,9 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
     if reached and cut.rewards.success is not None:
         reward = cut.rewards.success
     several = sum(taken == action for taken, _ in graph.outcomes(state)) > 1
-    if known[action] > cut.algo.no_path and (several or graph.tried_all(step.observation)):
+    if known[action] > cut.algo.no_path and (
+        several or graph.tried_all(step.observation, episode.past(t + 1, cut.history))
+    ):
         reward, ends = known[action], True
     return Window(
         goal=goal,

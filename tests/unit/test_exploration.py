@@ -40,9 +40,7 @@ def way(
         )
         for here, actions in known.items()
     }
-    actions, found = Exploration(1.0, np.random.default_rng(), lambda: graph, str).actions(
-        "goal", state(name), [outcomes]
-    )
+    actions, found = Exploration(1.0, np.random.default_rng(), lambda: graph).actions("goal", state(name), [outcomes])
     return list(actions), found
 
 
@@ -69,7 +67,7 @@ def test_of_untried_actions_the_one_whose_text_is_rarest():
     step = Step(state("B"), 0.0, (), False, True)
     starts = (here, state("C"))  # wait was tried here, left elsewhere
     graph = ReplayGraph([Episode("goal", start, (Decision(0, 0.0, 0),), (step,), 0) for start in starts], 0.9)
-    found = Exploration(1.0, np.random.default_rng(), lambda: graph, str).actions("goal", here)
+    found = Exploration(1.0, np.random.default_rng(), lambda: graph).actions("goal", here)
     assert found == ([2], True)
 
 
@@ -157,7 +155,7 @@ def steps_to_the_end(directed: bool) -> float:
     """Steps of two copies until one reaches the end, with a fifth of exploration on top of a random policy."""
     episodes: list[Episode] = []
     rng = np.random.default_rng(0)
-    exploration = Exploration(0.2, rng, lambda: ReplayGraph(episodes if directed else [], 0.9), str)
+    exploration = Exploration(0.2, rng, lambda: ReplayGraph(episodes if directed else [], 0.9))
     starts = (Start("the end", number) for number in count())
     rollout = Rollout([Corridor(), Corridor()], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
     rollout.exploration = exploration
@@ -177,7 +175,7 @@ def test_it_begins_where_another_episode_has_been() -> None:
     step = Step(state("B"), 1.0, ("goal 1",), True, False)
     kind: Callable[[str], str] = lambda goal: goal.split()[0]  # noqa: E731
     graph = ReplayGraph([Episode("goal 1", state("A"), (Decision(0, 0.0, 0),), (step,), 0)], 0.9, goal_type=kind)
-    always, never = (Exploration(share, np.random.default_rng(0), lambda: graph, kind) for share in (1, 0))
+    always, never = (Exploration(share, np.random.default_rng(0), lambda: graph) for share in (1, 0))
     other = {state("C"): Counter({(0, state("D")): 1})}
     assert always.begins("goal 2", state("A"))
     assert not always.begins("goal 2", state("B")), "no episode took an action there"
@@ -185,7 +183,7 @@ def test_it_begins_where_another_episode_has_been() -> None:
     assert always.begins("goal 2", state("C"), [other])
     assert always.begins("task 2", state("B")), "no goal of its type has been achieved"
     assert not never.begins("goal 2", state("A"), [other])
-    seldom = Exploration(0.1, np.random.default_rng(0), lambda: graph, kind)
+    seldom = Exploration(0.1, np.random.default_rng(0), lambda: graph)
     assert sum(seldom.begins("task 2", state("B")) for _ in range(1_000)) / 1_000 == pytest.approx(0.5, abs=0.05)
     assert sum(seldom.begins("task 2", state("A")) for _ in range(1_000)) / 1_000 == pytest.approx(0.1, abs=0.03)
 
@@ -196,7 +194,7 @@ def test_an_episode_does_not_explore_where_only_it_has_been() -> None:
     rollout = Rollout([Corridor()], UniformScorer(), SamplingPolicy(rng), starts, PhaseClock())
     reached = Step(state("end"), 1.0, ("the end",), True, False)
     graph = ReplayGraph([Episode("the end", state("next to it"), (Decision(0, 0.0, 0),), (reached,), 0)], 0.9)
-    rollout.exploration = Exploration(1.0, rng, lambda: graph, str)
+    rollout.exploration = Exploration(1.0, rng, lambda: graph)
     for _ in range(50):  # a random policy is often back at the start
         rollout.step()
         assert not rollout.state()[0]["exploring"]
@@ -208,7 +206,7 @@ def corridor(rng: np.random.Generator, first: int = 0) -> Rollout:
     there_and_back = tuple(Step(state(str(t % 2)), 0.0, (), False, t == 4) for t in (1, 2, 3, 4))
     actions = tuple(Decision(action, 0.0, 0) for action in (1, 0, 1, 0))
     graph = ReplayGraph([Episode("the end", state("0"), actions, there_and_back, 0)], 0.9)
-    rollout.exploration = Exploration(0.3, rng, lambda: graph, str)
+    rollout.exploration = Exploration(0.3, rng, lambda: graph)
     return rollout
 
 

@@ -428,8 +428,8 @@ THITHER = replace(NOTHING, observation=THERE)
         # Achieved already, so that it is not listed again: no difference.
         ((replace(NOTHING, achieved=("lose",)), NOTHING, LOST), None),
         (
-            (NOTHING, WON),
-            "Of 1 actions .* 1 had different consequences: 'Go' in 'here' achieved 'win' and did not, with",
+            (NOTHING, replace(NOTHING, achieved=("lose",)), LOST),
+            "Of 1 actions .* 1 had different consequences: 'Go' in 'here' achieved 'lose' and did not, with",
         ),
     ],
     ids=["alike", "leads-elsewhere", "achieved-before", "achieves"],

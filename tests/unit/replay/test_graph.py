@@ -219,6 +219,16 @@ def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back():
     assert ReplayGraph([there, fails], GAMMA).action_values("goal", state("A")) == (0.5, UNTRIED)
 
 
+def test_all_actions_are_tried_in_a_state_after_the_same_steps():
+    episodes = [episode("own", "ABC", [0, 0], {}), episode("own", "DBC", [0, 1], {}), episode("own", "ABC", [0, 1], {})]
+    assert not ReplayGraph(episodes[:1], GAMMA).tried_all(state("B"))
+    assert ReplayGraph(episodes[:2], GAMMA).tried_all(state("B"))
+    after_a, after_d = (("A", "left"),), (("D", "left"),)
+    assert not ReplayGraph(episodes[:2], GAMMA, history=1).tried_all(state("B"), after_a)
+    found = ReplayGraph(episodes, GAMMA, history=1)
+    assert (found.tried_all(state("B"), after_a), found.tried_all(state("B"), after_d)) == (True, False)
+
+
 def test_outcomes_by_hand():
     graph = ReplayGraph([episode("goal", "ABAC", [0, 0, 1], {2: "goal"}), episode("own", "AB", [0], {})], GAMMA)
     assert graph.outcomes(state("A")) == {(0, state("B")): 2, (1, None): 1}, "the goal ends its own episode"
