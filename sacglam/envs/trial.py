@@ -168,7 +168,7 @@ def _repeated(played: Sequence[Episode]) -> dict[tuple[Observation, int], str]:
             seen, action = episode.observation(t), episode.decisions[t].action
             achieved, here = {*step.achieved}, step.observation.text
             back = here != seen.text and here in been
-            if back:  # what others ask for may have held from the start, so it need not be listed
+            if back:  # other goals may have held from the start, and then need not be listed
                 achieved &= {episode.goal}
             differences = []
             if not (step.terminated or step.truncated):
