@@ -90,7 +90,7 @@ def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
 
 
 def _goal_type(env: TextEnv) -> Callable[[str], str]:
-    """The environment's types of goals, and that of goals which it does not know."""
+    """The environment's `goal_type`, but `IMAGINED` for goals that it does not know."""
 
     def goal_type(goal: str) -> str:
         try:

@@ -53,7 +53,7 @@ class Loop:
                     probe = parts.handoff.probe(parts.learners.begun) if parts.handoff else None
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
                         parts.learners.learn(batches, self._config.algo.updates, probe)
-                self.finish_updates(all_but=self._config.runtime.lag)  # the adapter is the only arrow back
+                self.finish_updates(all_but=self._config.runtime.lag)  # only the adapter flows back
                 goals.observe(described)
                 self.window.add_episodes(goals.given(batch.episodes), self._env.goal_type, self._env.own_rewards)
                 progress.env_steps += interval
@@ -63,9 +63,9 @@ class Loop:
     def imitate(self) -> Iterator[None]:
         """Make the initial updates on demonstrations; yields after every `IMITATED`, and at the end.
 
-        They alternate between policy and critic, but on-policy train the policy alone, since such a critic cannot learn
-        from others' episodes. An algorithm that learns offline makes its own updates. Batches depend only on the seed
-        and their number, so they need no place in a checkpoint.
+        They alternate between policy and critic. An on-policy algorithm trains only the policy, since its critic cannot
+        learn from episodes that others played; one that learns offline makes its own updates. A batch depends only on
+        the seed and its index, so it need not be part of a checkpoint.
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
         found = self._parts.collector.demonstrations

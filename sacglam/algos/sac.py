@@ -21,7 +21,7 @@ from sacglam.types import Window
 
 @dataclass(frozen=True)
 class SacBatch:
-    """W windows ready for the model, with B learnt steps between them: all steps of a window, or its first.
+    """W windows ready for the model; B of their steps are trained on: all steps of each window, or only its first.
 
     Windows are aligned at their ends: the last step of each is in the last column of `reward_WT`.
     """
@@ -56,7 +56,7 @@ class OffPolicy(Algorithm):
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighted sum of the critic's and the actor's losses from one forward pass; in the warm-up, the critic's."""
+        """Weighted sum of critic and actor losses from one forward pass; in the warm-up, only the critic's."""
         alpha = self.entropy_weight
         with self._clock.phase("target"):
             last_value_W = last_values(self._model, batch, alpha, self._config)

@@ -56,7 +56,7 @@ class OffPolicyConfig(AlgoConfig):
     """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
     from its n-step return with entropy (Eq. 3)."""
     exploration: Fraction = 0.0
-    """Share of the steps at which the agent starts to explore, until it has taken an untried action; in states that no
+    """Probability, at each step, of starting to explore, until an untried action has been taken; in states that no
     other episode has seen, only for goals of types that were never achieved."""
     updates_per_interval: Positive = 2
     """Gradient updates per interval."""

@@ -41,7 +41,7 @@ app.command("aim-import", hidden=True)(tools.track)  # its name in version 0.1.0
 
 @app.callback()
 def _on_interrupt(context: typer.Context) -> None:
-    """Until the run handles Ctrl-C, it ends `train` at once; other commands get Python's KeyboardInterrupt."""
+    """Ctrl-C ends `train` at once until the run handles it; other commands get Python's KeyboardInterrupt."""
     if context.invoked_subcommand != "train":
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def collect(
     out: Annotated[Path, typer.Argument(help="New file for the demonstrations, JSON lines.", metavar="OUT")],
     source: Annotated[
-        Path | None, config_argument("Run or configuration whose environment to play.", "[RUN|CONFIG]")
+        Path | None, config_argument("Run or configuration that names the environment to play.", "[RUN|CONFIG]")
     ] = None,
     env: Annotated[
         str | None, typer.Option(help="Environment to play instead: one of `sacglam envs`, or package.module:factory.")

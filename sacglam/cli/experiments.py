@@ -23,7 +23,7 @@ def compare(
     configs: Annotated[
         list[Path],
         config_argument(
-            "YAML files or names of configurations; what follows the last slash is the label. Or one experiment: "
+            "YAML files or names of configurations; the part after the last slash is the label. Or one experiment: "
             f"{', '.join(plan.ABLATIONS)}, or a YAML file like theirs.",
             "CONFIG...|EXPERIMENT",
             plan.ABLATIONS,
@@ -46,7 +46,7 @@ def compare(
     ] = None,
     set_: SetOption = None,
     threshold: Annotated[
-        float, typer.Option(help="Success rate at which the report measures steps and seconds.", min=0, max=1)
+        float, typer.Option(help="Success rate; the report gives the steps and seconds to reach it.", min=0, max=1)
     ] = 0.8,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Write the report from finished runs, without running anything.")
@@ -58,7 +58,7 @@ def compare(
     threads and the same evaluation steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips
     finished runs, resumes unfinished ones, and refuses runs made with different settings.
 
-    Writes report.md, report.json and report.png to the folder; of an experiment NAME.md and so on, and experiments in
+    Writes report.md, report.json and report.png to the folder (for an experiment, NAME.md and so on). Experiments in
     one folder share the runs of variants they have in common. The exit code is 1 if any run failed or is unfinished.
 
     \b

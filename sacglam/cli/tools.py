@@ -89,7 +89,7 @@ def envs(
 
 
 def serve_env(
-    name: Annotated[str, typer.Argument(help="An environment, as for env.name.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Environment to serve, named as in env.name.", metavar="NAME")],
     set_: EnvOption = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.", min=0, max=65535)] = 8000,
 ) -> None:

@@ -182,9 +182,9 @@ def pretrain(
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only like `builtin`, or encoder-decoder like `builtin-t5`.")
     ] = "llama",
-    steps: Annotated[int, typer.Option(help="Maximum updates; it ends sooner if it matches words.", min=1)] = 4000,
+    steps: Annotated[int, typer.Option(help="Maximum updates; stops once the model matches words.", min=1)] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads; they affect the last bits.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="CPU threads; their number affects rounding.", min=1)] = 2,
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 

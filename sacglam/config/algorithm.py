@@ -38,7 +38,7 @@ class AlgoConfig(Named):
     on_policy: ClassVar[bool] = False
     """Whether it learns only from its current policy's steps: no replay, no random actions, no lag."""
     learns_offline: ClassVar[bool] = False
-    """Whether its own updates learn from demonstrations alone; otherwise initial updates clone their actions."""
+    """Whether its own updates can learn from demonstrations alone; if not, initial updates clone the actions."""
     has_q: ClassVar[bool] = True
     """Whether its critic values each action, or only the state."""
     entropy_settings: ClassVar[str] = "algo.exploration"
@@ -51,11 +51,11 @@ class AlgoConfig(Named):
     reward_scale: PositiveFloat | None = None
     """Factor on the environment's own rewards (`env.reward: environment`).
 
-    None: the largest with which success and the discounted returns of random play are at most 1 in size."""
+    None: the largest for which success and the discounted returns of random play are at most 1 in magnitude."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None
-    """Steps in one forward and backward; gradients are accumulated over the batch.
+    """Steps in one forward and backward pass; gradients are accumulated over the batch.
 
     None: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
     actor_lr: PositiveFloat = 1e-4
@@ -91,7 +91,7 @@ class AlgoConfig(Named):
 
     @property
     def rows(self) -> int:
-        """Steps that one gradient update learns."""
+        """Steps that one gradient update trains on."""
         return self.batch_size
 
     @property
@@ -101,21 +101,21 @@ class AlgoConfig(Named):
 
     @property
     def window(self) -> int:
-        """Most steps learnt from one row."""
+        """Most steps trained on in one row."""
         return 1
 
     @property
     def micro_batch_rows(self) -> int | None:
-        """Rows in one forward and backward; None: all."""
+        """Rows in one forward and backward pass; None: all."""
         return self.micro_batch_size and max(1, self.micro_batch_size // self.window)
 
     def learnt_steps(self, window: Window) -> int:
-        """The steps of a window that are learnt."""
+        """How many steps of a window are trained on."""
         return len(window)
 
     @property
     def exploration_share(self) -> float:
-        """Share of the steps in training at which the agent begins to explore."""
+        """Probability, at each step of training, that the agent starts to explore."""
         return 0.0
 
     @property

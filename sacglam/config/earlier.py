@@ -83,7 +83,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _removed(values: Mapping[str, Any], key: str, kinds: tuple[str, ...] = ()) -> list[Any]:
-    """Take a dotted key out of `values`, if its section is of one of these kinds, if any; its value, if it is there."""
+    """Remove a dotted key if its section is of one of `kinds` (none: any); return [its value], or [] if absent."""
     *sections, name = key.split(".")
     inner: Any = values
     for section in sections:

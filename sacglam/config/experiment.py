@@ -23,7 +23,7 @@ class Config(Section):
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
     init_from: str | None = None
-    """Run, or folder of an exported agent, whose adapter the model starts with, and whose critic if it fits."""
+    """Run, or exported agent, whose adapter the model starts from, and whose critic too if its shape fits."""
     env: sections.EnvConfig = sections.EnvConfig()
     goals: Annotated[SerializeAsAny[GoalsConfig], BeforeValidator(GoalsConfig.read)] = Field(
         default_factory=lambda: GoalsConfig.read({}, None)
@@ -62,8 +62,8 @@ class Config(Section):
     def keeps_states(self) -> bool:
         """Whether a learner keeps the hidden states of the layers below the adapted ones, for states that recur.
 
-        On a CPU these layers cost more than the look-up; a GPU would wait for states that pass through them alone. With
-        ZeRO-3 a rank that had kept its states would not gather the weights that the others wait for.
+        On a CPU these layers cost more than the look-up; a GPU would idle as new states pass through them one by one.
+        With ZeRO-3, a rank that skipped them would not join the gathering of weights that the others wait in.
         """
         sharded = self.learners.count > 0 and self.learners.zero_stage == 3
         return self.device == "cpu" and self.model.lora.layers is not None and not sharded
@@ -78,13 +78,13 @@ class Config(Section):
 
     @property
     def classifiers(self) -> dict[str, str]:
-        """What learns next to the agent, `module:Class` by name: adapters and heads of their own on its model."""
+        """What is trained alongside the agent, `module:Class` by name: other adapters and heads on its model."""
         named = {"judge": self.partner.judge, "competence": self.goals.competence}
         return {name: each for name, each in named.items() if each}
 
     @property
     def own_code(self) -> list[str]:
-        """What is named as `module:Class` and does not come with sacglam; an environment's code aside."""
+        """What is named as `module:Class` and does not come with sacglam; except an environment's code."""
         kinds = (self.algo, self.goals, self.partner, self.replay.hindsight)
         return [kind.type for kind in kinds if ":" in kind.type]
 

@@ -29,7 +29,7 @@ class GoalsConfig(Named):
         "magellan": "sacglam.magellan:MagellanConfig",
     }
     competence: ClassVar[str | None] = None
-    """What learns for it next to the agent, as `module:Class` (`sacglam.learner.competence`)."""
+    """The model trained for it alongside the agent, as `module:Class` (`sacglam.learner.competence`)."""
 
     def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: "np.random.Generator") -> "GoalSource":
         """A new source of these goals. It draws from `rng` alone, whose state is saved with the run."""
@@ -43,7 +43,7 @@ class GoalsConfig(Named):
         prompt: "Prompt",
         classifiers: Classifiers | None,
     ) -> "GoalSource":
-        """The `source`, unless it has others learn for it, which are among the `classifiers`."""
+        """The `source`. A kind with a model of its own (`competence`) overrides this and finds it in `classifiers`."""
         return self.source(goals, goal_type, rng)
 
 
@@ -90,7 +90,7 @@ class PartnerConfig(Named):
     """Whether it judges only finished episodes, which is too late for an on-policy algorithm."""
 
     judge: ClassVar[str | None] = None
-    """What learns for it next to the agent, as `module:Class` (`sacglam.learner.judge`)."""
+    """The model trained for it alongside the agent, as `module:Class` (`sacglam.learner.judge`)."""
 
     @property
     def imagines(self) -> bool:

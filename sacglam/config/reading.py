@@ -101,7 +101,7 @@ def _known(name: str) -> str:
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`base`, changed to `values`. Another kind of section starts from its defaults, an environment without options."""
+    """`base` overridden by `values`. A new kind of section starts from its defaults, an environment without options."""
     merged = {**base, **values}
     for key, value in values.items():
         below, section = base.get(key), _KINDS.get(f"{prefix}{key}.type")

@@ -28,8 +28,8 @@ class EnvConfig(Section):
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32
-    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer if each could otherwise not
-    play six of the longest episodes, since nothing is learnt before the first episodes end."""
+    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer, so that each can play at least
+    six of the longest episodes, since nothing is learnt before the first episodes end."""
     workers: NonNegative = 0
     """Processes that run the copies, for environments whose step takes a millisecond or more; at most one per
     copy. 0: the driver's own process."""
@@ -128,7 +128,7 @@ class CriticConfig(Section):
     hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat = 0.0
-    """Initial value, per temperature, of the learned w in Q = MLP + w (log p(a) - its mean); 0: no such term."""
+    """The learned w in Q = MLP + w (log p(a) - its mean) starts at this / `policy.temperature`; 0: no such term."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
 
@@ -186,7 +186,7 @@ class EnginesConfig(Section):
     """The vLLM engines that score the rollout's actions, each in its own process."""
 
     count: NonNegative = 0
-    """Engines; 0: the learner scores, each of its ranks a share of the states, with the weights in training."""
+    """Engines; 0: the learner scores with its current weights, each of its ranks a share of the states."""
     tensor_parallel: Positive = 1
     """GPUs per engine."""
 

@@ -60,7 +60,7 @@ class BaseEnv(TextEnv, Generic[Wanted]):
     """The goals, trained on or held out, and what each asks for."""
 
     def __init__(self, name: str, max_steps: int | None) -> None:
-        """Episodes are truncated after `max_steps` steps, at least 1; messages call the environment `name`."""
+        """`max_steps`, at least 1, truncates episodes (None: never); error messages use `name`."""
         self.name, self._max_steps = name, max_steps
         if max_steps is not None:
             self._check_range("max_steps", max_steps, 1)

@@ -126,8 +126,8 @@ def _findings(
     if different := [difference for difference in repeated.values() if difference]:
         yield (
             f"Of {len(repeated):,} actions taken more than once in a state that reads the same, {len(different):,} had "
-            f"different consequences: {different[0]}. If the environment is random, raise algo.gamma, to 0.95 or more: "
-            "the best way to a goal is longer. If its observations hide something, prompt.history may help."
+            f"different consequences: {different[0]}. If the environment is stochastic, raise algo.gamma to 0.95 or "
+            "more: the best path to a goal is longer then. If its observations hide something, prompt.history may help."
         )
     if not own_rewards:
         yield from _hindsight(played, others, most_steps)

@@ -75,7 +75,7 @@ class ReplayBuffer:
         self._next = 0
         self.others: Sequence[Episode] = ()
         """Episodes that are not in the buffer, but in its graph."""
-        self._graph: ReplayGraph | None = None  # once it is needed
+        self._graph: ReplayGraph | None = None  # built when first needed
         self._not_in_graph: list[Episode] = []
         self._relabelled = np.zeros(config.capacity, dtype=bool)
         self._achieved = np.zeros((config.capacity if self._on_draw else 0, len(prior)), dtype=bool)
@@ -104,7 +104,7 @@ class ReplayBuffer:
             if (goal_type := self.goal_type(goal)) not in self._numbers:
                 raise EnvironmentContractError(
                     f"expected goals of the training goals' types ({', '.join(self.type_names)}), got {goal!r} of type "
-                    f"{goal_type!r}; let the environment achieve training goals and the episode's own only"
+                    f"{goal_type!r}; list only training goals and the episode's own goal in Step.achieved"
                 )
         if self._graph:
             self._not_in_graph.append(episode)
@@ -208,7 +208,7 @@ class ReplayBuffer:
             if start > last_step(entry.episode, entry.goal):
                 raise ValueError(f"expected a step on the way to {entry.goal!r}, got step {start}")
             self._append(entry)
-        self._next = saved.next % self._capacity  # a larger ring, filled this far, saved the capacity itself
+        self._next = saved.next % self._capacity  # if a larger buffer saved it, `next` equals the capacity
 
 
 class _Numbers(dict[Any, int]):

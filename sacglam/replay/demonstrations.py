@@ -143,7 +143,7 @@ def _played(env: TextEnv, line: _Line, actions: Sequence[str]) -> Episode:
     decisions, steps = list[Decision](), list[Step]()
     for number, action in enumerate(actions, start=1):
         if steps and (steps[-1].terminated or steps[-1].truncated):
-            raise DemonstrationError(f"expected {len(steps)} actions, with which the episode ends, got {len(actions)}")
+            raise DemonstrationError(f"the episode ends after {len(steps)} actions, but the line has {len(actions)}")
         if action not in seen.actions:
             raise DemonstrationError(f"action {number}: expected one of {shown(seen.actions)}, got {shown(action)}")
         decisions.append(Decision(seen.actions.index(action), 0.0, 0))
@@ -193,7 +193,7 @@ class Demonstrations:
 
     @classmethod
     def load(cls, file: Path, env: TextEnv, repeats: bool, ring: ReplayBuffer) -> "Demonstrations":
-        """Load `file` into `ring`, which is empty, as far as it has room.
+        """Load `file` into the empty `ring`; if the file has more entries than fit, the last ones are kept.
 
         Raises:
             DemonstrationError: see `read`.

@@ -13,7 +13,7 @@ from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
 
-DEMONSTRATED = 0.25  # share of each batch drawn from demonstrations: enough to be kept, most is still the agent's own
+DEMONSTRATED = 0.25  # share of each batch from demonstrations: enough not to forget them; most is still the agent's own
 
 
 class Experience(ABC):

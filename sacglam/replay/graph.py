@@ -16,9 +16,9 @@ from sacglam.types import GOAL_REWARDS, Episode, Observation, Past, Rewards
 
 UNTRIED = -np.inf
 """The value of an action that no counted step took."""
-_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # if no step is random, one sweep per step to the goal is exact
+_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # in a deterministic environment, n sweeps are exact up to n steps away
 _LONGEST_PATH = 200
-_MOST_ACTIONS = 1 << 20  # of a state, which with an action makes a pair: state * _MOST_ACTIONS + action
+_MOST_ACTIONS = 1 << 20  # per state; a state-action pair is state * _MOST_ACTIONS + action
 _STEP = np.dtype([("pair", "i8"), ("next", "i8"), ("reward", "f8"), ("won", "?"), ("back", "?"), ("first", "?")])
 
 Indices = npt.NDArray[np.int64]
@@ -44,8 +44,8 @@ class ReplayGraph:
 
     The `history` steps that a prompt shows are part of a state: two corridors that look alike are different states
     after different steps. If the agent still sees too little, or chance decides, an action has several outcomes and its
-    value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. If no step is
-    random, its values are lower bounds of the optimal Q.
+    value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. If the
+    environment is deterministic, its values are lower bounds of the optimal Q.
 
     Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
     termination of an episode, and a goal's values come from its own episodes alone.
@@ -197,8 +197,8 @@ class ReplayGraph:
             counts_S[step + 1 : end] = False
         hit_S = np.zeros_like(counts_S)
         hit_S[[step for step, _ in reached]] = True
-        # The reward for an episode's own goal is not another goal's, and a goal that held from the start need not be
-        # listed on the way back to where it holds.
+        # Leave out steps that were paid for another goal, and steps back to a state where this goal holds: a goal that
+        # held from the start need not be listed again there.
         back_S = self._back_S & np.isin(self._next_S, self._next_S[hit_S])
         counts_S &= hit_S | ~(self._won_S | back_S)
         steps = self._leading_to(hit_S, counts_S)
@@ -210,7 +210,7 @@ class ReplayGraph:
 
     def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Indices:
         """The steps that count, in states from which they can lead to one of those in `hit_S`."""
-        place_N = np.full(len(self._numbers) + 1, -1)  # of those that lead there, among the states found with them
+        place_N = np.full(len(self._numbers) + 1, -1)  # a state's index in the batch that found it; -1: not found
         nodes = self._node_S[hit_S]
         while len(nodes):
             places = np.arange(len(nodes))
@@ -222,7 +222,7 @@ class ReplayGraph:
             into = self._by_next[np.arange(ends[-1]) + np.repeat(first - ends + sizes, sizes)]
             nodes = self._node_S[into[counts_S[into]]]
             nodes = nodes[place_N[nodes] < 0]
-        leads_N = place_N >= 0  # -1, no state, is the last
+        leads_N = place_N >= 0  # next state -1 (none) indexes the last element
         if self._rewards.own:  # a step that leads nowhere could cost any amount: it gets no value, not 0
             counts_S &= leads_N[self._next_S] | hit_S
         return np.flatnonzero(counts_S & leads_N[self._node_S])

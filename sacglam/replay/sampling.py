@@ -70,8 +70,8 @@ class Prior(Hindsight):
 
 
 class Future(Hindsight):
-    """Relabels a share of the steps drawn with a goal that their episode achieved later (Andrychowicz et al., 2017), of
-    each type equally often.
+    """Relabels a share of the drawn steps with goals that their episodes achieved later (Andrychowicz et al., 2017);
+    all types of goal are equally likely.
     """
 
     copies: ClassVar[bool] = False
@@ -87,7 +87,7 @@ class Future(Hindsight):
 
 
 def _relabelled(buffer: ReplayBuffer, rng: np.random.Generator) -> Entry:
-    """A step on the way to a goal that its episode achieved, of each type of goal equally often."""
+    """A step on the way to a goal that its episode achieved; all types of goal are equally likely."""
     kind = rng.choice(np.flatnonzero(buffer.achieved.any(axis=0)))
     entry = buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))]
     goals = hindsight_goals(entry.episode, entry.start)
@@ -96,8 +96,8 @@ def _relabelled(buffer: ReplayBuffer, rng: np.random.Generator) -> Entry:
 
 
 class Graph(Uniform):
-    """Joins episodes at the states that they share, and relabels a share of the steps drawn with an achieved goal to
-    which a path is known, of each type equally often. Windows hold the values of known paths.
+    """Joins episodes at the states that they share, and relabels a share of the drawn steps with achieved goals
+    to which a path is known; all types of goal are equally likely. Windows hold the values of known paths.
 
     Where the environment's rewards for other goals are unknown, that share is drawn from paths to the end of an episode
     with the same goal.

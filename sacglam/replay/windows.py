@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sacglam.replay.graph import ReplayGraph
 
 
-_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 times infinity is no number
+_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 * inf is NaN
 
 
 def window(
@@ -57,8 +57,8 @@ def window(
 
 
 def last_step(episode: Episode, goal: str) -> int:
-    """The step at which `episode` ends for `goal`: for its own the first that terminates it or its last, otherwise the
-    step that achieved it. Only a partner (`sacglam.partners`) can terminate an episode before its last step.
+    """The step at which `episode` ends for `goal`: for its own, the first step that terminates it, or else its last;
+    for another, the step that achieved it. Only a partner (`sacglam.partners`) can terminate one before its last step.
 
     Raises:
         ValueError: see `window`.

@@ -115,7 +115,7 @@ def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[floa
 
 def _no_experience(evidence: Evidence) -> str | None:
     steps, config = evidence.env_steps, evidence.config
-    warm_up = max(0, config.algo.warm_up - config.replay.demonstration_updates)  # which count towards it
+    warm_up = max(0, config.algo.warm_up - config.replay.demonstration_updates)  # those updates count towards it
     if not steps or (evidence.updates > warm_up and evidence.episodes):
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
@@ -167,7 +167,7 @@ def _type_out_of_reach(evidence: Evidence) -> str | None:
         return None
     off_policy = "" if evidence.config.algo.on_policy else ", raise algo.exploration or replay.random_steps"
     return (
-        f"no episode achieved its own goal where that was of type {', '.join(never)}, so the agent hardly saw "
+        f"no episode succeeded at a goal of type {', '.join(never)}, so the agent hardly saw "
         f"how. Add easier goals of that type{off_policy}, or give examples (replay.demonstrations)"
     )
 

@@ -82,7 +82,7 @@ BAD: dict[str, tuple[Any, str]] = {
         "expected a training goal of the environment, such as 'A b'; got 'A C'",
     ),
     "no candidate": ({**GOOD, "actions": ["Make b"]}, "action 1: expected one of ('Make a', 'Make B'), got 'Make b'"),
-    "too long": ({**GOOD, "actions": ["Make B", "Make b"]}, "expected 1 actions, with which the episode ends, got 2"),
+    "too long": ({**GOOD, "actions": ["Make B", "Make b"]}, "the episode ends after 1 actions, but the line has 2"),
     "another transcript": ({**GOOD, "transcript": "0"}, "expected the texts, candidate actions and rewards that were"),
     "a whole one's type": (whole(reward="1"), "steps.0.reward: Input should be a valid number (got '1')"),
     "a whole one's candidate": (whole(action="Sit"), "action 1: expected one of ('Make a', 'Make B'), got 'Sit'"),
