@@ -117,6 +117,7 @@ def test_an_agent_learns_from_the_file_alone(file: Path, tmp_path: Path) -> None
     assert_same_end(run, whole, lines=len(lines))
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (find_spec("ray") and find_spec("deepspeed")), reason="Ray or DeepSpeed is not installed")
 def test_two_ranks_and_an_engine_imitate_as_one_process_does(file: Path, tmp_path: Path) -> None:
     overrides = [*imitating(file), "replay.demonstration_updates=40", "steps=160", "threads=1"]

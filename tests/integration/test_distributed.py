@@ -176,6 +176,7 @@ def test_vllm_and_two_ranks_train_as_one_process_does(calm: Path, tmp_path: Path
     assert (run / "adapter" / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.nightly
 @needs_deepspeed
 def test_two_ranks_train_an_encoder_decoder_as_one_process_does(t5_alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -235,6 +236,7 @@ def test_a_learner_rank_that_dies_ends_the_run_with_its_cause(calm: Path, tmp_pa
     assert_close(run, calm)
 
 
+@pytest.mark.nightly
 @needs_deepspeed
 def test_a_rank_that_dies_during_an_evaluation_is_noticed_there(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"

@@ -31,7 +31,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["sac", "ppo", pytest.param("sac t5", marks=pytest.mark.nightly)])
 def test_a_run_on_the_gpu_is_the_cpus_and_resumes_and_is_used(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

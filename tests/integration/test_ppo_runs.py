@@ -71,6 +71,7 @@ def test_its_agent_has_a_value_for_the_state_and_none_for_actions(run: Path, tmp
     assert load_file(tmp_path / "out" / "critic.safetensors")["heads.value.0.weight"].shape[0] == 16
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("ray") is None or find_spec("deepspeed") is None, reason="Ray or DeepSpeed is missing")
 def test_an_engine_and_two_ranks_on_two_nodes_learn_as_one_process_does(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -144,7 +144,7 @@ def test_the_quickstart_adds_up(tmp_path: Path) -> None:
     assert profile["updates"] == 15
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("ray") is None or find_spec("deepspeed") is None, reason="Ray or DeepSpeed is missing")
 def test_an_engine_and_a_rank(tmp_path: Path) -> None:
     where = ["engines.count=1", "learners.count=1", "runtime.lag=1", "device=cpu"]

@@ -37,7 +37,7 @@ app(["doctor"], standalone_mode=False)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_trains_without_what_macos_lacks(tiny_run: Path, tmp_path: Path) -> None:
     settings = [word for each in TINY for word in ("--set", each)]
     command = subprocesses.python("-c", PROGRAM, str(tmp_path / "run"), *settings)

@@ -81,7 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command)
 def test_a_documented_command_runs(command: str, model: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     module, *words = command.split()
