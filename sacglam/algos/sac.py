@@ -56,17 +56,63 @@ class OffPolicy(Algorithm):
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighted sum of critic and actor losses from one forward pass; in the warm-up, only the critic's."""
-        alpha = self.entropy_weight
+        """Weighted sum of the critic's and the actor's losses from one forward pass; in the warm-up, the critic's."""
         with self._clock.phase("target"):
-            last_value_W = last_values(self._model, batch, alpha, self._config)
+            # Windows that end in termination need no forward pass: after them the value is 0.
+            value_X = self._target_value(self._model.bootstrap(batch.last_packed))  # X: the windows that bootstrap
+            last_value_W = torch.zeros_like(batch.return_after_W).masked_scatter(batch.bootstraps_W, value_X)
         with self._clock.phase("forward"):
-            values, loss, metrics = critic_losses(self._model, batch, last_value_W, alpha, self._config)
+            values, loss, metrics = self._critic_losses(batch, last_value_W)
             actor = {} if self._warming_up(update) else self.actor_losses(values, batch)
             for name, (weight, part) in actor.items():
                 loss = loss + weight * part
                 metrics[f"{name}_loss"] = part.detach()
         return loss, metrics
+
+    def _critic_losses(self, batch: SacBatch, last_value_W: Tensor) -> tuple[PolicyValues, Tensor, dict[str, Tensor]]:
+        """Policy and Q at the learnt steps, the critic's weighted loss towards its n-step or lambda target, metrics.
+
+        `last_value_W` are the target values of the states after the windows.
+        """
+        value_WT = torch.zeros_like(batch.reward_WT)
+        if self._config.td_lambda is None:
+            values = self._model.evaluate(batch.packed, batch.action_B)
+        else:
+            values, at_targets = self._model.evaluate_with_target(batch.packed, batch.action_B)
+            value_B = self._target_value(at_targets)
+            value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
+        target_B = self._n_step_target(batch, torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1))
+        critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
+        metrics = {
+            "critic_loss": critic.detach(),
+            "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
+            "random_entropy": equations.uniform_entropy(values.log_pi_BA.detach()).mean(),
+            "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
+            "target": target_B.mean(),
+            "batch_hindsight_share": torch.full_like(critic, batch.hindsight_share, dtype=torch.float64),
+        }
+        return values, self._config.critic_weight * critic, metrics
+
+    @torch.no_grad()
+    def _target_value(self, values: PolicyValues) -> Tensor:
+        """V in the critic's target, shape (B,)."""
+        if self._config.soft_target:
+            return equations.soft_value(values.log_pi_BA, values.q_CBA, self.entropy_weight)
+        value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
+        return value_B.clamp(0.0, 1.0) if self._config.goal_rewards else value_B  # a goal's returns are in [0, 1]
+
+    def _n_step_target(self, batch: SacBatch, next_value_WT: Tensor) -> Tensor:
+        """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
+
+        `next_value_WT` are the target values of the states after each step. The value of a path in the replay graph is
+        a lower bound of the target.
+        """
+        lambda_ = 1.0 if self._config.td_lambda is None else self._config.td_lambda
+        target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, self._config.gamma, lambda_)
+        target_B = target_WT.flatten()[batch.place_B]
+        if batch.known_BA is None:
+            return target_B
+        return torch.maximum(target_B, equations.taken(batch.known_BA, batch.action_B))
 
     @override
     def learnt_steps(self, row: Window) -> int:
@@ -172,7 +218,24 @@ class Sac(OffPolicy):
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, self.alpha.alpha)
         if not weight:
             return {"actor": (1.0, actor)}
-        return {"actor": (1.0, actor), "imitation": (weight, _imitation_loss(values, batch, self._config))}
+        return {"actor": (1.0, actor), "imitation": (weight, self._imitation_loss(values, batch))}
+
+    def _imitation_loss(self, values: PolicyValues, batch: SacBatch) -> Tensor:
+        """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""
+        q_CBA = values.q_CBA.detach()
+        if batch.known_BA is not None:
+            return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, self._config.no_path)
+            q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)  # tried actions have known values
+        else:
+            # The return to the end of the episode, even if the window ends earlier.
+            following_WT = torch.zeros_like(batch.reward_WT)
+            following_WT[:, -1] = batch.return_after_W
+            return_WT = equations.lambda_returns(batch.reward_WT, following_WT, self._config.gamma, 1.0)
+            return_B = return_WT.flatten()[batch.place_B]
+            log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
+        value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
+        advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
+        return equations.imitation_loss(log_prob_B, advantage_B)
 
     @override
     def after_step(self, metrics: dict[str, float], update: int, lerp: Lerp) -> dict[str, float]:
@@ -189,75 +252,3 @@ class Sac(OffPolicy):
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         self.alpha.load_state(state["alpha"])
-
-
-@torch.no_grad()
-def last_values(model: ActorCritic, batch: SacBatch, alpha: float, config: OffPolicyConfig) -> Tensor:
-    """V of the state after each window, shape (W,). Windows that end in termination need no forward pass: 0."""
-    value_X = _target_value(model.bootstrap(batch.last_packed), alpha, config)  # X: the windows that bootstrap
-    return torch.zeros_like(batch.return_after_W).masked_scatter(batch.bootstraps_W, value_X)
-
-
-def _target_value(values: PolicyValues, alpha: float, config: OffPolicyConfig) -> Tensor:
-    """V in the critic's target, shape (B,)."""
-    if config.soft_target:
-        return equations.soft_value(values.log_pi_BA, values.q_CBA, alpha)
-    value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
-    return value_B.clamp(0.0, 1.0) if config.goal_rewards else value_B  # a goal's returns are in [0, 1]
-
-
-def critic_losses(
-    model: ActorCritic, batch: SacBatch, last_value_W: Tensor, alpha: float, config: OffPolicyConfig
-) -> tuple[PolicyValues, Tensor, dict[str, Tensor]]:
-    """Policy and Q at the learnt steps, the critic's weighted loss towards the n-step or lambda target, and metrics."""
-    value_WT = torch.zeros_like(batch.reward_WT)
-    if config.td_lambda is None:
-        values = model.evaluate(batch.packed, batch.action_B)
-    else:
-        values, at_targets = model.evaluate_with_target(batch.packed, batch.action_B)
-        value_B = _target_value(at_targets, alpha, config)
-        value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
-    target_B = n_step_target(batch, value_WT, last_value_W, config)
-    critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
-    metrics = {
-        "critic_loss": critic.detach(),
-        "entropy": equations.entropy(values.log_pi_BA.detach()).mean(),
-        "random_entropy": equations.uniform_entropy(values.log_pi_BA.detach()).mean(),
-        "q": equations.taken(values.q_CBA.detach(), batch.action_B).mean(),
-        "target": target_B.mean(),
-        "batch_hindsight_share": torch.full_like(critic, batch.hindsight_share, dtype=torch.float64),
-    }
-    return values, config.critic_weight * critic, metrics
-
-
-def n_step_target(batch: SacBatch, value_WT: Tensor, last_value_W: Tensor, config: OffPolicyConfig) -> Tensor:
-    """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
-
-    `value_WT` are the target values of the windows' states, `last_value_W` those of the states after them. The value
-    of a path in the replay graph is a lower bound of the target.
-    """
-    next_value_WT = torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1)
-    lambda_ = 1.0 if config.td_lambda is None else config.td_lambda
-    target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, config.gamma, lambda_)
-    target_B = target_WT.flatten()[batch.place_B]
-    if batch.known_BA is None:
-        return target_B
-    return torch.maximum(target_B, equations.taken(batch.known_BA, batch.action_B))
-
-
-def _imitation_loss(values: PolicyValues, batch: SacBatch, config: SacConfig) -> Tensor:
-    """Imitate actions whose return exceeds their state's value: those taken or, with a replay graph, the best known."""
-    q_CBA = values.q_CBA.detach()
-    if batch.known_BA is not None:
-        return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, config.no_path)
-        q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)  # tried actions have known values
-    else:
-        # The return to the end of the episode, even if the window ends earlier.
-        following_WT = torch.zeros_like(batch.reward_WT)
-        following_WT[:, -1] = batch.return_after_W
-        return_WT = equations.lambda_returns(batch.reward_WT, following_WT, config.gamma, 1.0)
-        return_B = return_WT.flatten()[batch.place_B]
-        log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
-    value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
-    advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
-    return equations.imitation_loss(log_prob_B, advantage_B)
