@@ -117,8 +117,26 @@ class Ppo(Algorithm):
 
     @override
     def losses(self, batch: PpoBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The joint loss of one minibatch, and metrics."""
         with self._clock.phase("forward"):
-            return ppo_losses(self._model, batch, self._config)
+            values = self._model.evaluate(batch.packed)
+            log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
+            log_ratio_B = log_prob_B - batch.old_log_prob_B
+            policy = equations.clipped_loss(log_ratio_B.exp(), batch.advantage_B, CLIP)
+            value = equations.value_loss(values.value_B, batch.return_B)
+            entropy = equations.entropy(values.log_pi_BA).mean()
+            loss = policy + VALUE_COEF * value - self._config.entropy_coef * entropy
+            log_ratio_B = log_ratio_B.detach()
+            metrics = {
+                "policy_loss": policy.detach(),
+                "value_loss": value.detach(),
+                "entropy": entropy.detach(),
+                "value": values.value_B.detach().mean(),
+                "return": batch.return_B.mean(),
+                "clipped_share": ((log_ratio_B.exp() - 1).abs() > CLIP).float().mean(),
+                "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean(),  # of the old policy from the new one
+            }
+        return loss, metrics
 
     @override
     def state(self) -> dict[str, Any]:
@@ -132,25 +150,3 @@ class Ppo(Algorithm):
 def _visited(window: Window) -> int:
     """The number of states whose value is needed: the steps', and the one after them unless the episode terminated."""
     return len(window) + (not window.terminated)
-
-
-def ppo_losses(model: ActorValue, batch: PpoBatch, config: PpoConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The joint loss of one minibatch, and metrics (means over rows)."""
-    values = model.evaluate(batch.packed)
-    log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
-    log_ratio_B = log_prob_B - batch.old_log_prob_B
-    policy = equations.clipped_loss(log_ratio_B.exp(), batch.advantage_B, CLIP)
-    value = equations.value_loss(values.value_B, batch.return_B)
-    entropy = equations.entropy(values.log_pi_BA).mean()
-    loss = policy + VALUE_COEF * value - config.entropy_coef * entropy
-    log_ratio_B = log_ratio_B.detach()
-    metrics = {
-        "policy_loss": policy.detach(),
-        "value_loss": value.detach(),
-        "entropy": entropy.detach(),
-        "value": values.value_B.detach().mean(),
-        "return": batch.return_B.mean(),
-        "clipped_share": ((log_ratio_B.exp() - 1).abs() > CLIP).float().mean(),
-        "kl": (log_ratio_B.exp() - 1 - log_ratio_B).mean(),  # of the old policy from the new one
-    }
-    return loss, metrics

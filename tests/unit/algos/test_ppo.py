@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sacglam.algos.ppo import Ppo, PpoBatch, PpoConfig, Sample, ppo_losses
+from sacglam.algos.ppo import Ppo, PpoBatch, PpoConfig, Sample
 from sacglam.clock import PhaseClock
 from sacglam.models.actor_critic import ActorValue, PolicyValue
 from sacglam.prompt import query
@@ -139,7 +139,7 @@ def test_the_generator_fixes_the_order_and_goes_with_the_state() -> None:
 
 
 def test_losses_on_numbers_worked_out_by_hand() -> None:
-    model = Known()
+    ppo, _ = make(replace_config(entropy_coef=0.1))
     batch = PpoBatch(
         packed=["s0", "s1"],
         action_B=torch.tensor([0, 1]),
@@ -147,7 +147,7 @@ def test_losses_on_numbers_worked_out_by_hand() -> None:
         advantage_B=torch.tensor([1.0, -1.0]),
         return_B=torch.tensor([1.2, 0.4]),
     )
-    loss, metrics = ppo_losses(cast(ActorValue, model), batch, replace_config(entropy_coef=0.1))
+    loss, metrics = ppo.losses(batch, update=0)
     # Ratios 0.5 / 0.4 = 1.25, clipped to 1.2, and 0.75 / 0.5 = 1.5, kept since the advantage is negative.
     assert metrics["policy_loss"] == pytest.approx(-(1.2 - 1.5) / 2)
     assert metrics["value_loss"] == pytest.approx(((0.2 - 1.2) ** 2 + 0.0) / 2)
