@@ -11,7 +11,7 @@ rows, N action tokens, those shared counted once, X actions of all rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,8 @@ class Packed:
 
     def to(self, device: torch.device) -> "Packed":
         """The same batch on `device`."""
-        moved: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved |= {name: sent(value, device) for name, value in moved.items() if isinstance(value, Tensor)}
-        return Packed(**moved)
+        moved: dict[str, Any] = {n: sent(value, device) for n, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
     def read_for(self, row_B: Tensor) -> "Packed":
         """The same rows, read for B states, of which several may be in one row."""
