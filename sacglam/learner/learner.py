@@ -1,6 +1,5 @@
 """The learner: experience in, better adapter and critic out."""
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -229,24 +228,15 @@ class Learner:
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
-        adam = {f"adam.{name}": tensor for name, tensor in under("adam", tensors).items()}
+        moments = moments_in(tensors)
         with self.backend.gathered(change=True):
             self.model.load_state(under("model", tensors))
-            check_forms(adam, self._moments_like(adam))
-        self.backend.load_moments(moments_in(adam))
+            learned = [*self.model.actor_parameters(), *self.model.critic_parameters()]
+            for index, found in moments.items():  # none of parameters that never had a gradient
+                own = {"step": torch.zeros(()), "exp_avg": learned[index], "exp_avg_sq": learned[index]}
+                check_forms(found, own)
+        self.backend.load_moments(moments)
         for name, classifier in self.classifiers.items():
             classifier.load_state(under(name, tensors))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
-
-    def _moments_like(self, adam: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of the shapes and types of Adam's moments, for the groups that have any: a group steps as a whole."""
-        forms: dict[str, Tensor] = {}
-        index = itertools.count()
-        for group in (self.model.actor_parameters(), self.model.critic_parameters()):
-            numbered = {f"adam.{next(index)}": parameter for parameter in group}
-            if any(f"{name}.step" in adam for name in numbered):
-                for name, parameter in numbered.items():
-                    forms[f"{name}.step"] = torch.zeros(())
-                    forms[f"{name}.exp_avg"] = forms[f"{name}.exp_avg_sq"] = parameter
-        return forms
