@@ -197,7 +197,4 @@ def unpackable(config: PreTrainedConfig, name: str, reason: str) -> ModelError:
 
 def layer_kinds(text_config: PreTrainedConfig) -> set[str]:
     """The kinds of the model's layers, by transformers' names; empty if the configuration has none."""
-    try:
-        return set(text_config.layer_types or ())
-    except AttributeError:
-        return set()
+    return set(getattr(text_config, "layer_types", None) or ())

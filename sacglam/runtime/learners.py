@@ -83,10 +83,8 @@ class LearnerGroup:
 
     def _dealt(self, method: str, queries: Sequence[Query], *args: Any) -> list[npt.NDArray[np.float32]]:
         """The results of all queries, which the ranks share."""
-        results: dict[int, npt.NDArray[np.float32]] = {}
-        for rank, share in enumerate(self._results(self._submit(method, queries, *args, reply_from_all=True))):
-            results |= zip(range(rank, len(queries), len(self.workers)), share, strict=True)
-        return [results[place] for place in range(len(queries))]
+        shares = self._results(self._submit(method, queries, *args, reply_from_all=True))
+        return [shares[place % len(shares)][place // len(shares)] for place in range(len(queries))]
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions, one array (A,) for each."""

@@ -223,7 +223,6 @@ def _max_lora_rank(rank: int) -> int:
     from vllm.config.lora import MaxLoRARanks
 
     offered: list[int] = sorted(get_args(MaxLoRARanks))
-    try:
-        return next(size for size in offered if size >= rank)
-    except StopIteration:
-        raise EngineError(f"expected model.lora.rank of at most {offered[-1]} for engines, got {rank}") from None
+    if rank > offered[-1]:
+        raise EngineError(f"expected model.lora.rank of at most {offered[-1]} for engines, got {rank}")
+    return next(size for size in offered if size >= rank)
