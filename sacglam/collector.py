@@ -73,7 +73,7 @@ def collector(
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
         buffer.others = given.episodes() if given else ()
         cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
-        experience = replay = HindsightReplay(buffer, replay_rng, config.replay, cut, given)
+        experience = replay = HindsightReplay(buffer, replay_rng, cut, given)
         if share := config.algo.exploration_share:
             explore = Exploration(share, policy_rng, replay.graph)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)

@@ -67,7 +67,7 @@ class ReplayBuffer:
         self.goal_type = cache(goal_type)  # each batch asks for those of all goals
         self.type_names = sorted(prior)
         self.prior = np.array([prior[name] for name in self.type_names])
-        self._capacity = config.capacity
+        self.capacity = config.capacity
         self.hindsight = config.hindsight
         self._on_draw = config.hindsight.relabels and not config.hindsight.copies
         self._numbers = {name: number for number, name in enumerate(self.type_names)}
@@ -114,7 +114,7 @@ class ReplayBuffer:
 
     def _append(self, entry: Entry) -> None:
         place = self._next
-        if len(self._ring) < self._capacity:
+        if len(self._ring) < self.capacity:
             self._ring.append(entry)
         else:
             self._ring[place], self._graph = entry, None
@@ -125,7 +125,7 @@ class ReplayBuffer:
             self._achieved[place, [self._numbers[self.goal_type(goal)] for goal in achieved]] = True
         self._type[place] = self._numbers[self.goal_type(entry.goal)]
         self._version[place] = entry.episode.decisions[entry.start].version
-        self._next = (place + 1) % self._capacity
+        self._next = (place + 1) % self.capacity
 
     @property
     def relabelled(self) -> npt.NDArray[np.bool_]:
@@ -196,9 +196,9 @@ class ReplayBuffer:
             ValueError, LookupError: it is damaged.
         """
         size, saved = len(columns["entry_goal"]), _Texts(**texts)
-        if size > self._capacity or (size < self._capacity and saved.next != size):
+        if size > self.capacity or (size < self.capacity and saved.next != size):
             raise CheckpointError(
-                f"the saved replay buffer of {size} entries does not fit replay.capacity {self._capacity}; "
+                f"the saved replay buffer of {size} entries does not fit replay.capacity {self.capacity}; "
                 "resume with the capacity it was saved with"
             )
         episodes = list(_episodes(columns, saved))
@@ -208,7 +208,7 @@ class ReplayBuffer:
             if start > last_step(entry.episode, entry.goal):
                 raise ValueError(f"expected a step on the way to {entry.goal!r}, got step {start}")
             self._append(entry)
-        self._next = saved.next % self._capacity  # if a larger buffer saved it, `next` equals the capacity
+        self._next = saved.next % self.capacity  # a larger ring, filled this far, saved the capacity itself
 
 
 class _Numbers(dict[Any, int]):

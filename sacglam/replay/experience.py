@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from sacglam.config.sections import ReplayConfig
 from sacglam.replay.buffer import Columns, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import WindowCutter
@@ -64,7 +63,6 @@ class HindsightReplay(Experience):
 
     buffer: ReplayBuffer
     rng: np.random.Generator
-    replay: ReplayConfig
     cut: WindowCutter
     demonstrations: ReplayBuffer | None = None
 
@@ -80,7 +78,7 @@ class HindsightReplay(Experience):
         return [self._batch() for _ in range(self.cut.algo.updates)]
 
     def _batch(self) -> list[Window]:
-        size, draw = self.cut.algo.batch_size, self.replay.hindsight.batch
+        size, draw = self.cut.algo.batch_size, self.buffer.hindsight.batch
         if self.demonstrations is None:
             return draw(self.buffer, self.rng, self.cut)
         theirs = round(DEMONSTRATED * size)
@@ -94,7 +92,7 @@ class HindsightReplay(Experience):
     @override
     def missing(self) -> str:
         found, batch = len(self.buffer), self.cut.algo.batch_size
-        enough = found >= min(batch, self.replay.capacity)
+        enough = found >= min(batch, self.buffer.capacity)
         return "" if enough else f"algo.batch_size is {batch:,} and ended episodes gave {found:,} steps"
 
     @override

@@ -49,7 +49,6 @@ def _replay(
     return HindsightReplay(
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}),
         np.random.default_rng(seed),
-        config,
         WindowCutter(SacConfig(n_step=2, gamma=0.5, batch_size=batch, updates_per_interval=batches)),
     )
 
@@ -69,7 +68,7 @@ def test_with_lambda_returns_a_batch_is_as_many_windows_as_hold_its_steps() -> N
     config = ReplayConfig(capacity=100, hindsight=Uniform())
     sac = SacConfig(n_step=3, td_lambda=0.9, batch_size=8, updates_per_interval=1)
     replay = HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), config, WindowCutter(sac)
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), WindowCutter(sac)
     )
     replay.add(_collected(_episode()))
     for _ in range(20):
@@ -160,7 +159,7 @@ def _graph_replay(seed: int, share: float, **settings: Any) -> HindsightReplay:
     config = ReplayConfig(hindsight=Graph(share=share), **settings)
     sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=3, updates_per_interval=1)
     return HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), config, WindowCutter(sac)
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), WindowCutter(sac)
     )
 
 
@@ -256,7 +255,7 @@ def test_a_quarter_of_each_batch_is_drawn_from_demonstrations() -> None:
         for size in (4, 100)
     )
     cut = WindowCutter(SacConfig(n_step=1, batch_size=64, updates_per_interval=3))
-    replay = HindsightReplay(own, np.random.default_rng(0), config, cut, ring)
+    replay = HindsightReplay(own, np.random.default_rng(0), cut, ring)
     for _ in range(5):  # far more than the capacity, from which no demonstration is evicted
         replay.add(_collected(_episode()))
     ring.add(replace(_episode(), goal="demonstrated"))
