@@ -27,6 +27,7 @@ from sacglam.learner.learner import Learner
 from sacglam.memory import peak_bytes
 from sacglam.models.actor_critic import ActorCritic
 from sacglam.models.heads import PolicyHead
+from sacglam.models.layers import FrozenLayers
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import query
@@ -104,11 +105,11 @@ def lean(options: argparse.Namespace, actions: int) -> dict[str, Any]:
     def update(name: str, fresh: bool = False) -> None:
         learner, batch = learners[name]
         if fresh:
-            kept.cache_frozen_layers(options.cache_mib << 20)
+            kept.frozen = FrozenLayers(kept.architecture, options.cache_mib << 20)
         learner.learn([batch])
 
     runs = {name: partial(update, name) for name in LEAN} | {"new": partial(update, "kept", fresh=True)}
-    kept.cache_frozen_layers(options.cache_mib << 20)
+    kept.frozen = FrozenLayers(kept.architecture, options.cache_mib << 20)
     seconds = common.interleaved(runs, options.repeats, options.device, CLOCKS[_clock(options)])
     figures = {
         **common.speedup("speedup", seconds["kept"], seconds["all"]),
@@ -154,7 +155,7 @@ def filling_mib(lm: PackedLM, options: argparse.Namespace, actions: int) -> floa
     """Memory that half as many states again as there is room for take at their peak, with what one of them computes."""
     words = QueryTokenizer(common.word_tokenizer(common.model_config(options).vocab_size), max_tokens=2048)
     state_bytes = (options.prompt_tokens + actions * options.action_tokens) * lm.hidden_size * 4
-    lm.cache_frozen_layers(options.cache_mib << 20)
+    lm.frozen = FrozenLayers(lm.architecture, options.cache_mib << 20)
 
     def fill() -> None:
         for row in range(3 * (options.cache_mib << 20) // state_bytes // 2):

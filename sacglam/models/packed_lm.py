@@ -67,7 +67,7 @@ class PackedLM:
         `merged` chooses `MergedLinear`. With `checkpointing` layers are computed again in the backward pass.
         """
         self.architecture = architecture_of(model.config)(model)
-        self.frozen: FrozenLayers | None = None
+        self.frozen: FrozenLayers | None = None  # set to keep what they compute, if `check_frozen` allows it
         self._model = model
         scale, names = self.architecture.logit_scale(), list(adapters)
         self._peft = add_adapters(model, _within_stacks(self.architecture, lora), names, merged)
@@ -127,14 +127,6 @@ class PackedLM:
             actions_BA=packed.actions_BA,
             lengths_BA=packed.lengths_BA,
         )
-
-    def cache_frozen_layers(self, limit_bytes: int) -> None:
-        """From now on, keep what the layers below the first adapted one compute, in at most this many bytes.
-
-        Raises:
-            ModelError: there are no such layers. `packing_check.check_frozen` tells whether they can be skipped.
-        """
-        self.frozen = FrozenLayers(self.architecture, limit_bytes)
 
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
         """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""

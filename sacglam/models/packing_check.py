@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sacglam.errors import ModelError
 from sacglam.memory import kept_states_bytes
 from sacglam.models.architectures import T5_FAMILY, architecture_of, start_token
+from sacglam.models.layers import FrozenLayers
 from sacglam.models.logprobs import SelectedLogProbs
 from sacglam.models.packed_lm import PackedLM
 from sacglam.models.tokens import Ids, TokenisedQuery
@@ -70,7 +71,7 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
 def keep_states(lm: PackedLM, name: str) -> None:
     """From now on, keep the hidden states of the frozen layers; a warning if this model's cannot be skipped."""
     try:
-        lm.cache_frozen_layers(kept_states_bytes())
+        lm.frozen = FrozenLayers(lm.architecture, kept_states_bytes())
         check_frozen(lm, name)
     except ModelError as error:
         lm.frozen = None

@@ -20,6 +20,7 @@ from sacglam import memory
 from sacglam.config import load
 from sacglam.config.sections import LoraSettings, ModelConfig
 from sacglam.errors import ModelError
+from sacglam.models.layers import FrozenLayers
 from sacglam.models.loading import lora_config
 from sacglam.models.packed_lm import ACTOR, PackedLM
 from sacglam.models.packing import distinct
@@ -119,7 +120,7 @@ def test_layers_that_are_not_there() -> None:
 
 def keeping(limit_bytes: int = 1 << 20, **options: Any) -> PackedLM:
     lm = lean_lm(**options)
-    lm.cache_frozen_layers(limit_bytes)
+    lm.frozen = FrozenLayers(lm.architecture, limit_bytes)
     check_frozen(lm, "tiny")
     return lm
 
@@ -159,7 +160,7 @@ def test_what_is_kept_is_not_computed_again() -> None:
     with torch.no_grad():
         layers_of(lm)[1].mlp.down_proj.weight.zero_()
     assert torch.equal(lm.forward(lm.pack(queries)).log_probs_BA, before)
-    lm.cache_frozen_layers(1 << 20)
+    lm.frozen = FrozenLayers(lm.architecture, 1 << 20)
     assert (lm.forward(lm.pack(queries)).log_probs_BA - before).abs().max() > 1e-3
 
 
@@ -189,7 +190,7 @@ def test_memory_is_bounded_and_neither_the_limit_nor_the_batch_changes_a_bit(
     small: tuple[PackedLM, list[Tensor]], batches: list[list[int]], limit: int
 ) -> None:
     lm, alone_I = small
-    lm.cache_frozen_layers(limit)
+    lm.frozen = FrozenLayers(lm.architecture, limit)
     assert lm.frozen is not None
     for batch in batches:
         assert all(torch.equal(got, alone_I[i]) for got, i in zip(kept_of(lm, batch), batch, strict=True))
@@ -200,7 +201,7 @@ def test_memory_is_bounded_and_neither_the_limit_nor_the_batch_changes_a_bit(
 def test_the_state_used_least_recently_is_dropped_first() -> None:
     lm = keeping()
     sizes = [tensor.nbytes + 8 * len(tensor) for tensor in kept_of(lm, [0, 1, 2])]  # the key has 8 bytes a token
-    lm.cache_frozen_layers(sum(sizes) - 1)
+    lm.frozen = FrozenLayers(lm.architecture, sum(sizes) - 1)
     before = [*kept_of(lm, [0, 1]), *kept_of(lm, [0, 2])]
     with torch.no_grad():
         layers_of(lm)[0].mlp.down_proj.weight.zero_()
