@@ -74,8 +74,8 @@ class AdapterAndHead:
     ) -> None:
         """The gradient of a mean `loss` over `batch`, of which every rank has its part; `size` is a row's weight."""
         with self._training():
-            for part in micro_batches(batch, self._backend.rank, self._backend.world, ROWS, size):
-                (loss(part.rows) * part.weight).backward()  # type: ignore[no-untyped-call]
+            for rows, weight in micro_batches(batch, self._backend.rank, self._backend.world, ROWS, size):
+                (loss(rows) * weight).backward()  # type: ignore[no-untyped-call]
         if self._backend.world > 1:
             gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
             sums = self._backend.all_reduce_sum(parameters_to_vector(gradients))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +26,12 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True)
-class MicroBatch(Generic[Row]):
-    """Rows of one rank; their mean loss counts `weight`, their share of the whole batch."""
-
-    rows: Sequence[Row]
-    weight: float
-
-
 def micro_batches(
     batch: Sequence[Row], rank: int, world: int, size: int | None, steps: Callable[[Row], int] = lambda row: 1
-) -> list[MicroBatch[Row]]:
+) -> list[tuple[Sequence[Row], float]]:
     """The micro-batches of `rank`, at most `size` rows each (None: all at once), the same number on every rank.
 
-    `steps` gives the steps of a row, over which the loss is a mean.
+    Each comes with the weight of its mean loss: its share of the whole batch's steps, of which a row has `steps`.
 
     Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
     row with weight 0, as `Backend` demands.
@@ -49,7 +41,7 @@ def micro_batches(
     size = size or most
     parts = [own[i : i + size] for i in range(0, most, size)]
     total = sum(map(steps, batch))
-    return [MicroBatch(rows or batch[:1], sum(map(steps, rows)) / total) for rows in parts]
+    return [(rows or batch[:1], sum(map(steps, rows)) / total) for rows in parts]
 
 
 @dataclass(eq=False)
@@ -134,26 +126,26 @@ class Learner:
         sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
         backend, steps = self.backend, algorithm.learnt_steps
         parts = micro_batches(rows, backend.rank, backend.world, size, steps)
-        for number, part in enumerate(parts, start=1):
+        for number, (own, share) in enumerate(parts, start=1):
             with self.clock.phase("batch"):
-                batch = algorithm.collate(part.rows)
+                batch = algorithm.collate(own)
             loss, metrics = backend.as_forward(algorithm.losses)(batch, update)
             with self.clock.phase("backward"):
                 metrics_M = torch.stack([value.double() for value in metrics.values()])
-                sums_M = sums_M + part.weight * metrics_M
+                sums_M = sums_M + share * metrics_M
                 # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
-                weight = torch.full_like(loss, part.weight).masked_fill(~metrics_M.isfinite().all(), math.nan)
+                weight = torch.full_like(loss, share).masked_fill(~metrics_M.isfinite().all(), math.nan)
                 backend.backward(loss * weight, last=number == len(parts))
         return dict(zip(metrics, backend.all_reduce_sum(sums_M).tolist(), strict=True))
 
     def _map_no_grad(self, compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:
         """See `sacglam.algos.base.MapNoGrad`."""
         parts = micro_batches(range(len(rows)), self.backend.rank, self.backend.world, size)
-        computed = [self.backend.as_forward(compute)([rows[i] for i in part.rows]) for part in parts]
+        computed = [self.backend.as_forward(compute)([rows[i] for i in own]) for own, _ in parts]
         values_KN = torch.zeros(len(computed[0]), len(rows), dtype=torch.float64)
-        for part, values in zip(parts, computed, strict=True):
-            if part.weight:
-                values_KN[:, list(part.rows)] = values.to("cpu", torch.float64)
+        for (own, share), values in zip(parts, computed, strict=True):
+            if share:
+                values_KN[:, list(own)] = values.to("cpu", torch.float64)
         return self.backend.all_reduce_sum(values_KN)
 
     def _check(self, metrics: Mapping[str, float]) -> None:
