@@ -184,11 +184,8 @@ class ReplayGraph:
         Raises:
             KeyError: no episode achieved the goal.
         """
-        if goal not in self._solutions:
-            self._solutions[goal] = self._solution(goal)
-        return self._solutions[goal]
-
-    def _solution(self, goal: str) -> _Solution:
+        if goal in self._solutions:
+            return self._solutions[goal]
         reached = self._reached[goal]
         counts_S = np.full(len(self._node_S), not self._apart)
         for first_step, end in self._episodes.get(goal, ()):
@@ -206,7 +203,8 @@ class ReplayGraph:
         reward_S = self._reward_S[steps]
         if self._rewards.success is not None:
             reward_S[hit_S[steps]] = self._rewards.success
-        return self._iterate(steps, hit_S[steps], reward_S)
+        solution = self._solutions[goal] = self._iterate(steps, hit_S[steps], reward_S)
+        return solution
 
     def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Indices:
         """The steps that count, in states from which they can lead to one of those in `hit_S`."""

@@ -54,7 +54,8 @@ def gather(calls: Sequence["Future[Any]"], timeout_s: float, tick: Tick = lambda
         done, running = wait(calls, _POLL_S, FIRST_EXCEPTION)
         if any(call.exception() for call in done):
             failures = [error for call in wait(calls, _GRACE_S).done if (error := call.exception())]
-            raise min(failures, key=_consequence)
+            # A death comes first, then errors for the user, then any other.
+            raise max(failures, key=lambda error: (isinstance(error, WorkerLost), isinstance(error, SacglamError)))
         if not running:
             return [call.result() for call in calls]
         tick()
@@ -62,8 +63,3 @@ def gather(calls: Sequence["Future[Any]"], timeout_s: float, tick: Tick = lambda
             silent = [index for index, call in enumerate(calls) if call in running]
             where = f" from worker {silent[0]}" if len(calls) > 1 else ""
             raise WorkerLost(f"no answer in {timeout_s:.0f} s{where}")
-
-
-def _consequence(error: BaseException) -> int:
-    """A death comes first, then errors for the user, then any other."""
-    return 0 if isinstance(error, WorkerLost) else 1 if isinstance(error, SacglamError) else 2
