@@ -13,6 +13,7 @@ from sacglam.models.actor_critic import lerp
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+Row = TypeVar("Row")
 Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
 
@@ -34,6 +35,24 @@ def moments_in(tensors: Mapping[str, Tensor]) -> Moments:
         index, _, moment = name.partition(".")
         moments[int(index)][moment] = tensor
     return dict(moments)
+
+
+def micro_batches(
+    batch: Sequence[Row], rank: int, world: int, size: int | None, steps: Callable[[Row], int] = lambda row: 1
+) -> list[tuple[Sequence[Row], float]]:
+    """The micro-batches of `rank`, at most `size` rows each (None: all at once), the same number on every rank.
+
+    Each comes with the weight of its mean loss: its share of the whole batch's steps, of which a row has `steps`.
+
+    Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
+    row with weight 0, as `Backend` demands.
+    """
+    own = batch[rank::world]
+    most = -(-len(batch) // world)  # rows of the rank that has most
+    size = size or most
+    parts = [own[i : i + size] for i in range(0, most, size)]
+    total = sum(map(steps, batch))
+    return [(rows or batch[:1], sum(map(steps, rows)) / total) for rows in parts]
 
 
 class Backend:

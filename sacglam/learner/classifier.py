@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sacglam.learner.backend import Backend
-from sacglam.learner.learner import micro_batches
+from sacglam.learner.backend import Backend, Row, micro_batches
 from sacglam.models.agent_model import AgentModel, check_forms, for_each
 from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
 ROWS = 32
 """Queries in one pass; their memory is needed on top of an update's."""
-Row = TypeVar("Row")
 
 
 class Classifier(Protocol):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,33 +15,11 @@ from sacglam.algos.imitation import Imitation
 from sacglam.clock import PhaseClock
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.errors import DivergenceError
-from sacglam.learner.backend import Backend, moments_in, named, under
+from sacglam.learner.backend import Backend, micro_batches, moments_in, named, under
+from sacglam.learner.classifier import Classifier
 from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.lora import convert_once
 from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
-
-if TYPE_CHECKING:
-    from sacglam.learner.classifier import Classifier
-
-Row = TypeVar("Row")
-
-
-def micro_batches(
-    batch: Sequence[Row], rank: int, world: int, size: int | None, steps: Callable[[Row], int] = lambda row: 1
-) -> list[tuple[Sequence[Row], float]]:
-    """The micro-batches of `rank`, at most `size` rows each (None: all at once), the same number on every rank.
-
-    Each comes with the weight of its mean loss: its share of the whole batch's steps, of which a row has `steps`.
-
-    Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
-    row with weight 0, as `Backend` demands.
-    """
-    own = batch[rank::world]
-    most = -(-len(batch) // world)  # rows of the rank that has most
-    size = size or most
-    parts = [own[i : i + size] for i in range(0, most, size)]
-    total = sum(map(steps, batch))
-    return [(rows or batch[:1], sum(map(steps, rows)) / total) for rows in parts]
 
 
 @dataclass(eq=False)
@@ -60,7 +38,7 @@ class Learner:
     total_updates: int
     critic: Mapping[str, Any]
     clock: PhaseClock
-    classifiers: Mapping[str, "Classifier"] = field(default_factory=dict)
+    classifiers: Mapping[str, Classifier] = field(default_factory=dict)
     """What learns next to the agent, by name."""
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory

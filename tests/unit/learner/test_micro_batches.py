@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacglam.learner.learner import micro_batches
+from sacglam.learner.backend import micro_batches
 
 
 def numbers(parts: list[tuple[Sequence[int], float]]) -> list[list[int]]:
