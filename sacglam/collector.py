@@ -23,7 +23,7 @@ from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.demonstrations import Demonstrations
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
-from sacglam.replay.windows import WindowCutter
+from sacglam.replay.sampling import WindowCutter
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Classifiers, Query

@@ -14,7 +14,7 @@ from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError, DemonstrationError
-from sacglam.replay.windows import WindowCutter
+from sacglam.replay.sampling import WindowCutter
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress

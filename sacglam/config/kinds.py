@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sacglam.partners import Partner
     from sacglam.prompt import Prompt
     from sacglam.replay.buffer import Entry, ReplayBuffer
-    from sacglam.replay.windows import WindowCutter
+    from sacglam.replay.sampling import WindowCutter
 
 
 class GoalsConfig(Named):

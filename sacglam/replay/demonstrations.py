@@ -20,7 +20,8 @@ from sacglam.envs import CheckedEnv, Split, TextEnv
 from sacglam.envs.conversion import shown
 from sacglam.errors import DemonstrationError, SacglamError
 from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.windows import WindowCutter, window
+from sacglam.replay.sampling import WindowCutter
+from sacglam.replay.windows import window
 from sacglam.types import Decision, Episode, Observation, Step, Window
 
 _LONGEST = 64 * files.MIB  # of a line

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from sacglam.replay.buffer import Columns, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
-from sacglam.replay.windows import WindowCutter
+from sacglam.replay.sampling import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
 
 DEMONSTRATED = 0.25  # share of each batch from demonstrations: enough not to forget them; most is still the agent's own

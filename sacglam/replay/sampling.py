@@ -1,18 +1,53 @@
 """Ways to sample replay: which steps a batch is drawn from, and for which goals hindsight relabels them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
+from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction
 from sacglam.goals import draw
 from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
-from sacglam.replay.windows import WindowCutter, hindsight_goals, last_step
-from sacglam.types import Window
+from sacglam.replay.windows import hindsight_goals, last_step, window
+from sacglam.types import GOAL_REWARDS, Rewards, Window
+
+
+@dataclass(frozen=True)
+class WindowCutter:
+    """Cuts the windows that an algorithm learns, with the `history` steps before them that prompts show."""
+
+    algo: AlgoConfig
+    history: int = 0
+    rewards: Rewards = GOAL_REWARDS
+
+    def of(self, steps: int) -> "WindowCutter":
+        """The same, for batches of another number of steps."""
+        return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
+
+    def fill(
+        self, rows: list[Window], buffer: ReplayBuffer, rng: np.random.Generator, known: ReplayGraph | None = None
+    ) -> list[Window]:
+        """Fill a batch: `rows` of one step each, then windows from the buffer, with action values from `known`."""
+        missing = self.algo.batch_size - len(rows)
+        while missing > 0:
+            for entry in buffer.hindsight.entries(buffer, rng, -(-missing // self.algo.window)):
+                rows.append(self._window(entry, known))
+                missing -= self.algo.learnt_steps(rows[-1])
+        return rows
+
+    def _window(self, entry: Entry, known: ReplayGraph | None) -> Window:
+        length, gamma = self.algo.window_length, self.algo.gamma
+        found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history, self.rewards)
+        if known is None:
+            return found
+        learnt = range(self.algo.learnt_steps(found))
+        values = (known.action_values(entry.goal, found.observations[t], found.past(t, self.history)) for t in learnt)
+        return replace(found, known=tuple(values))
 
 
 class Uniform(Hindsight):

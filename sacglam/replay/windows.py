@@ -1,19 +1,8 @@
 """Cuts windows of steps from an episode for a goal: the same function for the real goal and every hindsight goal."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-from sacglam.config.algorithm import AlgoConfig
 from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sacglam.replay.buffer import Entry, ReplayBuffer
-    from sacglam.replay.graph import ReplayGraph
-
-
-_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 * inf is NaN
+_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 times infinity is no number
 
 
 def window(
@@ -74,40 +63,3 @@ def last_step(episode: Episode, goal: str) -> int:
 def hindsight_goals(episode: Episode, t: int) -> list[str]:
     """The goals other than its own that step `t` of the episode achieved."""
     return [goal for goal in episode.steps[t].achieved if goal != episode.goal]
-
-
-@dataclass(frozen=True)
-class WindowCutter:
-    """Cuts the windows that an algorithm learns, with the `history` steps before them that prompts show."""
-
-    algo: AlgoConfig
-    history: int = 0
-    rewards: Rewards = GOAL_REWARDS
-
-    def of(self, steps: int) -> "WindowCutter":
-        """The same, for batches of another number of steps."""
-        return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
-
-    def fill(
-        self,
-        rows: list[Window],
-        buffer: "ReplayBuffer",
-        rng: "np.random.Generator",
-        known: "ReplayGraph | None" = None,
-    ) -> list[Window]:
-        """Fill a batch: `rows` of one step each, then windows from the buffer, with action values from `known`."""
-        missing = self.algo.batch_size - len(rows)
-        while missing > 0:
-            for entry in buffer.hindsight.entries(buffer, rng, -(-missing // self.algo.window)):
-                rows.append(self._window(entry, known))
-                missing -= self.algo.learnt_steps(rows[-1])
-        return rows
-
-    def _window(self, entry: "Entry", known: "ReplayGraph | None") -> Window:
-        length, gamma = self.algo.window_length, self.algo.gamma
-        found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history, self.rewards)
-        if known is None:
-            return found
-        learnt = range(self.algo.learnt_steps(found))
-        values = (known.action_values(entry.goal, found.observations[t], found.past(t, self.history)) for t in learnt)
-        return replace(found, known=tuple(values))

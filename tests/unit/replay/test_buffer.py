@@ -19,8 +19,7 @@ from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
-from sacglam.replay.sampling import Future, Graph
-from sacglam.replay.windows import WindowCutter
+from sacglam.replay.sampling import Future, Graph, WindowCutter
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Decision, Episode, Observation, Source, Step

@@ -18,8 +18,8 @@ from sacglam.errors import ConfigError
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.sampling import Graph, NoHindsight, Uniform
-from sacglam.replay.windows import WindowCutter, window
+from sacglam.replay.sampling import Graph, NoHindsight, Uniform, WindowCutter
+from sacglam.replay.windows import window
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import Decision, Episode, Observation, Rewards, RolloutBatch, Step, Window
 
