@@ -188,12 +188,8 @@ class EntropyCoefficient:
             raise ValueError(f"expected all of Adam's moments of log alpha, got {state['adam']}")
         with torch.no_grad():
             self._log_alpha.fill_(state["log_alpha"])
-        self._optimizer.state.clear()
-        if state["adam"]:
-            dtypes = {"step": torch.float32}
-            self._optimizer.state[self._log_alpha] = {
-                k: torch.tensor(v, dtype=dtypes.get(k, torch.float64)) for k, v in state["adam"].items()
-            }
+        moments = {name: torch.tensor(value, dtype=torch.float64) for name, value in state["adam"].items()}
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: moments} if moments else {}})
 
 
 class Sac(OffPolicy):
