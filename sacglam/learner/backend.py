@@ -9,8 +9,6 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sacglam.models.actor_critic import lerp
-
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Row = TypeVar("Row")
@@ -116,9 +114,10 @@ class Backend:
         """A context in which weights and targets are whole tensors; with `change` they may be set."""
         return nullcontext()
 
+    @torch.no_grad()
     def lerp(self, targets: Sequence[nn.Parameter], online: Sequence[nn.Parameter], share: float) -> None:
-        """Move `targets` towards `online`: see `sacglam.models.actor_critic.lerp`."""
-        lerp(targets, online, share)
+        """targets <- (1 - share) targets + share online, without gradient."""
+        torch._foreach_lerp_(list(targets), list(online), share)  # on a GPU a few kernels for hundreds of tensors
 
     def moments(self) -> Moments:
         """Adam's state; parameters that never had a gradient are left out."""

@@ -19,13 +19,7 @@ from sacglam.types import Query
 
 _Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
 Lerp = Callable[[Sequence[nn.Parameter], Sequence[nn.Parameter], float], None]
-"""See `lerp`."""
-
-
-@torch.no_grad()
-def lerp(targets: Sequence[nn.Parameter], online: Sequence[nn.Parameter], share: float) -> None:
-    """targets <- (1 - share) targets + share online."""
-    torch._foreach_lerp_(list(targets), list(online), share)  # on a GPU a few kernels for hundreds of tensors
+"""targets <- (1 - share) targets + share online, called with these three: see `Backend.lerp`."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ class ActorCritic(AgentModel):
         return for_each(queries, _Q_STATES, lambda some: self.evaluate(self.pack(some)).q_CBA.min(dim=0).values)
 
     @torch.no_grad()
-    def update_target(self, tau: float, lerp: Lerp = lerp) -> None:
+    def update_target(self, tau: float, lerp: Lerp) -> None:
         """Exponential moving average of LoRA weights and heads: target <- (1 - tau) target + tau online.
 
         On several ranks `lerp` averages each rank's part of them.

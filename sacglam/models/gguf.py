@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from sacglam import files
 from sacglam.errors import ModelError
+from sacglam.models.architectures import architecture_of
 from sacglam.models.load_errors import read_whole
 
 
@@ -76,7 +77,7 @@ def _convert(file: Path, folder: Path) -> None:
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     config = AutoConfig.from_pretrained(**source)
     tokenizer = AutoTokenizer.from_pretrained(**source)
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto = architecture_of(config).auto
     model = read_whole(auto.from_pretrained, **source, dtype=torch.float32)
     # With the quantiser attached a model refuses to be saved, so a fresh one takes its weights.
     del model.config.quantization_config

@@ -136,9 +136,9 @@ def test_the_target_is_an_average_by_hand(backbone: Backbone, target_backbone: T
         for parameter in target:
             parameter.fill_(0.0)
     for expected in (1.0, 1.75, 2.3125):  # a quarter of the way from 0, 1, 1.75 to 4
-        model.update_target(0.25)
+        model.update_target(0.25, torch._foreach_lerp_)
         assert {value for p in target for value in p.unique().tolist()} == {expected}
-    model.update_target(1.0)
+    model.update_target(1.0, torch._foreach_lerp_)
     assert {value for p in [*target, *online] for value in p.unique().tolist()} == {4.0}
     if backbone == "separate":
         assert not any((p == 4.0).any() for p in lm.adapter_parameters(ACTOR).values())
@@ -150,7 +150,7 @@ def test_the_target_begins_where_the_online_network_is(backbone: Backbone, targe
     names = adapters_of(backbone, target_backbone)
     lm = adapted("llama", tiny_model("llama"), names)
     model, _, target_heads = tiny_actor_critic(lm, backbone, target_backbone)
-    model.update_target(1.0)  # undoes the helper's difference between the heads
+    model.update_target(1.0, torch._foreach_lerp_)  # undoes the helper's difference between the heads
     packed = lm.pack(ragged())
     assert torch.equal(model.bootstrap(packed).q_CBA, model.evaluate(packed).q_CBA)
     with torch.no_grad():
@@ -200,7 +200,7 @@ def test_the_base_model_never_changes_and_is_not_copied(lm_name: str, backbone: 
         optimizer.zero_grad()
         sac_loss(model, batch, 0.1).backward()
         optimizer.step()
-        model.update_target(0.5)
+        model.update_target(0.5, torch._foreach_lerp_)
     assert not any(torch.equal(p, s) for p, s in zip(parameters, start, strict=True))
 
     # peft has put its layers around the base model's in place, and nothing has been added but adapters.
