@@ -56,7 +56,7 @@ class OffPolicy(Algorithm):
 
     @override
     def losses(self, batch: SacBatch, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighted sum of the critic's and the actor's losses from one forward pass; in the warm-up, the critic's."""
+        """Weighted sum of critic and actor losses from one forward pass; in the warm-up, only the critic's."""
         with self._clock.phase("target"):
             # Windows that end in termination need no forward pass: after them the value is 0.
             value_X = self._target_value(self._model.bootstrap(batch.last_packed))  # X: the windows that bootstrap

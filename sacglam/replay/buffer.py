@@ -208,7 +208,7 @@ class ReplayBuffer:
             if start > last_step(entry.episode, entry.goal):
                 raise ValueError(f"expected a step on the way to {entry.goal!r}, got step {start}")
             self._append(entry)
-        self._next = saved.next % self.capacity  # a larger ring, filled this far, saved the capacity itself
+        self._next = saved.next % self.capacity  # if a larger buffer saved it, `next` equals the capacity
 
 
 class _Numbers(dict[Any, int]):

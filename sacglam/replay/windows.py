@@ -2,7 +2,7 @@
 
 from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
-_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 times infinity is no number
+_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 * inf is NaN
 
 
 def window(
