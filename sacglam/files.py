@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic_core import from_json
 
 MIB = 1 << 20
@@ -20,6 +20,12 @@ OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 """The form of any JSON object."""
 _LARGEST_JSON = 16 * MIB
 _KINDS = {"d": "folder", "p": "named pipe", "s": "socket", "c": "device", "b": "device"}
+
+
+class Form(BaseModel):
+    """The form of a JSON object from a file or a request: values are not converted, and numbers are finite."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int | None = None) -> IO[bytes]:

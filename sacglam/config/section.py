@@ -4,9 +4,10 @@ import builtins
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import Field, ValidationInfo
 
 from sacglam.errors import ConfigError, SacglamError, UntrustedError
+from sacglam.files import Form
 from sacglam.plugins import find
 
 # Upper bounds far above any use turn a typo into a message before it can exhaust memory.
@@ -26,12 +27,8 @@ TRUST = (
 )
 
 
-class Section(BaseModel):
+class Section(Form, extra="forbid", use_attribute_docstrings=True):
     """A frozen part of the configuration that refuses unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class Named(Section):

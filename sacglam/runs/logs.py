@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from sacglam import files
 from sacglam.errors import RunDirectoryError, write_explained
@@ -15,10 +15,8 @@ from sacglam.errors import RunDirectoryError, write_explained
 _LARGEST = 2048 * files.MIB
 
 
-class Line(BaseModel):
+class Line(files.Form, extra="allow"):
     """A line of any log."""
-
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="allow")
 
     env_steps: Annotated[int, Field(ge=0, le=2**53)]
 

@@ -9,10 +9,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from sacglam import cpu
 from sacglam.config import Config
+from sacglam.files import Form
 from sacglam.runs.progress import Progress
 from sacglam.types import Evaluation
 
@@ -26,18 +27,14 @@ _Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
-
-
-class _Rates(_Form):
+class _Rates(Form, extra="allow"):
     """Success by goal type and overall."""
 
     __pydantic_extra__: dict[str, _Rate]
     overall: _Rate
 
 
-class _Start(_Form):
+class _Start(Form, extra="allow"):
     """Fields that readers rely on in any run."""
 
     finished: Literal[False]
@@ -65,7 +62,7 @@ class _End(_Start):
     platform: str
     machine: dict[Literal["cpu", "cores"], str | int] | None = None
     versions: dict[str, str]
-    warnings: list[str] = []
+    warnings: list[str] = Field(default=[])
 
 
 SUMMARY: TypeAdapter[Any] = TypeAdapter(_End | _Start)

@@ -48,6 +48,9 @@ class ValidationError(ValueError):
 class BaseModel:
     """Values by name, with the class attributes as defaults."""
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """As for `ConfigDict`."""
+
     def __init__(self, **values: Any) -> None:
         known = {name for cls in type(self).__mro__ for name in getattr(cls, "__annotations__", {})}
         unknown = [name for name in values if name not in known]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from sacglam import config as configuration
 from sacglam import files, subprocesses
@@ -27,10 +27,8 @@ _EVALUATIONS, _MOST_SEEDS = 20, 1000
 _BY_TYPE = {"Episodes": "goal_share/", "Learning progress": "progress/", "Greedy success": "eval_success/"}
 
 
-class Variant(Section):
+class Variant(Section, strict=False):  # tuples are lists in YAML
     """A configuration file, `base`, with the overrides `set`. In a file, a list of overrides is a variant, too."""
-
-    model_config = ConfigDict(strict=False)  # tuples are lists in YAML
 
     base: Path = Path("base.yaml")
     set: tuple[str, ...] = ()
@@ -49,14 +47,12 @@ class Variant(Section):
         return configuration.load(self.base, [*self.set, *extra])
 
 
-class Group(Section):
+class Group(Section, strict=False):
     """Variants to compare, by label: one table, and one panel of the figure for each of `axes`.
 
     `metric` is a name in `metrics.jsonl`; None is greedy success. If it ends in `/`, as `goal_share/` does, it is of
     all goal types: one table and one panel for each variant, with a curve for each type.
     """
-
-    model_config = ConfigDict(strict=False)
 
     title: str
     variants: dict[str, Annotated[Variant, BeforeValidator(lambda v: {"set": v} if isinstance(v, list) else v)]]
@@ -64,14 +60,12 @@ class Group(Section):
     metric: str | None = None
 
 
-class Experiment(Section):
+class Experiment(Section, strict=False):
     """A question (`title`, `about`) and the groups of variants that answer it, perhaps from a file.
 
     In a file, a `base` is a configuration's name or its path relative to the file; the experiment's is that of all
     variants without their own, and overrides may be those of the base. The report is `NAME.md`, `.json` and `.png`.
     """
-
-    model_config = ConfigDict(strict=False)
 
     title: str
     about: str = ""

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sacglam.agent import Agent
 from sacglam.envs import check_actions
 from sacglam.envs.base import Split, TextEnv
 from sacglam.errors import ConfigError
+from sacglam.files import Form
 from sacglam.types import LogPolicy, Observation, Past, Query
 
 _MOST_STATES = 64
@@ -23,20 +24,16 @@ Answer = dict[str, Any]
 _Scores = tuple[LogPolicy, npt.NDArray[np.float32] | None]
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-
-class State(_Form):
+class State(Form, extra="forbid"):
     """A state that the agent is asked about; `past` are the episode's earlier observations and actions."""
 
     goal: _Text
     observation: _Text
     actions: Annotated[list[_Text], Field(min_length=1, max_length=1000)]
-    past: Annotated[list[tuple[_Text, _Text]], Field(max_length=1000)] = []
+    past: Annotated[list[tuple[_Text, _Text]], Field(max_length=1000)] = Field(default=[])
 
 
-class Played(_Form):
+class Played(Form, extra="forbid"):
     """An episode so far: the indices of the actions that were taken."""
 
     goal: _Text

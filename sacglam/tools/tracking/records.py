@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from sacglam.config import Config
+from sacglam.files import Form
 from sacglam.runs.logs import METRICS_LINE, Line
 
 AXES = ("updates", "seconds")
@@ -28,11 +29,7 @@ class Point:
     context: Mapping[str, str]
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
-
-
-class SampledStep(_Form):
+class SampledStep(Form):
     """A step of `samples.jsonl`."""
 
     observation: str
@@ -50,7 +47,7 @@ class SampledStep(_Form):
         return self
 
 
-class SampledEpisode(_Form):
+class SampledEpisode(Form):
     """An episode of `samples.jsonl`."""
 
     goal: str

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from typing_extensions import override
 
 from sacglam import files, subprocesses
@@ -32,7 +32,7 @@ Callback = Callable[[Mapping[str, float]], bool | None]
 """Called with each line of metrics; true ends the run with a checkpoint, as Ctrl-C does."""
 
 
-class _Link(BaseModel):
+class _Link(files.Form):
     hash: Annotated[str, Field(pattern="^[-.0-9A-Z_a-z]+$")]
 
 
