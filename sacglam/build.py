@@ -214,7 +214,8 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
 
 def _classifiers(config: Config) -> dict[str, Any]:
     """The classes of what learns next to the agent, by name: see `sacglam.learner.classifier.Classifier`."""
-    return {name: plugins.find(found, name) for name, found in config.classifiers.items()}
+    named = {"judge": config.partner.judge, "competence": config.goals.competence}
+    return {name: plugins.find(each, name) for name, each in named.items() if each}
 
 
 def _backend(model: AgentModel, config: Config) -> Backend:

@@ -77,12 +77,6 @@ class Config(Section):
         return 0.85 if self.learners.count else 0.4
 
     @property
-    def classifiers(self) -> dict[str, str]:
-        """What is trained alongside the agent, `module:Class` by name: other adapters and heads on its model."""
-        named = {"judge": self.partner.judge, "competence": self.goals.competence}
-        return {name: each for name, each in named.items() if each}
-
-    @property
     def own_code(self) -> list[str]:
         """What is named as `module:Class` and does not come with sacglam; except an environment's code."""
         kinds = (self.algo, self.goals, self.partner, self.replay.hindsight)
