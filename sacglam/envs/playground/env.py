@@ -9,7 +9,7 @@ from typing_extensions import override
 from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.playground import goals, scene
 from sacglam.envs.playground.goals import Goal
-from sacglam.envs.playground.text import Narrator
+from sacglam.envs.playground.text import observe
 from sacglam.envs.playground.vocabulary import KINDS, Thing
 from sacglam.envs.playground.world import State, Verb, legal_actions, shortest, transition
 from sacglam.errors import ConfigError
@@ -68,10 +68,10 @@ class Playground(BaseEnv[Goal]):
         self._parts = wanted.parts
         self._things = scene.sample(self._parts, self._num_objects, rng)
         self._kinds = tuple([KINDS[thing.type] for thing in self._things])
-        self._narrator = Narrator(self._things)
         self._state = State()
+        self._seen: dict[State, Observation] = {}
         self._grown: dict[Thing, None] = {}  # in order
-        return self._narrator.observe(self._state)
+        return self._observe()
 
     @override
     def step(self, action: int) -> Step:
@@ -79,7 +79,13 @@ class Playground(BaseEnv[Goal]):
         chosen = legal_actions(len(self._kinds), self._state)[action]
         self._state, event = transition(self._kinds, self._state, chosen)
         achieved = () if event is None else self._describe(event.verb, self._things[event.slot])
-        return self._outcome(self._narrator.observe(self._state), achieved)
+        return self._outcome(self._observe(), achieved)
+
+    def _observe(self) -> Observation:
+        """The observation of the present state, kept because an episode returns to its states."""
+        if self._state not in self._seen:
+            self._seen[self._state] = observe(self._things, self._state)
+        return self._seen[self._state]
 
     def _describe(self, verb: Verb, thing: Thing) -> list[str]:
         """The social partner: the training goals achieved by `verb` happening to `thing`, in a fixed order.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sacglam.envs.playground import scene
 from sacglam.envs.playground.goals import family, goals
-from sacglam.envs.playground.text import Narrator
+from sacglam.envs.playground.text import observe
 from sacglam.envs.playground.vocabulary import ANYTHING, KINDS, LIVING, Thing
 from sacglam.envs.playground.world import NOTHING, Kind, State, Verb, shortest, works
 
@@ -108,13 +108,13 @@ SCENE = (Thing("red", "cat"), Thing("blue", "water"), Thing("green", "cactus"))
     ],
 )
 def test_states_in_words(state: State, text: str, actions: tuple[str, ...]) -> None:
-    observation = Narrator(SCENE).observe(state)
+    observation = observe(SCENE, state)
     assert observation.text == text
     assert observation.actions == actions
 
 
 def test_a_scene_with_nothing_to_be_seen() -> None:
-    observation = Narrator((Thing("blue", "water"),)).observe(State(held=0))
+    observation = observe((Thing("blue", "water"),), State(held=0))
     assert observation.text == "You see: nothing\nYou are on: nothing\nInventory: blue water"
     assert observation.actions == ("Grasp", "Release")
 
@@ -125,4 +125,4 @@ def test_the_text_shows_the_whole_state() -> None:
     masks = [sum(1 << slot for slot in growable if bits >> slot & 1) for bits in range(8)]
     slots = [NOTHING, 0, 1, 2]
     states = {State(m, on, held) for m in masks for on in slots for held in slots if held == NOTHING or on != held}
-    assert len({Narrator(SCENE).observe(state).text for state in states}) == len(states)
+    assert len({observe(SCENE, state).text for state in states}) == len(states)
