@@ -146,8 +146,7 @@ class AlgoConfig(Named):
     @property
     def rule_class(self) -> "type[Algorithm]":
         """The class that `rule` names."""
-        found: type[Algorithm] = find(self.rule, "algo.rule")
-        return found
+        return find(self.rule, "algo.rule")
 
     def build(self, model: Any, total_updates: int, rng: "np.random.Generator", clock: "PhaseClock") -> "Algorithm":
         """The learning rule for `model`; `rng` is the same on every rank."""

@@ -73,10 +73,9 @@ class _Worker:
             while not self._connection.poll(_ALIVE_S):
                 if self.process.poll() is not None and not self._connection.poll():
                     raise EOFError
-            results: list[tuple[str, Any]] = self._connection.recv()
+            return self._connection.recv()
         except (EOFError, OSError):
             raise self._died() from None
-        return results
 
     def _died(self) -> EnvironmentContractError:
         code = self.process.wait()

@@ -83,7 +83,6 @@ def open_log(file: Path) -> IO[bytes]:
 def parse_line(text: bytes, form: TypeAdapter[Any] = METRICS_LINE) -> dict[str, Any] | None:
     """One line of a log; None if it is damaged."""
     try:
-        line: dict[str, Any] = files.parse_json(text, form)
+        return files.parse_json(text, form)
     except ValueError:
         return None
-    return line

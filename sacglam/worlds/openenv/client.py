@@ -198,13 +198,11 @@ class Served(Session, TextEnv):
 
     @override
     def optimal_length(self) -> int | None:
-        length: int | None = self._ask("state")["optimal_length"]
-        return length
+        return self._ask("state")["optimal_length"]
 
     @override
     def expert(self) -> int | None:
-        action: int | None = self._ask("state")["expert"]
-        return action
+        return self._ask("state")["expert"]
 
 
 @cache  # for dozens of copies
