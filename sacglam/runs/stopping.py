@@ -60,11 +60,9 @@ class StopSignal:
             raise Stopped
 
     def __enter__(self) -> Self:
-        try:
+        with suppress(ValueError):  # not the main thread
             self._wakeup = signal.set_wakeup_fd(-1)  # otherwise the first signal may be mistaken for the second
             self._previous = {number: signal.signal(number, self._request) for number in _SIGNALS}
-        except ValueError:  # not the main thread
-            self._previous = {}
         return self
 
     def __exit__(self, *error: object) -> None:
