@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from sacglam.cli import agents, demonstrations, experiments, tools, train
+from sacglam.cli import agents, experiments, tools, train
 from sacglam.cli.display import errors, print_plain
 from sacglam.errors import SacglamError, TrackingError, memory_explained
 
@@ -23,7 +23,7 @@ for command in (
     agents.evaluate,
     agents.play,
     agents.serve,
-    demonstrations.collect,
+    agents.collect,
     experiments.compare,
     train.profile,
     tools.ui,

@@ -1,4 +1,4 @@
-"""Commands that use a trained agent."""
+"""Commands that use a trained agent, and the one that collects demonstrations."""
 
 import itertools
 import json
@@ -9,11 +9,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
+from sacglam.cli.train import SetOption, config_argument
+from sacglam.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     from sacglam.config import Config
     from sacglam.envs import TextEnv
+    from sacglam.scoring.base import Scorer
 
 RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
@@ -129,7 +133,6 @@ def _chosen(run: Path, config: "Config", env: "TextEnv", seed: int) -> tuple[str
     import numpy as np
 
     from sacglam.goals import GoalSource
-    from sacglam.runs.directory import RunDirectory
 
     rng, goals, prefix = np.random.default_rng(seed), env.goals("train"), "goal_share/"
     lines = [line for line in RunDirectory(run).metrics() if any(name.startswith(prefix) for name in line)]
@@ -178,6 +181,75 @@ def serve(
         server.shutdown()
 
 
+def collect(
+    out: Annotated[Path, typer.Argument(help="New file for the demonstrations, JSON lines.", metavar="OUT")],
+    source: Annotated[
+        Path | None, config_argument("Run or configuration that names the environment to play.", "[RUN|CONFIG]")
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Environment to play instead: one of `sacglam envs`, or package.module:factory.")
+    ] = None,
+    set_: SetOption = None,
+    policy: Annotated[
+        Literal["planner", "random", "agent"],
+        typer.Option(help="The environment's expert or planner, random actions, or the agent of RUN."),
+    ] = "planner",
+    noise: Annotated[float, typer.Option(help="Share of actions drawn at random.", min=0.0, max=1.0)] = 0.0,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 200,
+    success_only: Annotated[bool, typer.Option("--success-only", help="Keep only episodes that succeed.")] = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    trust: TrustOption = False,
+) -> None:
+    """Collect demonstrations: episodes that a run can learn from before and during training.
+
+    \b
+    Examples:
+      sacglam collect demos.jsonl --env playground_simple
+      sacglam collect demos.jsonl full/sac_her --noise 0.3 --episodes 1000
+      sacglam collect demos.jsonl runs/my-run --policy agent --success-only
+    Then:
+      sacglam train --set replay.demonstrations=demos.jsonl
+    """
+    if (source is None) == (env is None):
+        raise typer.BadParameter("expected either RUN or CONFIG, or --env NAME")
+    run = source if source and source.is_dir() else None
+    if policy == "agent" and not run:
+        raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
+
+    from sacglam.collector import build_env
+    from sacglam.prompt import Prompt
+    from sacglam.recording import record
+    from sacglam.replay.demonstrations import write
+
+    config = RunDirectory.open(run, trust).config() if run else configuration.load(source)
+    config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
+    played = record(
+        lambda: build_env(config),
+        _scorer(policy, run, device, trust),
+        episodes,
+        seed=seed,
+        noise=noise,
+        success_only=success_only,
+        prompt=Prompt(config.prompt),
+        repeats=config.env.repeats,
+    )
+    with RichDisplay(errors) as display:
+        display.stage("collecting episodes", episodes)
+        successes = write(out, played, config.env.repeats, display.advance)
+    print_plain(console, f"{episodes:,} episodes, {successes:,} of them successful, are in {out}")
+
+
+def _scorer(policy: str, run: Path | None, device: str, trust: bool) -> "Scorer | None":
+    from sacglam.scoring.base import UniformScorer
+
+    if run and policy == "agent":
+        from sacglam.agent import load_agent
+
+        return load_agent(run, device, trust).model
+    return UniformScorer() if policy == "random" else None
+
+
 def export(
     run: RunArgument,
     folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")],
@@ -212,7 +284,6 @@ def push(
       sacglam push runs/my-run me/my-agent --private
     """
     from sacglam.agent import load_agent
-    from sacglam.runs.directory import RunDirectory
     from sacglam.tools.hub import push as publish
 
     agent = load_agent(run, "cpu", trust or "environment", best)
