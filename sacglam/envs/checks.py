@@ -1,7 +1,5 @@
 """Enforces the environment contract at every call and every return value."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Plays random episodes to check an environment's contract and to see what an agent could learn from."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set

@@ -1,7 +1,5 @@
 """The folder of one run and the files in it."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import itertools
@@ -12,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from sacglam import config as configuration
 from sacglam import files
@@ -76,7 +74,7 @@ class RunDirectory:
         self.curves = root / "curves.png"
 
     @classmethod
-    def vacant(cls, root: Path) -> RunDirectory:
+    def vacant(cls, root: Path) -> Self:
         """A folder for a new run; touches nothing.
 
         Raises:
@@ -93,7 +91,7 @@ class RunDirectory:
         return run
 
     @classmethod
-    def open(cls, root: Path, trusted: Trusted = False) -> RunDirectory:
+    def open(cls, root: Path, trusted: Trusted = False) -> Self:
         """An existing run, possibly someone else's: unless `trusted`, `config` refuses runs that name foreign code.
 
         Raises:
