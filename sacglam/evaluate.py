@@ -22,7 +22,7 @@ from sacglam.rollout import Rollout
 from sacglam.runs.directory import EVALUATED_RETURN
 from sacglam.runs.display import Display
 from sacglam.scoring.base import Scorer, UniformScorer
-from sacglam.types import Episode, Evaluation, LogPolicy, Query
+from sacglam.types import Episode, Evaluation, LogPolicy
 
 SAMPLES = 4
 """Episodes per line of samples.jsonl."""
@@ -104,39 +104,6 @@ def _optimal(env: TextEnv, episode: Episode) -> int | None:
     return env.optimal_length()
 
 
-def sample_episodes(
-    make_env: Callable[[], TextEnv],
-    scorer: Scorer,
-    q_values: Callable[[Sequence[Query]], list[npt.NDArray[np.float32]]],
-    episodes: int,
-    rng: np.random.Generator,
-    prompt: Prompt = query,
-) -> list[dict[str, Any]]:
-    """Play episodes with training goals and sampled actions; returns them as JSON values, in starting order.
-
-    An episode has `goal`, `goal_type`, `success` and `steps`. A step has `observation`, `actions` with their
-    `probabilities` and `q`, the index of the action `taken`, and the goals it `achieved`.
-    """
-    env = make_env()
-    goals = GoalSource(env.goals("train"), rng)
-    starts = [next(goals) for _ in range(episodes)]
-    rollout = Rollout([make_env() for _ in starts], scorer, SamplingPolicy(rng), iter(starts), PhaseClock(), prompt)
-    order = {(start.goal, start.seed): i for i, start in enumerate(starts)}
-    played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
-    history = prompt.settings.history
-    states = [prompt(e.goal, e.observation(t), e.past(t, history)) for e in played for t in range(len(e.steps))]
-    values = zip(scorer.log_policy(states), q_values(states), strict=True)  # of each state in turn
-    return [
-        {
-            "goal": episode.goal,
-            "goal_type": env.goal_type(episode.goal),
-            "success": episode.success,
-            "steps": [_step(episode, t, *next(values)) for t in range(len(episode.steps))],
-        }
-        for episode in played
-    ]
-
-
 def _step(episode: Episode, t: int, log_pi: LogPolicy, q: npt.NDArray[np.float32]) -> dict[str, Any]:
     observation = episode.observation(t)
     return {
@@ -186,16 +153,32 @@ class Evaluations:
         return metrics
 
     def sample(self, episodes: int, env_steps: int) -> list[dict[str, Any]]:
-        """Episodes of the policy after `env_steps`, as it acts in training, in the form of samples.jsonl."""
+        """Episodes of the policy after `env_steps`, as it acts in training, as JSON values in starting order.
+
+        An episode has `goal`, `goal_type`, `success` and `steps`. A step has `observation`, `actions` with their
+        `probabilities` and `q`, the index of the action `taken`, and the goals it `achieved`.
+        """
+        config, scorer, prompt = self.config, self.parts.scorer, Prompt(self.config.prompt)
         with self.parts.clock.phase("samples"):
-            return sample_episodes(
-                lambda: build_env(self.config),
-                self.parts.scorer,
-                self.parts.learners.q_values,
-                episodes,
-                np.random.default_rng([self.config.seed, _SAMPLES, env_steps]),
-                Prompt(self.config.prompt),
-            )
+            env, rng = build_env(config), np.random.default_rng([config.seed, _SAMPLES, env_steps])
+            goals = GoalSource(env.goals("train"), rng)
+            starts = [next(goals) for _ in range(episodes)]
+            copies = [build_env(config) for _ in starts]
+            rollout = Rollout(copies, scorer, SamplingPolicy(rng), iter(starts), PhaseClock(), prompt)
+            order = {(start.goal, start.seed): i for i, start in enumerate(starts)}
+            played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
+            history = config.prompt.history
+            states = [prompt(e.goal, e.observation(t), e.past(t, history)) for e in played for t in range(len(e.steps))]
+            values = zip(scorer.log_policy(states), self.parts.learners.q_values(states), strict=True)  # in turn
+            return [
+                {
+                    "goal": episode.goal,
+                    "goal_type": env.goal_type(episode.goal),
+                    "success": episode.success,
+                    "steps": [_step(episode, t, *next(values)) for t in range(len(episode.steps))],
+                }
+                for episode in played
+            ]
 
     def _evaluate(self, stage: str, scorer: Scorer, policy: Policy, split: Split = "train") -> Evaluation:
         episodes = self.config.evaluation.episodes

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sacglam.clock import PhaseClock
+from sacglam.config import load
 from sacglam.envs import TextEnv, make
-from sacglam.evaluate import evaluate, sample_episodes
+from sacglam.evaluate import Evaluations, evaluate
 from sacglam.policy import greedy
-from sacglam.scoring.base import UniformScorer
+from sacglam.runs.display import Display
+from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import LogPolicy, Observation, Query, Step
 
 
@@ -87,10 +92,15 @@ def lengths(queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
     return [np.array([len(action.strip()) for action in q.actions], dtype=np.float32) for q in queries]
 
 
+def sampled(env: str, scorer: Scorer, seed: int, episodes: int) -> list[dict[str, Any]]:
+    parts: Any = SimpleNamespace(scorer=scorer, learners=SimpleNamespace(q_values=lengths), clock=PhaseClock())
+    config = load(None, [f"env.name={env}", f"seed={seed}"])
+    return Evaluations(config, parts, Display(), lambda: None).sample(episodes, env_steps=0)
+
+
 def test_each_step_has_its_actions_probabilities_and_values() -> None:
     env = make("playground_simple")
-    rng = np.random.default_rng(3)
-    episodes = sample_episodes(lambda: make("playground_simple"), Firmly(), lengths, 3, rng)
+    episodes = sampled("playground_simple", Firmly(), 3, 3)
     assert len(episodes) == 3
     for episode in episodes:
         assert episode["goal_type"] == env.goal_type(episode["goal"])
@@ -102,10 +112,7 @@ def test_each_step_has_its_actions_probabilities_and_values() -> None:
             assert 0 <= step["taken"] < n
 
 
-def test_the_same_generator_gives_the_same_episodes() -> None:
-    def play(seed: int) -> object:
-        rng = np.random.default_rng(seed)
-        return sample_episodes(lambda: make("bitflip"), UniformScorer(), lengths, 2, rng)
-
-    assert play(1) == play(1)
-    assert play(1) != play(2)
+def test_the_same_seed_gives_the_same_episodes() -> None:
+    first, again, other = (sampled("bitflip", UniformScorer(), seed, 2) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
