@@ -76,7 +76,7 @@ class Playground(BaseEnv[Goal]):
     @override
     def step(self, action: int) -> Step:
         """Take the action with this index. `achieved` is the social partner's description, and decides the reward."""
-        chosen = legal_actions(len(self._kinds), self._state)[action]
+        chosen = legal_actions(len(self._kinds), self._state.held)[action]
         self._state, event = transition(self._kinds, self._state, chosen)
         achieved = () if event is None else self._describe(event.verb, self._things[event.slot])
         return self._outcome(self._observe(), achieved)

@@ -27,6 +27,7 @@ def observe(scene: tuple[Thing, ...], state: State) -> Observation:
     return Observation(
         text=f"You see: {', '.join(seen) or 'nothing'}\nYou are on: {on}\nInventory: {held}",
         actions=tuple(
-            _ACTION_TEXTS.get(action) or f"Go to {objects[action]}" for action in legal_actions(len(objects), state)
+            _ACTION_TEXTS.get(action) or f"Go to {objects[action]}"
+            for action in legal_actions(len(objects), state.held)
         ),
     )

@@ -65,14 +65,10 @@ def works(supply: Kind, target: Kind) -> bool:
 
 
 @cache
-def _legal(num_objects: int, held: int) -> tuple[Action, ...]:
+def legal_actions(num_objects: int, held: int) -> tuple[Action, ...]:
+    """The N + 1 actions of a state: grasp, go to each object that is not `held`, release if one is held."""
     go_to = tuple(slot for slot in range(num_objects) if slot != held)
     return (GRASP, *go_to) if held == NOTHING else (GRASP, *go_to, RELEASE)
-
-
-def legal_actions(num_objects: int, state: State) -> tuple[Action, ...]:
-    """The N + 1 actions of `state`: grasp, go to each object that is not held, release if one is held."""
-    return _legal(num_objects, state.held)
 
 
 def transition(kinds: tuple[Kind, ...], state: State, action: Action) -> tuple[State, Event | None]:
@@ -105,7 +101,7 @@ def shortest(kinds: tuple[Kind, ...], state: State, stages: Stages) -> int | Non
         length += 1
         reached = []
         for here, stage in frontier:
-            for action in legal_actions(len(kinds), here):
+            for action in legal_actions(len(kinds), here.held):
                 there, event = transition(kinds, here, action)
                 passed = stage + (event in stages[stage])
                 if passed == len(stages):
