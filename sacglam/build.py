@@ -199,7 +199,8 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     """
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
     updates = config.replay.demonstration_updates + intervals * config.algo.updates
-    algorithm = config.algo.build(model, updates, np.random.default_rng([config.seed, _SHUFFLES]), clock)
+    rng = np.random.default_rng([config.seed, _SHUFFLES])  # the same on every rank
+    algorithm = config.algo.rule_class(model, config.algo, updates, rng, clock)
     backend = _backend(model, config)
     classifiers = {name: each(model, config, backend) for name, each in _classifiers(config).items()}
     settings = critic_settings(config)

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field
 
@@ -13,10 +13,7 @@ from sacglam.plugins import find
 from sacglam.types import Window
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from sacglam.algos.base import Algorithm
-    from sacglam.clock import PhaseClock
 
 _FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
 
@@ -147,10 +144,6 @@ class AlgoConfig(Named):
     def rule_class(self) -> "type[Algorithm]":
         """The class that `rule` names."""
         return find(self.rule, "algo.rule")
-
-    def build(self, model: Any, total_updates: int, rng: "np.random.Generator", clock: "PhaseClock") -> "Algorithm":
-        """The learning rule for `model`; `rng` is the same on every rank."""
-        return self.rule_class(model, self, total_updates, rng, clock)
 
 
 def gradient_passes(critic: CriticConfig) -> int:
