@@ -52,8 +52,6 @@ class Parts:
     collector: Collector
     partner: Partner
     clock: PhaseClock
-    model: AgentModel | None = None
-    """The model that learns and acts, where all of it is in this process."""
     runtime: RayRuntime | None = None
     """The processes next to the driver's, if there are any."""
     handoff: Handoff | None = None
@@ -97,9 +95,8 @@ def build(config: Config, note: Callable[[str], None] = print) -> Parts:
     if not config.in_one_process:
         torch.manual_seed(config.seed)  # nothing here draws from it, but its state is in the checkpoints
         return _build_distributed(config, clock, note)
-    model = build_model(config)
-    learners = LearnerGroup([Worker(build_learner(config, model, clock))], TIMEOUT_S)
-    return _parts(config, learners, learners, clock, model=model)
+    learners = LearnerGroup([Worker(build_learner(config, build_model(config), clock))], TIMEOUT_S)
+    return _parts(config, learners, learners, clock)
 
 
 def _parts(config: Config, learners: LearnerGroup, scorer: Scorer, clock: PhaseClock, **others: Any) -> Parts:

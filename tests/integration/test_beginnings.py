@@ -15,6 +15,7 @@ from sacglam import config as configuration
 from sacglam.agent import load_agent
 from sacglam.build import build
 from sacglam.errors import ModelError, SacglamError
+from sacglam.learner.backend import under
 from sacglam.models.agent_model import AgentModel, load_exported
 from tests.conftest import TINY, call, sacglam, tiny_train
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
@@ -25,8 +26,7 @@ pytestmark = pytest.mark.slow
 def beginning(run: Path, *overrides: str) -> dict[str, torch.Tensor]:
     """The weights with which a run begins."""
     parts = build(configuration.load(None, [*TINY, "device=cpu", "env.copies=8", f"init_from={run}", *overrides]))
-    assert parts.model
-    return parts.model.state()
+    return under("model", parts.learners.state()[0])
 
 
 def test_a_run_begins_with_the_agent_of_another(tiny_run: Path) -> None:
