@@ -65,18 +65,13 @@ class MetricsWindow:
             if own_rewards:
                 self.add({"episode_return": episode.return_})
 
-    @property
-    def success(self) -> float | None:
-        """Training success (sampled actions) over the last 200 episodes; None before the first."""
-        return sum(self.recent) / len(self.recent) if self.recent else None
-
     def flush(self) -> dict[str, float]:
-        """Return the means since the last flush, and `success`, then start over."""
+        """Return the means since the last flush, and training `success` over the last 200 episodes, then start over."""
         means = {name: total / self.counts[name] for name, total in self.sums.items()}
         ended = {name.removeprefix("success/"): n for name, n in self.counts.items() if name.startswith("success/")}
         means |= {f"goal_share/{kind}": count / sum(ended.values()) for kind, count in ended.items()}
         self.sums, self.counts = {}, {}
-        return means if self.success is None else {"success": self.success, **means}
+        return {"success": sum(self.recent) / len(self.recent), **means} if self.recent else means
 
 
 def _entropy_share(episode: Episode) -> dict[str, float]:
