@@ -87,7 +87,8 @@ def on_this_machine(config: Config) -> Config:
     Raises:
         ConfigError: this machine has no such device, or its system lacks what the configuration needs.
     """
-    check_system(config)
+    if not config.in_one_process and sys.platform != "linux":
+        raise ConfigError("engines and learner ranks need Linux; here, set engines.count and learners.count to 0")
     device, model, path = resolve_device(config), config.model, Path(config.model.name)
     if not config.learners.count:  # the learner runs here
         check_device(device)
@@ -97,12 +98,6 @@ def on_this_machine(config: Config) -> Config:
     file, origin = (name and str(Path(name).resolve()) for name in (config.replay.demonstrations, config.init_from))
     here = {"device": device, "threads": threads, "model": model, "init_from": origin}
     return config.model_copy(update={**here, "replay": config.replay.model_copy(update={"demonstrations": file})})
-
-
-def check_system(config: Config) -> None:
-    """Refuse (`ConfigError`) processes that this operating system cannot run."""
-    if not config.in_one_process and sys.platform != "linux":
-        raise ConfigError("engines and learner ranks need Linux; here, set engines.count and learners.count to 0")
 
 
 def resolve_device(config: Config) -> str:

@@ -11,7 +11,7 @@ import pytest
 from sacglam import subprocesses
 from sacglam.config import override, parse
 from sacglam.errors import ConfigError
-from sacglam.resolve import check_system
+from sacglam.resolve import on_this_machine
 from tests.conftest import TINY
 
 PROGRAM = """
@@ -50,7 +50,7 @@ def test_a_run_trains_without_what_macos_lacks(tiny_run: Path, tmp_path: Path) -
 
 def test_what_macos_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = override(parse({}), ["learners.count=1"])
-    check_system(config)
+    on_this_machine(config)
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ConfigError, match="need Linux"):
-        check_system(config)
+        on_this_machine(config)
