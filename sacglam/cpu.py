@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -38,15 +39,12 @@ def _quotas() -> list[int]:
 
 def seconds(others: Iterable[int] = ()) -> float:
     """CPU seconds so far of this process and of the processes `others`; one that has ended counts as 0."""
-    return time.process_time() + sum(map(_process_seconds, others))
-
-
-def _process_seconds(pid: int) -> float:
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return 0.0
-    return float(times.user + times.system)
+    total = time.process_time()
+    for pid in others:
+        with suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def model() -> str:
