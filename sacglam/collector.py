@@ -90,11 +90,12 @@ def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
 
 
 def _goal_type(env: TextEnv) -> Callable[[str], str]:
-    """The environment's `goal_type`, but `IMAGINED` for goals that it does not know."""
+    """The environment's `goal_type`, but `IMAGINED` for goals that are of no training goal's type, or unknown to it."""
+    known = set(map(env.goal_type, env.goals("train")))
 
     def goal_type(goal: str) -> str:
         try:
-            return env.goal_type(goal)
+            return found if (found := env.goal_type(goal)) in known else IMAGINED
         except (ConfigError, EnvironmentContractError):
             return IMAGINED
 

@@ -16,6 +16,7 @@ from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, LogPolicy, Query
 
 _COPIES = 64
+_RECORDED = 0x2EC02D  # a stream of episodes of its own, so that a run with the same seed plays others
 _PATIENCE = 100  # episodes played for each success asked for, before giving up
 
 
@@ -86,7 +87,7 @@ def record(
     Raises:
         ConfigError: there is no planner, or not one in a hundred episodes succeeds.
     """
-    policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+    policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence([seed, _RECORDED]).spawn(2))
     envs = [make_env() for _ in range(min(_COPIES, episodes) if scorer else 1)]
     starts, policy = GoalSource(envs[0].goals("train"), starts_rng), _noisy(SamplingPolicy(policy_rng), noise)
     if scorer is None:

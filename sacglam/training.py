@@ -270,6 +270,8 @@ class Run:
 
     def _evaluate_now(self) -> None:
         """Evaluate during training, and keep the agent if it is the best so far."""
+        with self._loop.training_time():
+            self._loop.finish_updates()  # so that the agent kept is the one evaluated
         metrics, best = self._evaluations.interim(), self._directory.best_evaluation()
         if best is None or measure(metrics) > measure(best):
             self._export(self._directory.best, {})

@@ -122,7 +122,7 @@ class Window:
     `actions[t]` led from `observations[t]` to `observations[t + 1]` and was rewarded with `rewards[t]`. The last
     observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
     episode had after the window, or a lower bound of it. `before` are the steps before it that a prompt may show.
-    `known` are the replay graph's action values at each learnt step, if there is such a graph.
+    With a replay graph, `known` are its action values at each learnt step, and `bounds` lower bounds of its target.
     """
 
     goal: str
@@ -134,6 +134,7 @@ class Window:
     return_after: float = 0.0
     before: Past = ()
     known: tuple[tuple[float, ...], ...] = ()
+    bounds: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.actions)

@@ -35,6 +35,7 @@ class SacBatch:
     last_packed: Any  # the states after the windows that bootstrap
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
+    bound_B: Tensor | None = None  # of the targets, from below
 
 
 class OffPolicy(Algorithm):
@@ -110,9 +111,7 @@ class OffPolicy(Algorithm):
         lambda_ = 1.0 if self._config.td_lambda is None else self._config.td_lambda
         target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, self._config.gamma, lambda_)
         target_B = target_WT.flatten()[batch.place_B]
-        if batch.known_BA is None:
-            return target_B
-        return torch.maximum(target_B, equations.taken(batch.known_BA, batch.action_B))
+        return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
     @override
     def learnt_steps(self, row: Window) -> int:
@@ -137,6 +136,7 @@ class OffPolicy(Algorithm):
             last_packed=self._model.pack(last or [query(rows[0], 0)]),
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
             known_BA=self._padded([w.known[t] for _, w, t in learnt]) * scale if rows[0].known else None,
+            bound_B=tensor([w.bounds[t] for _, w, t in learnt], torch.float32) * scale if rows[0].known else None,
         )
 
     def _padded(self, known: Sequence[tuple[float, ...]]) -> Tensor:

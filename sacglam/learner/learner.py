@@ -58,7 +58,7 @@ class Learner:
     def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> Learned:
         """Take a step for each batch: towards its actions if they are to be cloned, otherwise the algorithm's own.
 
-        Unless the algorithm learns offline, its step is that of a first update, which trains the critic alone.
+        Unless the algorithm learns offline, its step is one of a warm-up, which trains the critic alone.
 
         Raises:
             DivergenceError: see `learn`.
@@ -66,7 +66,7 @@ class Learner:
         imitation, offline = Imitation(self.model, self.clock), self.config.learns_offline
         return Learned(
             [
-                self._step(rows, imitation if cloned else self.algorithm, self.updates if offline else 0)
+                self._step(rows, imitation if cloned else self.algorithm, self.updates if offline else -1)
                 for cloned, rows in batches
             ],
             None,

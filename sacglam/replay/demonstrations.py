@@ -82,7 +82,7 @@ class _Recorded:
         return next(self._steps)
 
 
-def read(file: Path, env: TextEnv, repeats: bool = True) -> Iterator[Episode]:
+def read(file: Path, env: CheckedEnv, repeats: bool = True) -> Iterator[Episode]:
     """The episodes of `file`, in order; `repeats` says whether `env` can play one again from its actions alone.
 
     Decisions have log-probability 0 and version 0: how likely the action was is unknown. Holds one line at a time.
@@ -90,7 +90,7 @@ def read(file: Path, env: TextEnv, repeats: bool = True) -> Iterator[Episode]:
     Raises:
         DemonstrationError: the file cannot be read, or a line is not an episode of `env`: names the line.
     """
-    goals, number = dict.fromkeys(env.goals("train")), 0
+    goals, number, found = dict.fromkeys(env.goals("train")), 0, False
     try:
         with files.opened(file) as source:
             while line := source.readline(_LONGEST + 1):
@@ -98,12 +98,13 @@ def read(file: Path, env: TextEnv, repeats: bool = True) -> Iterator[Episode]:
                 if len(line) > _LONGEST:
                     raise DemonstrationError(f"expected a line of at most {_LONGEST:,} bytes, got a longer one")
                 if line := line.strip():
+                    found = True
                     yield _episode(_parsed(line), env, goals, repeats)
     except OSError as error:
         raise DemonstrationError(f"cannot read the demonstrations {file}: {error.strerror}") from error
     except SacglamError as error:
         raise DemonstrationError(f"{file}, line {number}: {error}") from error
-    if not number:
+    if not found:
         raise DemonstrationError(f"{file} is empty; expected one episode a line, as sacglam collect writes them")
 
 
@@ -116,14 +117,14 @@ def _parsed(line: bytes) -> _Line:
         raise DemonstrationError(f"{where and f'{where}: '}{fault['msg']} (got {shown(fault['input'])})") from error
 
 
-def _episode(line: _Line, env: TextEnv, goals: Mapping[str, None], repeats: bool) -> Episode:
+def _episode(line: _Line, env: CheckedEnv, goals: Mapping[str, None], repeats: bool) -> Episode:
     if line.goal not in goals:
         near = (get_close_matches(line.goal, goals, n=1) or [*goals])[0]
         raise DemonstrationError(f"expected a training goal of the environment, such as {near!r}; got {line.goal!r}")
     if line.steps and line.last:
         for goal in {goal for step in line.steps for goal in step.achieved}:
             env.goal_type(goal)  # refuses unknown goals
-        recorded = CheckedEnv(_Recorded(line.steps, line.last), "as recorded")
+        recorded = CheckedEnv(_Recorded(line.steps, line.last), "as recorded").rewarding(env.own_rewards)
         return _played(recorded, line, [step.action for step in line.steps])
     if not line.actions or not repeats:
         either = "`actions`, or " if repeats else "with env.repeats false "
@@ -193,7 +194,7 @@ class Demonstrations:
     """The file's SHA-256, by which a resumed run recognises it."""
 
     @classmethod
-    def load(cls, file: Path, env: TextEnv, repeats: bool, ring: ReplayBuffer) -> "Demonstrations":
+    def load(cls, file: Path, env: CheckedEnv, repeats: bool, ring: ReplayBuffer) -> "Demonstrations":
         """Load `file` into the empty `ring`; if the file has more entries than fit, the last ones are kept.
 
         Raises:

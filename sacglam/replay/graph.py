@@ -70,7 +70,7 @@ class ReplayGraph:
         self._places: list[tuple[Episode, int]] = []
         self._numbers: dict[tuple[Observation, Past], int] = {}
         self._outcomes = defaultdict[Observation, Outcomes](Counter)
-        self._tried = set[int]()  # pairs
+        self._following = defaultdict[int, set[int]](set)  # the states to which each pair has led
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
         self._rows = np.zeros(0, dtype=_STEP)
         self.add(episodes)
@@ -94,7 +94,7 @@ class ReplayGraph:
                 back = following != node and following in been
                 been.add(node)
                 pair = node * _MOST_ACTIONS + action
-                self._tried.add(pair)
+                self._following[pair].add(following)
                 rows.append((pair, following, self._rewards.own * step.reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
         columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
@@ -132,7 +132,11 @@ class ReplayGraph:
     def tried_all(self, state: Observation, past: Past = ()) -> bool:
         """Whether each action of `state` was taken after `past`; the state must be in the graph."""
         pair = self._numbers[state, past] * _MOST_ACTIONS
-        return all(pair + action in self._tried for action in range(len(state.actions)))
+        return all(pair + action in self._following for action in range(len(state.actions)))
+
+    def varies(self, state: Observation, action: int, past: Past = ()) -> bool:
+        """Whether `action`, taken in `state` after `past`, has led to more than one state."""
+        return len(self._following[self._numbers[state, past] * _MOST_ACTIONS + action]) > 1
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
         """For each action of `state`, after `past`, the discounted chance of achieving `goal` on the best known path.
@@ -222,7 +226,7 @@ class ReplayGraph:
             nodes = nodes[place_N[nodes] < 0]
         leads_N = place_N >= 0  # next state -1 (none) indexes the last element
         if self._rewards.own:  # a step that leads nowhere could cost any amount: it gets no value, not 0
-            counts_S &= leads_N[self._next_S] | hit_S
+            counts_S &= leads_N[self._next_S] | hit_S | (self._next_S < 0)  # nothing follows a lost episode
         return np.flatnonzero(counts_S & leads_N[self._node_S])
 
     def _iterate(self, steps: Indices, hit_S: Flags, reward_S: npt.NDArray[np.float64]) -> _Solution:

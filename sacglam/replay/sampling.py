@@ -12,7 +12,7 @@ from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction
 from sacglam.goals import draw
 from sacglam.replay.buffer import Entry, ReplayBuffer
-from sacglam.replay.graph import ReplayGraph
+from sacglam.replay.graph import UNTRIED, ReplayGraph
 from sacglam.replay.windows import hindsight_goals, last_step, window
 from sacglam.types import GOAL_REWARDS, Rewards, Window
 
@@ -46,8 +46,14 @@ class WindowCutter:
         if known is None:
             return found
         learnt = range(self.algo.learnt_steps(found))
-        values = (known.action_values(entry.goal, found.observations[t], found.past(t, self.history)) for t in learnt)
-        return replace(found, known=tuple(values))
+        taken = [(found.observations[t], found.actions[t], found.past(t, self.history)) for t in learnt]
+        values = tuple(known.action_values(entry.goal, state, past) for state, _, past in taken)
+        # The mean of an action's outcomes is no bound of the return after one of them.
+        bounds = tuple(
+            UNTRIED if known.varies(state, action, past) else each[action]
+            for (state, action, past), each in zip(taken, values, strict=True)
+        )
+        return replace(found, known=values, bounds=bounds)
 
 
 class Uniform(Hindsight):
@@ -74,7 +80,7 @@ class Ratio(Hindsight):
 
     type: str = "ratio"
     share: Fraction = 0.5
-    """Share of relabelled steps in a batch."""
+    """Share of relabelled windows in a batch."""
 
     @override
     def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
@@ -172,9 +178,8 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
     reward = step.reward if cut.rewards.own else 0.0
     if reached and cut.rewards.success is not None:
         reward = cut.rewards.success
-    several = sum(taken == action for taken, _ in graph.outcomes(state)) > 1
     if known[action] > cut.algo.no_path and (
-        several or graph.tried_all(step.observation, episode.past(t + 1, cut.history))
+        graph.varies(state, action, before) or graph.tried_all(step.observation, episode.past(t + 1, cut.history))
     ):
         reward, ends = known[action], True
     return Window(
@@ -187,6 +192,7 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
         return_after=0.0,
         before=before,
         known=(known,),
+        bounds=(known[action],),
     )
 
 

@@ -32,7 +32,7 @@ def window(
             raise ValueError(f"cannot relabel with {goal!r}: it is unknown how the environment would have rewarded it")
         earned[end] = rewards.success
     # Own rewards may be negative, so that nothing is known of the return of an episode that was cut off.
-    unknown = rewards.own and real and not episode.steps[end].terminated and stop <= end
+    unknown = rewards.own and real and not episode.steps[end].terminated
     return Window(
         goal=goal,
         observations=tuple(episode.observation(t) for t in range(start, stop + 1)),

@@ -51,6 +51,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
         ValueError: an array holds Python objects, which checkpoints may not.
     """
     folder, writing = (root / f"{prefix}{step:0{_DIGITS}d}" for prefix in (_PREFIX, _WRITING))
+    replaced = root / f"{_WRITING}replaced"
     content = _content(checkpoint)
     try:
         files.make_folder(root)
@@ -61,11 +62,14 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
             _sync(writing / name)
         _sync(writing)
         if folder.exists():  # deleted last, so that one of the two always exists
-            folder.rename(root / f"{_WRITING}replaced")
+            folder.rename(replaced)
         writing.rename(folder)
         _sync(root)
         _drop_unfinished(root)
     except OSError as error:
+        if not folder.exists():
+            with suppress(OSError):
+                replaced.rename(folder)
         _drop_unfinished(root)
         kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"

@@ -157,9 +157,10 @@ def _type_out_of_reach(evidence: Evidence) -> str | None:
     if not evidence.late:
         return None
     shares = [name for name in sorted(set().union(*evidence.lines)) if name.startswith("goal_share/")]
+    each = evidence.episodes / max(1, sum("episode_success" in line for line in evidence.lines))
     never = list[str]()
     for name in shares:
-        kind, each = name.removeprefix("goal_share/"), evidence.episodes / len(evidence.lines)
+        kind = name.removeprefix("goal_share/")
         episodes = each * sum(line.get(name, 0) for line in evidence.lines)
         if episodes >= _EPISODES_OF_A_TYPE and not any(line.get(f"success/{kind}") for line in evidence.lines):
             never.append(kind)

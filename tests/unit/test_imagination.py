@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sacglam.build import build
+from sacglam.collector import build_env
+from sacglam.config import load
 from sacglam.envs.playground import goals
 from sacglam.goals import GoalSource
 from sacglam.imagination import IMAGINED, Imagination, ImaginedGoals
+from sacglam.partners import described
+from sacglam.recording import record
+from sacglam.scoring.base import UniformScorer
 from sacglam.types import Decision, Episode, Observation, Step
+from tests.conftest import TINY
 
 REAL = ("Grasp red cat", "Grow red cat", "Grow any bug")
 KNOWN = dict.fromkeys(REAL)
@@ -99,3 +106,18 @@ def test_the_environments_goals_are_observed_by_their_source_and_the_others_are_
     expected = {"imagined_share": 3 / 4, "imagined_success": 1 / 3, "imagined_exist": 2 / 3}
     assert starts.metrics() == again.metrics() == expected
     assert starts.metrics() == {}  # since the last call
+
+
+def test_an_imagined_goal_of_a_type_without_training_goals_is_kept_as_imagined() -> None:
+    """Little-Zoo knows goals that are impossible; where none is trained, a judge may still name one."""
+    partner = "partner={type: judge, imagine: 0.5}"
+    config = load(
+        overrides=[*TINY, "env={name: little_zoo, options: {impossible: 0}, copies: 2}", partner, "device=cpu"]
+    )
+    env, buffer = build_env(config), build(config).collector.experience.buffer
+    [episode] = record(lambda: build_env(config), UniformScorer(), 1)
+    scene = episode.goal.partition(" among ")[2]
+    goals = [f"Grow {name} among {scene}" for name in scene.split(", ")]
+    named = next(goal for goal in goals if env.goal_type(goal) == "impossible")
+    buffer.add(described(episode, [[named], *[[]] * (len(episode.steps) - 1)]))
+    assert len(buffer) >= len(episode.steps)

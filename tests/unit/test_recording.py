@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sacglam.build import build
+from sacglam.config import load
 from sacglam.envs import CheckedEnv, make
 from sacglam.envs.bitflip import BitFlip
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.recording import record
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import LogPolicy, Query
+from tests.conftest import TINY
 
 
 def bits(**options: Any) -> CheckedEnv:
@@ -89,3 +92,12 @@ def test_hopeless_play_is_given_up() -> None:
 
     with pytest.raises(ConfigError, match="expected 40 successful episodes"):
         list(record(lambda: make("bitflip", max_steps=1), Wrong(), 40, success_only=True))
+
+
+def test_a_run_with_the_same_seed_plays_other_episodes() -> None:
+    demonstrated = {(each.goal, each.seed) for each in record(lambda: make("playground_simple"), None, 20, seed=3)}
+    built = build(load(overrides=[*TINY, "seed=3", "device=cpu"]))
+    built.collector.rollout.collect(320)
+    starts = {(each["goal"], each["seed"]) for each in built.collector.rollout.state()}
+    assert starts
+    assert not demonstrated & starts

@@ -201,7 +201,8 @@ def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> No
     # Known of state 0: action 1 is worth 5, and action 0 was not tried. Of state 1: 1/2 and 3. Of state 0 in the third
     # window: a path to nothing.
     known_BA = torch.tensor([[UNTRIED, 5.0], [0.5, 3.0], [0.0, 0.0]])
-    loss, metrics = _losses(Tables(), replace(FIRST_STEPS, known_BA=known_BA), self_imitation=3.0)
+    bound_B = torch.tensor([5.0, 0.5, UNTRIED])  # of the actions taken; no bound of the third, which had two outcomes
+    loss, metrics = _losses(Tables(), replace(FIRST_STEPS, known_BA=known_BA, bound_B=bound_B), self_imitation=3.0)
     # Taken were actions 1, 0 and 0: the first target was V(1) / 2 = 1.6 and is 5; the second, 1, is more than 1/2; the
     # third stays 1/2 * 1 + 1/4 * V(0).
     y = (5.0, 1.0, 0.5 + 0.25 * V0)

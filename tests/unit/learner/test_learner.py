@@ -53,6 +53,15 @@ def flat(learner: Learner, part: str) -> torch.Tensor:
     return torch.cat([t.flatten() for name, t in state.items() if name.startswith(part)]).clone()
 
 
+def test_initial_updates_of_the_critic_leave_the_policy_alone_even_without_a_warm_up() -> None:
+    learner = make_learner()
+    alpha = alpha_of(learner)
+    [metrics] = learner.imitate([(False, windows())]).metrics
+    assert "critic_loss" in metrics
+    assert not {"actor_loss", "imitation_loss"} & metrics.keys()
+    assert alpha_of(learner) == alpha
+
+
 def test_warm_up_trains_the_critic_and_leaves_alpha_alone() -> None:
     learner = make_learner("algo.warmup_updates=2", "critic.backbone=frozen", "algo.alpha.lr=0.1")
     adapter, heads, alpha = flat(learner, "lora.default."), flat(learner, "heads."), alpha_of(learner)

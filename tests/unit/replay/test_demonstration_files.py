@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacglam.envs import CheckedEnv, make
+from sacglam.envs.bitflip import BitFlip
 from sacglam.errors import DemonstrationError
 from sacglam.replay import demonstrations
-from sacglam.types import Decision, Episode
+from sacglam.types import Decision, Episode, Step
 
 BITS: dict[str, Any] = {"bits": 2, "max_steps": 3}
 GOOD = {"goal": "A B", "seed": 4, "actions": ["Make B"]}  # from `A b`
@@ -32,6 +33,13 @@ def played(env: CheckedEnv, goal: str, seed: int) -> Episode:
         steps.append(env.step(decisions[-1].action))
         seen = steps[-1].observation
     return Episode(goal, first, tuple(decisions), tuple(steps), seed)
+
+
+class Costly(BitFlip):
+    """Every step costs 1."""
+
+    def step(self, action: int) -> Step:
+        return replace(super().step(action), own_reward=-1.0)
 
 
 def lines(file: Path, *values: Any) -> Path:
@@ -54,6 +62,22 @@ def test_what_is_written_is_read_again(
     assert list(demonstrations.read(file, make("playground_simple"), repeats)) == episodes
     assert done == [*range(1, len(episodes) + 1)]
     assert successes == sum(each.success for each in episodes)
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_own_rewards_are_written_and_read_again(repeats: bool, tmp_path: Path) -> None:
+    def costly() -> CheckedEnv:
+        return CheckedEnv(Costly(**BITS), "costly").rewarding(True)
+
+    episodes = [played(costly(), "A B", seed) for seed in range(3)]
+    assert {step.reward for episode in episodes for step in episode.steps} == {-1.0}
+    demonstrations.write(tmp_path / "file", episodes, repeats, lambda done: None)
+    assert list(demonstrations.read(tmp_path / "file", costly(), repeats)) == episodes
+
+
+def test_a_file_of_blank_lines_is_empty(tmp_path: Path) -> None:
+    with pytest.raises(DemonstrationError, match="is empty"):
+        list(demonstrations.read(lines(tmp_path / "file", "", " "), make("bitflip", **BITS)))
 
 
 def test_goal_seed_and_actions_are_enough(tmp_path: Path) -> None:

@@ -227,6 +227,16 @@ def test_where_chance_decides_a_known_step_returns_the_mean_of_its_outcomes() ->
     assert all((w.rewards, w.terminated, w.known) == ((0.25,), True, ((0.25, UNTRIED),)) for w in slipped)
 
 
+def test_where_chance_decides_the_known_mean_bounds_no_step_towards_its_own_goal() -> None:
+    replay, nowhere = _graph_replay(0, 0.0), Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
+    replay.add(_collected(_x_then_y()))
+    replay.add(_collected(Episode("b", _x_then_y().start, (Decision(0, 0.0, 0),), (nowhere,), seed=0)))
+    rows = [w for _ in range(20) for w in replay.batches()[0] if w.goal == "b"]
+    bounds = {(w.observations[t].text, w.actions[t]): w.bounds[t] for w in rows for t in range(len(w))}
+    # x of state 0 led to state 1 and to nowhere; y of state 1 always achieves b.
+    assert (bounds["state 0", 0], bounds["state 1", 1]) == (UNTRIED, 1.0)
+
+
 def test_before_a_state_in_which_all_was_tried_a_known_step_returns_its_known_value() -> None:
     # In state 1, y achieves b; once x has been tried there too, 0.5 * 1 is all that is to be had from state 0.
     replay, nowhere = _graph_replay(0, 1.0), Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)

@@ -184,6 +184,15 @@ def test_with_own_rewards_a_step_that_leads_nowhere_known_has_no_value():
     assert not ReplayGraph([cut], GAMMA, OWN).goals
 
 
+def test_with_own_rewards_what_a_lost_episode_cost_is_in_the_mean():
+    # From A, `left` wins 20 once and loses 100 nine times, which nothing follows; `right` always leads to 8.
+    lost = episode("own", "AD", [0], {}, lost=True)
+    lost = replace(lost, steps=tuple(replace(step, reward=-100.0) for step in lost.steps))
+    played = [rewarded("AC", [0], [20.0]), *[lost] * 9, rewarded("AE", [1], [8.0])]
+    graph = ReplayGraph(played, GAMMA, Rewards(own=True, success=20.0))
+    assert graph.action_values("own", state("A")) == pytest.approx((-88.0, 20.0), abs=1e-4)
+
+
 def test_own_rewards_count_for_their_own_goal_alone():
     graph = ReplayGraph([rewarded("AB", [0], [7.0]), rewarded("AB", [1], [8.0], goal="other")], GAMMA, OWN)
     assert graph.action_values("own", state("A")) == (7.0, UNTRIED)
@@ -227,6 +236,15 @@ def test_all_actions_are_tried_in_a_state_after_the_same_steps():
     assert not ReplayGraph(episodes[:2], GAMMA, history=1).tried_all(state("B"), after_a)
     found = ReplayGraph(episodes, GAMMA, history=1)
     assert (found.tried_all(state("B"), after_a), found.tried_all(state("B"), after_d)) == (True, False)
+
+
+def test_an_action_varies_if_it_led_to_several_states_after_the_same_steps():
+    # From A, `left` ends one episode and not the next, but always leads to B; `right` leads to C or, after B, to D.
+    ended, on = episode("own", "AB", [0], {0: "own"}), episode("on", "ABAD", [0, 0, 1], {})
+    episodes = [ended, on, episode("on", "AC", [1], {})]
+    graph = ReplayGraph(episodes, GAMMA)
+    assert (graph.varies(state("A"), 0), graph.varies(state("A"), 1)) == (False, True)
+    assert not ReplayGraph(episodes, GAMMA, history=1).varies(state("A"), 1)
 
 
 def test_outcomes_by_hand():

@@ -80,8 +80,9 @@ def test_own_rewards_on_the_way_and_that_of_success_for_another_goal() -> None:
     assert real.return_after < -1e6
     with pytest.raises(ValueError, match="unknown how the environment would have rewarded it"):
         window(costly, "late", 0, 2, GAMMA, rewards=Rewards(own=True, success=None))
-    bootstraps = window(costly, "goal", 2, 2, GAMMA, rewards=Rewards(own=True))
-    assert (bootstraps.return_after, bootstraps.terminated) == (0.0, False)
+    to_the_cut = window(costly, "goal", 2, 2, GAMMA, rewards=Rewards(own=True))
+    assert to_the_cut.return_after < -1e6
+    assert not to_the_cut.terminated
 
 
 def test_a_goal_that_was_not_achieved_is_refused() -> None:

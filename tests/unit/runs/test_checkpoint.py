@@ -132,6 +132,21 @@ def test_the_same_step_is_replaced(tmp_path: Path) -> None:
     assert _names(tmp_path) == [folder.name]
 
 
+def test_the_same_step_survives_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, rename = save(tmp_path, 1, Checkpoint({}, {}, {"text": "first"})), Path.rename
+
+    def fails(self: Path, target: Path) -> Path:
+        if "replaced" in f"{self}{target}":
+            return rename(self, target)
+        raise OSError(errno.EIO, "no longer")
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(CheckpointError, match="the newest intact checkpoint is"):
+        save(tmp_path, 1, Checkpoint({}, {}, {"text": "second"}))
+    assert load(folder).values == {"text": "first"}
+    assert _names(tmp_path) == [folder.name]
+
+
 # Interrupted while writing
 
 

@@ -105,6 +105,15 @@ CASES = {
         replace(LEARNS, lines=of_types(grasp=0.9, grow=0), after=after(0.5, 0.5), episodes=40),
         "of type grow, so .* raise algo.exploration or replay.random_steps, or give examples .replay.demonstrations",
     ),
+    "a type of goals is never achieved, with lines of evaluations": (
+        replace(
+            LEARNS,
+            lines=[*of_types(grasp=0.9, grow=0), *({"env_steps": 800, "eval_success/overall": 0.5} for _ in range(8))],
+            after=after(0.5, 0.5),
+            episodes=40,
+        ),
+        "of type grow, so ",
+    ),
     "a type of goals is never achieved, PPO": (
         replace(LEARNS, config=PPO, lines=of_types(grasp=0.9, grow=0), after={}),
         "of type grow, so .* Add easier goals of that type, or give examples",
