@@ -118,7 +118,7 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
     directory = RunDirectory.open(Path(run_dir), trusted)
     evaluated = directory.best_evaluation()
     if best and not evaluated:
-        raise RunDirectoryError(f"the run at {run_dir} has no evaluation to be best in; set evaluation.every_steps")
+        raise RunDirectoryError(f"the run at {run_dir} kept no best agent; set evaluation.every_steps")
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
     config = on_this_machine(in_one_process(directory.config(), device))

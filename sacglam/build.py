@@ -211,7 +211,7 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
 
 
 def _classifiers(config: Config) -> dict[str, Any]:
-    """The classes of what learns next to the agent, by name: see `sacglam.learner.classifier.Classifier`."""
+    """The classes of what learns alongside the agent, by name: see `sacglam.learner.classifier.Classifier`."""
     named = {"judge": config.partner.judge, "competence": config.goals.competence}
     return {name: plugins.find(each, name) for name, each in named.items() if each}
 

@@ -26,7 +26,7 @@ from sacglam.types import Episode, Evaluation, LogPolicy
 
 SAMPLES = 4
 """Episodes per line of samples.jsonl."""
-SAMPLES_STEPS = 1_600  # environment steps between these lines, next to which playing the episodes costs little
+SAMPLES_STEPS = 1_600  # environment steps between these lines: enough to make the cost of the samples small
 EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
     "train": ("evaluating after", "train"),
     "sampled": ("evaluating sampled actions", "train"),
@@ -35,7 +35,7 @@ EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
 """The evaluations of the trained policy: name -> (what the display says, split, skipped if it has no goals)."""
 _COPIES = 64
 _DIGITS = 5  # of probabilities and Q values in samples
-# Streams of evaluation episodes: before and after a run the same ones, and others during it; the last one, of actions.
+# Random streams. Episodes: the same before and after a run, and others during it. The last one: sampled actions.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
 

@@ -28,7 +28,7 @@ class Start:
     goal: str
     seed: int
     scene: str | None = None
-    """The goal that the environment is reset with, if it is another: one that it knows."""
+    """For an imagined `goal`, the training goal that the environment is reset with instead; otherwise None."""
 
 
 @dataclass(eq=False)

@@ -45,7 +45,7 @@ class Imagination:
         return list(drawn)[:most]
 
     def _learn(self, words: list[str]) -> None:
-        """Note which words `words` shares a place with, all other words being the same."""
+        """Record which words can replace each other: those in which `words` and an earlier goal differ at one place."""
         self._goals.append(words)
         for place, word in enumerate(words):
             there = self._places[(*words[:place], "", *words[place + 1 :])]
@@ -63,7 +63,7 @@ def _differ_by_a_word(one: str, other: str) -> bool:
 
 @dataclass(eq=False)
 class ImaginedGoals(GoalSource):
-    """Pursues goals of `known` that the environment never sets in a share of the episodes, in scenes of goals it does.
+    """In a share of the episodes, pursues `known` goals that are not training goals, in scenes of goals that are.
 
     A goal is known once a partner has named it, so that only imagined goals that seemed to be achieved are pursued. The
     scene is that of a goal that differs by one word, if there is any: it more often has what the imagined one needs.

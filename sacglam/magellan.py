@@ -21,7 +21,7 @@ _IN_A_QUERY = 8  # goals
 
 
 class MagellanConfig(GoalsConfig):
-    """Goals are drawn in proportion to the change of their predicted success rate, learned from outcomes of others."""
+    """Goals are drawn in proportion to the change in their predicted success rate, learned from all goals' outcomes."""
 
     competence: ClassVar[str | None] = "sacglam.learner.competence:Competence"
 
@@ -41,10 +41,10 @@ class MagellanConfig(GoalsConfig):
 
 @dataclass(eq=False)
 class MagellanSource(ProgressSource):
-    """Draws goals in proportion to |C_now(g) - C_before(g)|, of a competence C learned next to the agent.
+    """Draws goals in proportion to |C_now(g) - C_before(g)|, of a competence C learned alongside the agent.
 
-    That is MAGELLAN (Gaven et al., 2025): see `sacglam.learner.competence`. While C tells success from failure no
-    better than an AUC of 0.6, in predictions made before it learns from the outcome, goals are drawn uniformly.
+    That is MAGELLAN (Gaven et al., 2025): see `sacglam.learner.competence`. Goals are drawn uniformly while the AUC of
+    C's latest predictions, each made before C learns from its outcome, is below 0.6.
     """
 
     at_first: ClassVar[Mapping[str, Any]] = {"episodes": 0, "attempts": (), "predicted": (), "seen": {}}
@@ -100,7 +100,7 @@ class MagellanSource(ProgressSource):
         return np.concatenate(answers, axis=1)[:, [asked[goal] for goal in goals]].astype(np.float64)
 
     def _queries(self, goals: Sequence[str]) -> list[tuple[Sequence[str], Query]]:
-        """Queries of a few goals each, with these: a pass costs more than in proportion to their length."""
+        """Small groups of goals, each with its query: the cost of a pass grows faster than the query's length."""
         parts = [goals[start : start + _IN_A_QUERY] for start in range(0, len(goals), _IN_A_QUERY)]
         return [(part, self.prompt.judged("Goal:", part)) for part in parts]
 
@@ -130,7 +130,7 @@ class MagellanSource(ProgressSource):
 
 
 def area_under_curve(predicted: Sequence[tuple[float, bool]]) -> float:
-    """The chance that a success was predicted more strongly than a failure, ties being half; nan without both."""
+    """P(a success got a higher prediction than a failure), a tie counting half; nan unless there are both."""
     won, lost = (np.array([each for each, success in predicted if success is which]) for which in (True, False))
     difference = np.sign(won[:, None] - lost)
     return float((difference.mean() + 1) / 2) if difference.size else math.nan

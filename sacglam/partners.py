@@ -19,7 +19,7 @@ from sacglam.types import Classifiers, Episode, Example, Step
 Verdict = Sequence[Sequence[str]]
 """The goals that each step of an episode achieved."""
 CANDIDATES = 256  # goals that each step is judged against: enough to find its few achievements, and few to ask about
-_UPDATES = 300  # of a judge, all made once its budget is spent; fewer if that is of fewer steps
+_UPDATES = 300  # most gradient steps that train a judge once its budget is spent; never more than the budget has steps
 
 
 @dataclass(eq=False)
@@ -77,9 +77,9 @@ class Partner:
 def described(episode: Episode, verdict: Verdict) -> Episode:
     """`episode` with the achievements in `verdict`, each goal once.
 
-    Naming the episode's own goal rewards that step and terminates the episode. If the environment did so and the
-    partner disagrees, or the own goal was imagined and the environment had another in mind, the episode was cut short:
-    unrewarded, and truncated if the last state offers actions.
+    A step whose verdict names the episode's own goal is rewarded and terminates the episode. A step that only the
+    environment rewards, for that goal or for the one that it was reset with in place of an imagined one, loses the
+    reward and truncates the episode, or terminates it if its state offers no actions.
     """
     said, steps = set[str](), list[Step]()
     for step, goals in zip(episode.steps, verdict, strict=True):

@@ -20,7 +20,7 @@ from sacglam.recording import record
 from sacglam.scoring.base import UniformScorer
 
 OPEN_SHARE = 0.5
-"""Share of the random policy's entropy at which `policy.temperature: auto` opens a policy."""
+"""`policy.temperature: auto` raises the initial policy's entropy to this share of the random policy's."""
 _EPISODES_TO_SCALE = 16
 _EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # what the budget leaves to each copy; steps after which a trial ends
 
@@ -50,7 +50,7 @@ def derived(config: Config, resolved: Config) -> dict[str, Any]:
 
 
 def with_copies(config: Config) -> Config:
-    """`config` with a number for `env.copies` 0: a power of two, with which each copy can play at least six episodes.
+    """`config` with `env.copies: 0` replaced by a power of two that leaves each copy six episodes, if that is possible.
 
     With 32 copies of an environment whose episodes have 200 steps, hardly any end in the first 6,400 steps.
     """

@@ -1,4 +1,4 @@
-"""What learns next to the agent, on its language model: adapters and heads of their own."""
+"""What learns alongside the agent, on its language model: adapters and heads of their own."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ ROWS = 32
 
 
 class Classifier(Protocol):
-    """Learns next to the agent, on adapters of its own. Built from the agent's model, a `Config` and a `Backend`."""
+    """Learns alongside the agent, on adapters of its own. Built from the agent's model, a `Config` and a `Backend`."""
 
     adapters: ClassVar[Sequence[str]]
 

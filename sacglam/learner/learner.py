@@ -39,7 +39,7 @@ class Learner:
     critic: Mapping[str, Any]
     clock: PhaseClock
     classifiers: Mapping[str, Classifier] = field(default_factory=dict)
-    """What learns next to the agent, by name."""
+    """What learns alongside the agent, by name."""
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
 
@@ -56,9 +56,9 @@ class Learner:
         return Learned(metrics, None if probe is None else self.publish(probe))
 
     def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> Learned:
-        """Take a step for each batch: towards its actions if they are to be cloned, otherwise the algorithm's own.
+        """One gradient step per batch: behavioural cloning if it is marked so, otherwise the algorithm's own step.
 
-        Unless the algorithm learns offline, its step is one of a warm-up, which trains the critic alone.
+        Unless the algorithm learns offline, its own steps are a warm-up, which trains only the critic.
 
         Raises:
             DivergenceError: see `learn`.

@@ -197,8 +197,8 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def load_exported(folder: Path, model: AgentModel) -> bool:
-    """Give `model` the actor that `sacglam export` wrote to `folder`, or of a finished run there, and its critic if
-    that has the form of the model's; whether it had.
+    """Load into `model` the actor in `folder`, a finished run or what `sacglam export` wrote, and the critic if its
+    tensors fit the model's. Returns whether the critic fitted.
 
     Raises:
         ModelError: there is neither, it is damaged, or the adapter is of another base model or has another scale.

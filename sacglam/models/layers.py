@@ -37,9 +37,9 @@ def last_mlp_of(model: PreTrainedModel) -> nn.Module | None:
 
 @contextmanager
 def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
-    """A context in which `mlp` computes these of its input's (B * S) positions, and gives 0 at all others.
+    """A context in which `mlp` computes only these of its input's (B * S) positions, and gives 0 at all others.
 
-    Only the prompt's last position and the actions of the last MLP's output are read, less than half of it.
+    Only the prompt's last position and the action tokens are read from the last MLP, less than half of its output.
     """
     whole = mlp.forward
 
@@ -55,7 +55,7 @@ def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
 class FrozenLayers:
     """The frozen layers of a decoder, and their results for the most recent states, within a limit of memory.
 
-    Each state passes through them alone. So its hidden states are the same to the last bit whatever else is in the
+    Each state passes through them on its own. So its hidden states are the same to the last bit whatever else is in the
     batch or the cache, and a run resumes exactly with an empty cache.
     """
 

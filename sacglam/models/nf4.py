@@ -19,8 +19,8 @@ _BLOCK = 64  # weights that share a scale
 def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.device) -> Any:
     """Quantise each layer as it is read; products are in `dtype`. `read` passes its arguments to `from_pretrained`.
 
-    The output layer and embeddings stay as they are, and T5's `wo`, whose activations are too large for few bits. So
-    do, with a warning, layers whose rows are not whole blocks of weights: on CPUs with AVX-512, bitsandbytes 0.50.2
+    Not quantised: the output layer, embeddings, T5's `wo` (its activations are too large for 4 bits) and, with a
+    warning, layers whose row length is not a multiple of the block size: on CPUs with AVX-512, bitsandbytes 0.50.2
     starts a new block at each row, and dequantises them wrongly.
 
     Raises:
@@ -32,8 +32,8 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
     if narrow:
         plain = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
         warnings.warn(
-            f"model.quantize nf4: {len(narrow)} of {len(layers)} layers stay in full precision, because their rows are "
-            f"not whole blocks of {_BLOCK} weights",
+            f"model.quantize nf4: {len(narrow)} of {len(layers)} layers stay in full precision, because the "
+            f"length of their rows is not a multiple of {_BLOCK}",
             stacklevel=3,
         )
         del model  # so that memory never holds two

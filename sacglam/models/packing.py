@@ -32,8 +32,8 @@ class Packed:
     continuations, padding's to itself alone. `scored_rows` lists the positions whose next-token distribution is needed,
     once each (one serves the first token of all a state's actions), as ascending indices into the flattened (B * S)
     positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is `token_id[n]`. Tokens are
-    in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`. After `read_for`, B states
-    share fewer rows: what has no S, R or P is by state.
+    in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`. After `read_for`,
+    several states may share a row: `prompt_row_B` and what has an axis A are then per state, all else per row.
     """
 
     ids_BS: Tensor

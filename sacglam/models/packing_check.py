@@ -1,4 +1,4 @@
-"""The checks that a language model can be packed, and its frozen layers left out, on small queries."""
+"""Checks, on small queries, that a language model can be packed and that its frozen layers can be skipped."""
 
 import warnings
 from dataclasses import replace

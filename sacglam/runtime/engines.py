@@ -90,7 +90,7 @@ class EngineGroup:
             except (WorkerLost, EngineBroken) as error:
                 self._replace(index, error)
             timeout_s = self._start_s
-            # The new engine scores with the newest adapter; a call of `load` brings it anyway.
+            # The new engine needs the newest adapter first, unless the call is the `load` that brings it.
             first = [] if self._adapter is None or call[0] == "load" else [("load", self._adapter)]
             calls = [self._workers[index].submit(*each) for each in (*first, call)]
 

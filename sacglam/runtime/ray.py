@@ -27,9 +27,9 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_
 # In a user's or a cluster's environment the second one would leave every worker on the first GPU.
 _WORKER = {"TOKENIZERS_PARALLELISM": "false", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0"}
 _RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-# No idle process for each core: our workers have environments of their own and would use none of them. And despite its
-# name, on Linux the second variable keeps Ray from replacing 127.0.0.1 with the machine's address. And by default
-# workers give way to whatever else runs on the machine, until engines miss their time-out.
+# In order: start no idle process per core: our workers, with environments of their own, could not use it. On Linux,
+# despite the name, keep Ray from replacing 127.0.0.1 with the machine's address. Keep the workers' priority: by default
+# Ray lowers it, and whatever else runs on the machine slows engines until they miss their time-out.
 _OWN_RAY = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

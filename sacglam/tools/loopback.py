@@ -1,4 +1,4 @@
-"""Servers for this machine's user alone: on loopback, and not for other sites' pages."""
+"""Servers that listen on loopback only and refuse requests from other sites' pages."""
 
 import socket
 import threading

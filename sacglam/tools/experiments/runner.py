@@ -19,7 +19,7 @@ _LOG_LINES = 12
 
 
 def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> bool:
-    """Run what is not finished, `jobs` at a time in the given order; whether none failed, which stops no other.
+    """Run what is not finished, `jobs` at a time in the given order, even if some fail; returns whether none did.
 
     The first SIGINT or SIGTERM is passed on to the runs, which write a checkpoint, and no other is started. A second
     one ends them at once. Runs inherit the lock of the folder `root`. So a run that outlives a killed command keeps

@@ -90,9 +90,9 @@ class Advisor:
 
 
 class Game:
-    """Episodes in one environment. Each is a function of goal, seed and actions, so nothing is kept of it here.
+    """Episodes in one environment. Each is a function of goal, seed and actions, so it need not be stored.
 
-    Only the last one is, to be continued without playing it again.
+    Only the last one is kept, so that its next step does not replay it from the start.
     """
 
     def __init__(self, env: TextEnv, advisor: Advisor) -> None:

@@ -110,7 +110,7 @@ class Describer:
         return bool(values[0]) if values else terminated and rule != "never" and (reward > 0 or rule == "terminated")
 
     def _by_reward(self, obs: Any, info: Any) -> list[str]:
-        """The goals of a GoalEnv that what was achieved counts for: it is rewarded like the goal itself."""
+        """The goals of a GoalEnv that were met: what was achieved earns at least the reward of the goal itself."""
 
         def reward(desired: Any, achieved: Any) -> float:
             return float(self.env.compute_reward(achieved, desired, info))

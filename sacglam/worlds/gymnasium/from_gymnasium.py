@@ -25,8 +25,8 @@ _TRIES = 100  # seeds to try for an episode of a task, before the seed at which 
 class GymnasiumWorld(BaseEnv[None]):
     """A gymnasium environment as text, written by a `Describer`.
 
-    The episode for goal g and seed s is that of `reset(seed=s)`; if the environment's own task differs there, that of
-    the first seed of a sequence drawn from g and s at which it is g. The reward is 1 at the step that achieves g, which
+    The episode for goal g and seed s begins with `reset(seed=s)`. If that sets another task than g, further seeds,
+    drawn from g and s, are tried in turn until a reset sets g. The reward is 1 at the step that achieves g, which
     ends the episode. The environment's own reward shows success where nothing else does, and is learnt from only with
     `env.reward: environment`.
 

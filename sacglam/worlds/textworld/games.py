@@ -52,7 +52,7 @@ class Game:
     def goals(self) -> tuple[str, ...]:
         """The goals that can be achieved and do not hold at the start, sorted.
 
-        They are what actions lead to if nothing is ever undone: no path to a goal uses up what it needs later.
+        Found by delete relaxation (actions remove nothing), exact here: no path to a goal uses up what it needs later.
         """
         return tuple(sorted(self.achieved(self._everything[0] - self.start)))
 
