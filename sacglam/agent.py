@@ -20,7 +20,7 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
-from sacglam.runs.directory import RunDirectory, Trusted, write_files
+from sacglam.runs.directory import EVALUATED, RunDirectory, Trusted, write_files
 from sacglam.runs.summary import MODEL_CARD, model_card
 from sacglam.types import Observation, Past, Query
 
@@ -127,7 +127,7 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
 
     if best and evaluated:
         load_exported(directory.best, model)
-        return Agent(config, model, evaluated["env_steps"], directory.summary() or {})
+        return Agent(config, model, evaluated["env_steps"], _summary_of_best(config, evaluated, directory.summary()))
 
     def restore(found: Checkpoint) -> int:
         model.load_state(under("model", found.tensors))
@@ -135,3 +135,11 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
 
     _, env_steps = checkpoint.restore_newest(directory.checkpoints, restore, warnings.warn)
     return Agent(config, model, env_steps, directory.summary() or {})
+
+
+def _summary_of_best(config: Config, evaluated: Mapping[str, Any], summary: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The run's summary, with the success of the best agent in place of the last one's."""
+    prefix = EVALUATED.removesuffix("overall")
+    after = {name.removeprefix(prefix): rate for name, rate in evaluated.items() if name.startswith(prefix)}
+    best = {"success_after": after, "evaluation_episodes": config.evaluation.every_episodes, "warnings": []}
+    return {**summary, **best, "updates": evaluated.get("updates")} if summary else {}

@@ -65,10 +65,10 @@ def parse_json(content: bytes, form: TypeAdapter[Any]) -> Any:
     return value
 
 
-def read_json(file: Path, form: TypeAdapter[Any]) -> Any:
-    """The JSON in a file; None if there is no such file, or it is damaged."""
+def read_json(file: Path, form: TypeAdapter[Any], most: int = _LARGEST_JSON) -> Any:
+    """The JSON in a file of at most `most` bytes; None if there is no such file, or it is damaged."""
     try:
-        return parse_json(read(file, _LARGEST_JSON), form)
+        return parse_json(read(file, most), form)
     except (OSError, ValueError):
         return None
 

@@ -18,6 +18,8 @@ from sacglam.runs.stopping import Stopped
 from sacglam.tools.experiments import plan, results, runner
 from sacglam.tools.experiments.plan import Experiment, Run
 
+_LARGEST_REPORT = 2048 * files.MIB
+
 
 def compare(
     configs: Annotated[
@@ -82,7 +84,8 @@ def _run_and_report(
     """Run what is unfinished and write the report; exit with 1 if any run failed or is unfinished."""
     written = [out / f"{experiment.name}.{ending}" for ending in ("png", "md", "json")]
     there = [file for file in written if file.exists()]
-    if there and not {"command", "groups"} <= (files.read_json(written[-1], files.OBJECT) or {}).keys():
+    found = files.read_json(written[-1], files.OBJECT, _LARGEST_REPORT) or {}
+    if there and not {"command", "groups"} <= found.keys():
         raise RunDirectoryError(
             f"the report would overwrite {there[0]}, which is not a report; choose another --out, or remove that file"
         )

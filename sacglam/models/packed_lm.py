@@ -1,9 +1,11 @@
 """A frozen language model with LoRA adapters that scores all actions of a state in one pass."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -83,10 +85,13 @@ class PackedLM:
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
             model.disable_input_require_grads()  # or layers below the first adapted one would be recomputed as well
-            # transformers recomputes in training mode alone, which in the modules within a layer would enable dropout.
+            # transformers recomputes in training mode alone, which would enable dropout: so only the layer asks for it,
+            # not the modules in it, and not what it calls itself, as OPT's does.
             for module in model.modules():
                 if isinstance(module, GradientCheckpointingLayer):
                     module.training = True
+                    checkpoint = module._gradient_checkpointing_func
+                    module._gradient_checkpointing_func = partial(_without_dropout, module, checkpoint)
         self._active = ""
 
     @property
@@ -157,6 +162,19 @@ class PackedLM:
         # Not restored: the next layer to be recomputed needs the same adapter, and every forward selects its own.
         self._select(adapter)
         yield
+
+
+def _without_dropout(layer: nn.Module, checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
+    """`checkpoint` the `function` of a `layer` that is in training mode; whenever it runs, it is in evaluation mode."""
+
+    def run(*inputs: Any) -> Any:
+        layer.training = False
+        try:
+            return function(*inputs)
+        finally:
+            layer.training = True
+
+    return checkpoint(run, *args)
 
 
 def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:

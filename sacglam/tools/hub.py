@@ -1,15 +1,16 @@
 """Publishes an agent on the Hugging Face Hub, or another server with its interface (HF_ENDPOINT)."""
 
 import re
-import shutil
 import tempfile
 from pathlib import Path
 
+from sacglam import files
 from sacglam.agent import Agent
 from sacglam.errors import ModelError
 from sacglam.runs.summary import MODEL_CARD
 
 _CURVES = "curves.png"
+_LARGEST_PICTURE = 64 * files.MIB
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -31,8 +32,8 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
         card = (folder / MODEL_CARD).read_text("utf-8")
         if not _REPO.fullmatch(agent.config.model.name):  # the Hub refuses cards whose base is not on it
             card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE)
-        if curves.exists():
-            shutil.copy(curves, folder / _CURVES)
+        if curves.is_file() and not curves.is_symlink():  # what a link names would be published
+            (folder / _CURVES).write_bytes(files.read(curves, _LARGEST_PICTURE))
             card += f"\n![The run over environment steps]({_CURVES})\n"
         (folder / MODEL_CARD).write_text(card, "utf-8")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -105,6 +106,18 @@ def test_an_agent_is_pushed_with_its_results_and_curves(hub: Hub, tiny_run: Path
     assert "base_model" not in card  # the built-in model is not on the Hub
     assert "| Goals | Random policy | Untrained | Trained |" in card
     assert "(curves.png)" in card
+
+
+def test_what_a_link_in_the_run_names_is_not_published(hub: Hub, tiny_run: Path, tmp_path: Path) -> None:
+    run, secret = tmp_path / "run", tmp_path / "secret"
+    shutil.copytree(tiny_run, run)
+    secret.write_text("private")
+    (run / "curves.png").unlink()
+    (run / "curves.png").symlink_to(secret)
+    done = push(hub, tmp_path, run, "me/cats")
+    assert done.returncode == 0, done.stderr
+    assert "curves.png" not in hub.repos["me/cats"]
+    assert "(curves.png)" not in hub.repos["me/cats"]["README.md"].decode()
 
 
 def test_what_cannot_be_pushed_is_explained(hub: Hub, tiny_run: Path, tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(package.parent)
 
 
-def track(run: RunDirectory, name: str) -> subprocess.CompletedProcess[str]:
-    command = subprocesses.python("-m", "sacglam", "track", str(run.root), "--to", name)
+def track(run: RunDirectory, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = subprocesses.python("-m", "sacglam", "track", str(run.root), "--to", name, *options)
     return subprocess.run(command, env=subprocesses.environment(), capture_output=True, text=True, check=False)
 
 
@@ -84,6 +84,17 @@ def test_a_run_is_in_a_tracker_once_however_often_it_is_imported(run: RunDirecto
     summary = run.summary()
     assert summary
     assert ["success/eval/overall", summary["success_after"]["overall"], summary["env_steps"]] in found
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_runs_whose_folders_have_one_name_stay_apart_in_a_tracker(run: RunDirectory, tmp_path: Path) -> None:
+    for label in ("a", "b"):
+        folder = tmp_path / "compared" / label / "seed0"
+        shutil.copytree(run.root, folder)
+        assert track(RunDirectory(folder), "tensorboard", "--repo", str(tmp_path / "compared")).returncode == 0
+    found = [scalars(tmp_path / "compared" / "tensorboard" / label / "seed0") for label in ("a", "b")]
+    assert found[0]
+    assert found[0] == found[1]
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from benchmarks import common
 from benchmarks import engine as benchmark
@@ -22,11 +23,11 @@ from sacglam import config as configuration
 from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.config.sections import CriticConfig, PolicyConfig
-from sacglam.errors import EngineError
+from sacglam.errors import EngineError, ModelError
 from sacglam.models.actor_critic import ActorValue
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import PolicyHead
-from sacglam.models.loading import load_text
+from sacglam.models.loading import BUILTIN, load_text
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.tokens import QueryTokenizer, TokenisedQuery
 from sacglam.scoring.vllm.engine import VllmEngine, vllm_engine
@@ -283,3 +284,15 @@ def test_a_policy_that_overflows_is_an_error(fixture: Fixture) -> None:
     fixture.engine.load(fixture.adapter(4, seed=31, scale=1e30))
     with pytest.raises(EngineError, match=r"invalid one.*diverged.*--resume"):
         fixture.engine.log_policy(TEXTS)
+
+
+@pytest.mark.nightly
+def test_a_context_longer_than_the_cache_is_cut_to_what_it_has_room_for(tmp_path: Path) -> None:
+    """131,072 tokens of 8 layers with 4 heads of 64 take 2 GiB of the 1 GiB that there is on a CPU."""
+    shape = {"num_hidden_layers": 8, "num_attention_heads": 4, "head_dim": 64, "max_position_embeddings": 131_072}
+    long = LlamaConfig(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=64, tie_word_embeddings=True, **shape)
+    LlamaForCausalLM(long).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(BUILTIN).save_pretrained(tmp_path)
+    engine = vllm_engine(configuration.load(None, [f"model.name={tmp_path}", "engines.count=1", "device=cpu"]))
+    with pytest.raises(ModelError, match="tokens"):
+        engine.log_policy([Query("Goal: Grasp red cat " * 20_000, (" Grasp",))])

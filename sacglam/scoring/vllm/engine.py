@@ -143,7 +143,8 @@ def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
     """
     text = text or load_text(config.model)
     llm = _start(config, text)
-    tokenizer = QueryTokenizer(text.tokenizer, text.max_tokens, config.policy.score_eos, prompt=Prompt(config.prompt))
+    longest = min(text.max_tokens, llm.llm_engine.model_config.max_model_len)
+    tokenizer = QueryTokenizer(text.tokenizer, longest, config.policy.score_eos, prompt=Prompt(config.prompt))
     return VllmEngine(llm, tokenizer, PolicyHead.of(config.policy))
 
 
@@ -194,7 +195,7 @@ def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
         "model": text.source,
         "dtype": config.model.dtype,
         "hf_overrides": {"head_dtype": "float32"},  # logits as the learner's, whatever the type of the weights
-        "max_model_len": text.max_tokens,
+        "max_model_len": -1,  # what its cache has room for; a model's own length may take more memory than there is
         "tensor_parallel_size": engines.tensor_parallel,
         # Not Ray, although this is a Ray worker: the engine's GPUs are all on this machine and reserved for it.
         "distributed_executor_backend": "mp" if engines.tensor_parallel > 1 else None,

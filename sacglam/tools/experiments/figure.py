@@ -32,7 +32,7 @@ def draw_report(report: Values, file: Path) -> None:
     drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
     styles = {label: i for i, label in enumerate(dict.fromkeys(member["label"] for member in drawn))}
     seeds = max((len(member["seeds"]) for member in drawn), default=0)
-    columns = min(_COLUMNS, len(panels))
+    columns = max(1, min(_COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 4.1 * rows + 0.3), layout="constrained")
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import yaml
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from sacglam import config as configuration
 from sacglam import files, subprocesses
@@ -36,8 +37,14 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
     @cached_property
     def name(self) -> str:
         """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`."""
-        plain = configuration.load(self.base)
-        varied = ",".join(sorted(o for o in self.set if configuration.override(plain, [o]) != plain))
+        kept = list(self.set)
+        for each in self.set:  # is it a part of what differs from the base, given the others?
+            others = [*kept]
+            others.remove(each)
+            with suppress(ConfigError):  # the others need it
+                if configuration.load(self.base, others) == self.config():
+                    kept = others
+        varied = ",".join(sorted(kept))
         if self.base.stem == "base":
             return varied or "base"
         return f"{self.base.stem}+{varied}" if varied else self.base.stem
@@ -56,7 +63,7 @@ class Group(Section, strict=False):
 
     title: str
     variants: dict[str, Annotated[Variant, BeforeValidator(lambda v: {"set": v} if isinstance(v, list) else v)]]
-    axes: tuple[Axis, ...] = ("steps",)
+    axes: Annotated[tuple[Axis, ...], Field(min_length=1)] = ("steps",)
     metric: str | None = None
 
 
@@ -192,6 +199,14 @@ def from_file(given: Path) -> Experiment | None:
         group.model_copy(update={"variants": {label: placed(each) for label, each in group.variants.items()}})
         for group in found.groups
     )
+    named: dict[str, Variant] = {}
+    for each in (variant for group in groups for variant in group.variants.values()):
+        other = named.setdefault(each.name, each)
+        if other.config() != each.config():
+            raise ConfigError(
+                f"{file}: {other.base} and {each.base} would both be called {each.name!r} and share their runs; rename "
+                "one of the files"
+            )
     return found.model_copy(update={"groups": groups})
 
 

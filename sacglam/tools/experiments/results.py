@@ -72,8 +72,13 @@ def read(run: Run) -> Result | None:
     """
     if not run.finished:
         return None
-    directory = run.directory
+    directory = _folder(run)
     return Result(run, directory.config(), directory.summary() or {}, directory.metrics())
+
+
+def _folder(run: Run) -> RunDirectory:
+    """The run's folder. Where its command names no code of its own, the folder may not either."""
+    return RunDirectory(run.directory.root, bool(run.config.own_code) or "environment")
 
 
 def check_same(runs: Sequence[Run]) -> None:
@@ -84,8 +89,7 @@ def check_same(runs: Sequence[Run]) -> None:
     """
     for run in runs:
         now = run.config
-        # Where the configuration of now names no code of its own, a folder may not either.
-        there = RunDirectory(run.directory.root, bool(now.own_code) or "environment")
+        there = _folder(run)
         if there.claimed and (found := differences(there.config(), now)):
             raise RunDirectoryError(
                 f"the run in {there.root} was made with settings other than those of this command; give the same ones "

@@ -80,7 +80,8 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
     config = config.model_copy(
         update={"steps": 2**62, "algo": config.algo.steady(), "partner": config.partner.steady()}
     )
-    parts = build(config, display.note)
+    # A run that has begun needs what it began with no longer.
+    parts = build(config.model_copy(update={"init_from": None}) if begun else config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)
         try:

@@ -108,7 +108,8 @@ def _tensorboard(directory: RunDirectory, repo: Path, known: str | None) -> Numb
     """Event files in tensorboard/NAME, which replace those of an earlier import."""
     from tensorboard.summary import Writer
 
-    name = directory.root.resolve().name
+    root, repo = directory.root.resolve(), repo.resolve()
+    name = root.relative_to(repo).as_posix() if root.is_relative_to(repo) else "-".join(root.parts[1:])
     folder = repo / "tensorboard" / name
     for events in folder.glob("events.out.tfevents.*"):
         events.unlink()

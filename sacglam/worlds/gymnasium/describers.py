@@ -85,8 +85,11 @@ class Describer:
         named = self._options.get("actions")
         if "actions" in self._places or not self._discrete:
             found = named if isinstance(named, list) else self._at("actions", obs, info)
-            texts = {each if isinstance(each, str) else f"Action {each}": each for each in found}
-            return {text: i for i, text in enumerate(texts)} if self._discrete else texts
+            texts: dict[str, Any] = {}
+            for i, each in enumerate(found):  # a text stands for the first action of that text
+                named_one = isinstance(each, str)
+                texts.setdefault(each if named_one else f"Action {each}", i if named_one and self._discrete else each)
+            return texts
         space = self.env.action_space
         names = named or self.names or [f"Action {i}" for i in range(space.n)]
         if isinstance(names, str) or len(names) != space.n:

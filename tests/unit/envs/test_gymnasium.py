@@ -64,6 +64,33 @@ class Quest:
         }[self.form]
 
 
+class Board:
+    """Five fields, of which the free ones are legal, by number or by name."""
+
+    action_space = spaces.Discrete(5)
+
+    def __init__(self, legal: Sequence[Any]) -> None:
+        self.legal = legal
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        return "a board", {"possible_actions": self.legal}
+
+    def step(self, action: Any) -> Any:
+        return f"took {action}", 1.0, True, False, {"possible_actions": self.legal}
+
+
+@pytest.mark.parametrize(
+    ("legal", "taken"),
+    [([1, 3, 4], {"Action 1": 1, "Action 3": 3, "Action 4": 4}), (["look", "look", "go"], {"look": 0, "go": 2})],
+)
+def test_a_discrete_action_is_the_one_that_its_text_says(legal: Sequence[Any], taken: dict[str, int]) -> None:
+    for number, (text, action) in enumerate(taken.items()):
+        env = make_world(f"gymnasium:{__name__}:Board", kwargs={"legal": legal})
+        [goal] = env.goals("train")
+        assert env.reset(goal, 0).actions[number] == text
+        assert env.step(number).observation.text == f"took {action}"
+
+
 class Bits:
     """A GoalEnv: flip bits until they are the desired ones; a reward of -1 until then."""
 

@@ -17,6 +17,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     MT5Config,
+    OPTConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -69,6 +70,17 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma2": lambda: Gemma2Config(**_SHAPE, head_dim=8),
     # Its linear layers keep their weights transposed.
     "gpt2": lambda: GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=96),
+    # Its layers drop out without a module for it.
+    "opt": lambda: OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        dropout=0.1,
+    ),
     "t5": lambda: T5Config(**_T5_SHAPE),
     # T5 1.1 and Flan-T5; UL2 is gated by silu.
     "flan": lambda: T5Config(**_T5_SHAPE, feed_forward_proj="gated-gelu", tie_word_embeddings=False),

@@ -35,7 +35,7 @@ def test_sac() -> None:
             "forward": 200 * 8.0,
             "backward": 200 * 12.0,
             "optimizer": 200 * 0.25,
-            EVALUATION: (4 * 5 + 3 * 2 * 4) * 30 * 0.05,
+            EVALUATION: (4 * 5 + 3 * 2 * 4) * 30 * (0.05 + 0.001) + 5 * 30 * 0.001,
         }
     )
 
@@ -57,7 +57,7 @@ def test_an_evaluation_scores_more_states_at_once_than_a_few_copies() -> None:
     config = configuration.override(configuration.Config(), ["steps=3200", "env.copies=1", EPISODES])
     found = predict(config, ALONE, PLAYED, measured(1, 0.1, 64, Sample(32, {"scoring": 0.32}, None)))
     assert found["scoring"] == pytest.approx(3200 * 0.1)
-    assert found[EVALUATION] == pytest.approx((4 * 5 + 3 * 2 * 4) * 30 * 0.01)
+    assert found[EVALUATION] == pytest.approx((4 * 5 + 3 * 2 * 4) * 30 * (0.01 + 0.001) + 5 * 30 * 0.001)
 
 
 def test_engines_share_states_and_ranks_rows() -> None:

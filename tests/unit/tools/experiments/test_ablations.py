@@ -110,10 +110,30 @@ groups:
     assert (run.config.steps, run.config.algo.gamma) == (640, 0.5)
 
 
+def test_variants_of_one_name_are_of_one_configuration(tmp_path: Path) -> None:
+    for folder, steps in (("first", 640), ("second", 1280)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.yaml").write_text(f"{{base: quickstart, steps: {steps}}}")
+    text = "{title: t, groups: [{title: g, variants: {a: {base: first/same.yaml}, b: {base: %s/same.yaml}}}]}"
+    (tmp_path / "mine.yaml").write_text(text % "first")
+    assert [v.name for v in load(tmp_path / "mine.yaml").variants] == ["same"]
+    (tmp_path / "mine.yaml").write_text(text % "second")
+    with pytest.raises(ConfigError, match="would both be called 'same' and share their runs"):
+        load(tmp_path / "mine.yaml")
+
+
+def test_an_override_that_only_others_make_a_difference_is_in_the_name() -> None:
+    base = CONFIGS / "simple" / "sac_her.yaml"  # whose gamma is 0.8; PPO's default is another
+    overrides = (["algo.type=ppo"], ["algo.type=ppo", "algo.gamma=0.8"], ["algo.type=ppo", "algo.epochs=2"])
+    names = [plan.Variant(base=base, set=tuple(each)).name for each in overrides]
+    assert names == [f"sac_her+{','.join(sorted(each))}" for each in overrides]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("groups: []", "title: Field required"),
+        ("{title: t, groups: [{title: g, variants: {a: []}, axes: []}]}", "axes: Tuple should have at least 1 item"),
         ("{title: t, groups: [], bse: x}", "bse: Extra inputs"),
         (
             "{title: t, groups: [{title: g, variants: {a: {base: quickstart.yaml}}}]}",

@@ -10,7 +10,7 @@ import pytest
 from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError, UntrustedError
 from sacglam.tools.experiments import plan
-from sacglam.tools.experiments.results import check_same, differences, steps_of
+from sacglam.tools.experiments.results import check_same, differences, read, steps_of
 from tests.unit.tools.experiments.conftest import Finish
 
 
@@ -76,4 +76,6 @@ def test_a_run_whose_folder_names_an_algorithm_is_refused_before_that_is_importe
     file.write_text(file.read_text().replace("type: sac", "type: antigravity:Config", 1))
     with pytest.raises(UntrustedError, match="antigravity:Config"):
         check_same([planted])
+    with pytest.raises(UntrustedError, match="antigravity:Config"):
+        read(planted)
     assert "antigravity" not in sys.modules
