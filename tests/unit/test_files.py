@@ -36,6 +36,12 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
             attempt()
 
 
+def test_a_report_may_be_larger_than_other_json(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text('{"command": "' + "x" * (17 * files.MIB) + '"}')
+    assert files.read_json(tmp_path / "report.json", files.OBJECT) is None
+    assert files.read_json(tmp_path / "report.json", files.OBJECT, 32 * files.MIB).keys() == {"command"}
+
+
 def test_a_small_file_takes_little_memory_however_large_it_may_be(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"mine")
     assert files.read(tmp_path / "small", 1 << 60) == b"mine"
