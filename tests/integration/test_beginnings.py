@@ -88,7 +88,9 @@ def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) 
     assert summary(whole)["finished"]
     assert (summary(whole)["env_steps"] < 640) == (best["eval_success/overall"] >= 0.4)
     assert ("finished early" in trained.stderr) == (best["eval_success/overall"] >= 0.4)
-    assert load_agent(whole, "cpu", best=True).env_steps == best["env_steps"]
+    agent = load_agent(whole, "cpu", best=True)
+    assert agent.env_steps == best["env_steps"]
+    assert agent.summary["success_after"]["overall"] == best["eval_success/overall"]
     done = call(sacglam("evaluate", whole, "--best", "--json", episodes="8"))
     assert done.returncode == 0, done.stderr
     # Killed and resumed, and finished runs stay as they are.

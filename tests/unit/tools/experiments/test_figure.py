@@ -57,3 +57,8 @@ def test_a_metric_without_points_yet_is_left_out(tmp_path: Path) -> None:
         seed["goal_types"] = {"steps": [], "values": []}
     draw(tmp_path / "report.png", empty, group("b", "first"))
     assert painted(tmp_path / "report.png", BLUE) > 100
+
+
+def test_without_a_panel_the_figure_is_empty(tmp_path: Path) -> None:
+    draw(tmp_path / "none.png")
+    assert painted(tmp_path / "none.png", BLUE) == 0
