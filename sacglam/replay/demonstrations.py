@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from sacglam import files
 from sacglam.envs import CheckedEnv, Split, TextEnv
@@ -25,12 +25,9 @@ from sacglam.replay.windows import window
 from sacglam.types import Decision, Episode, Observation, Step, Window
 
 _LONGEST = 64 * files.MIB  # of a line
-_FORM = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
-class _Seen(BaseModel):
-    model_config = _FORM
-
+class _Seen(files.Form, extra="forbid"):
     text: str
     candidates: tuple[str, ...]
 
@@ -45,10 +42,8 @@ class _Taken(_Seen):
     truncated: bool
 
 
-class _Line(BaseModel):
+class _Line(files.Form, extra="forbid"):
     """An episode: its `actions`, perhaps with a checksum of their results to compare; or its `steps`."""
-
-    model_config = _FORM
 
     goal: str
     seed: Annotated[int, Field(ge=0, lt=2**63)]

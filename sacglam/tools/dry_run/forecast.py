@@ -104,10 +104,9 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     if initial := config.replay.demonstration_updates:  # each as long as any other
         row_s = sum(calibration.update.seconds.values()) / calibration.update.size
         found[INITIAL] = initial * row_s * config.algo.batch_size / ranks
-    found[EVALUATION] = states_of_evaluations(config, played.episode_steps) * (evaluated_s + played.environment_s)
-    found[EVALUATION] += (
-        config.evaluation.episodes * played.episode_steps * played.environment_s
-    )  # of the random policy
+    scored = states_of_evaluations(config, played.episode_steps)
+    random = config.evaluation.episodes * played.episode_steps
+    found[EVALUATION] = scored * evaluated_s + (scored + random) * played.environment_s
     return found
 
 
