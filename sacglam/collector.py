@@ -77,8 +77,7 @@ def collector(
         if share := config.algo.exploration_share:
             explore = Exploration(share, policy_rng, replay.graph)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
-    rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
-    return Collector(rollout, experience, goals, rngs, demonstrations)
+    return Collector(rollout, experience, goals, {"starts_rng": starts_rng, "policy_rng": policy_rng}, demonstrations)
 
 
 def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:

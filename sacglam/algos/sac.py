@@ -212,9 +212,8 @@ class Sac(OffPolicy):
         if batch.known_BA is not None:
             q_CBA = equations.at_least(q_CBA, batch.known_BA, self._config.no_path)
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, self.alpha.alpha)
-        if not weight:
-            return {"actor": (1.0, actor)}
-        return {"actor": (1.0, actor), "imitation": (weight, self._imitation_loss(values, batch))}
+        losses = {"actor": (1.0, actor)}
+        return losses | {"imitation": (weight, self._imitation_loss(values, batch))} if weight else losses
 
     def _imitation_loss(self, values: PolicyValues, batch: SacBatch) -> Tensor:
         """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""

@@ -1,5 +1,6 @@
 """The learner: experience in, better adapter and critic out."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,13 +65,11 @@ class Learner:
             DivergenceError: see `learn`.
         """
         imitation, offline = Imitation(self.model, self.clock), self.config.learns_offline
-        return Learned(
-            [
-                self._step(rows, imitation if cloned else self.algorithm, self.updates if offline else -1)
-                for cloned, rows in batches
-            ],
-            None,
-        )
+        metrics = [
+            self._step(rows, imitation if cloned else self.algorithm, self.updates if offline else -1)
+            for cloned, rows in batches
+        ]
+        return Learned(metrics, None)
 
     def _step(self, rows: Sequence[Any], algorithm: Algorithm, update: int) -> dict[str, float]:
         """One gradient step, in passes of half as many rows if the GPU runs out of memory and no size is configured."""
@@ -198,15 +197,24 @@ class Learner:
         Raises:
             CheckpointError: it is of another model, adapter or critic.
         """
-        moments = moments_in(tensors)
+        adam = {f"adam.{name}": tensor for name, tensor in under("adam", tensors).items()}
         with self.backend.gathered(change=True):
             self.model.load_state(under("model", tensors))
-            learned = [*self.model.actor_parameters(), *self.model.critic_parameters()]
-            for index, found in moments.items():  # none of parameters that never had a gradient
-                own = {"step": torch.zeros(()), "exp_avg": learned[index], "exp_avg_sq": learned[index]}
-                check_forms(found, own)
-        self.backend.load_moments(moments)
+            check_forms(adam, self._moments_like(adam))
+        self.backend.load_moments(moments_in(adam))
         for name, classifier in self.classifiers.items():
             classifier.load_state(under(name, tensors))
         self.updates = int(values["updates"])
         self.algorithm.load_state(values)
+
+    def _moments_like(self, adam: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of the shapes and types of Adam's moments, for the groups that have any: a group steps as a whole."""
+        forms: dict[str, Tensor] = {}
+        index = itertools.count()
+        for group in (self.model.actor_parameters(), self.model.critic_parameters()):
+            numbered = {f"adam.{next(index)}": parameter for parameter in group}
+            if any(f"{name}.step" in adam for name in numbered):
+                for name, parameter in numbered.items():
+                    forms[f"{name}.step"] = torch.zeros(())
+                    forms[f"{name}.exp_avg"] = forms[f"{name}.exp_avg_sq"] = parameter
+        return forms

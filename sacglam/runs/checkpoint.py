@@ -67,9 +67,8 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
         _sync(root)
         _drop_unfinished(root)
     except OSError as error:
-        if not folder.exists():
-            with suppress(OSError):
-                replaced.rename(folder)
+        with suppress(OSError):  # there is none, or the new one is in its place
+            replaced.rename(folder)
         _drop_unfinished(root)
         kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"
