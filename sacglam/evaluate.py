@@ -74,9 +74,10 @@ def evaluate(
         by_type["overall"].append(episode.success)
     efficiencies = [_efficiency(env, episode) for episode in played]
     measured = [e for e in efficiencies if e is not None]
+    planned = any(episode.success or _optimal(env, episode) is not None for episode in played)
     return Evaluation(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
-        spl=float(np.mean(measured)) if len(measured) == len(played) and _optimal(env, played[0]) is not None else None,
+        spl=float(np.mean(measured)) if len(measured) == len(played) and planned else None,
         episodes=len(played),
         mean_return=float(np.mean([episode.return_ for episode in played])),
         repeated=_repeated([episode for episode in played if not episode.success]),

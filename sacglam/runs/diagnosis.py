@@ -16,7 +16,7 @@ PLAYED = 32
 """Number of episodes in which Q is compared with the return."""
 _GOOD = 0.9  # success that needs no diagnosis
 _MARGIN = 0.05  # gain in success over the random policy or an earlier quarter of the run
-_COLLAPSED_START, _COLLAPSED, _CEILING = 0.2, 0.05, 0.95  # shares of the random policy's entropy
+_COLLAPSED_START, _COLLAPSED, _UNDECIDED, _CEILING = 0.2, 0.05, 0.6, 0.95  # shares of the random policy's entropy
 _CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
 _GAP = 0.15  # how far greedy success may fall below sampled
 _EPISODES_OF_A_TYPE = 20  # with none achieved, the type counts as out of reach
@@ -209,12 +209,18 @@ def _greedy(evidence: Evidence) -> str | None:
     low, high = greedy.success["overall"], sampled.success["overall"]
     if high - low <= max(_GAP, 2 * math.sqrt(0.5 / greedy.episodes)):  # two standard errors of the difference at most
         return None
+    seen = f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions"
+    entropy = evidence.mean("entropy_share", 4) or 0.0
+    if entropy > _UNDECIDED:
+        return (
+            f"{seen}: the policy is still undecided (its entropy is {entropy:.0%} of the random policy's), so the most "
+            f"probable action is hardly better than others. Raise steps or {evidence.config.algo.update_settings}"
+        )
     share, action = greedy.repeated
     loop = f" ({share:.0%} of the actions in failed episodes repeat the previous one, most often {action!r})"
     return (
-        f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
-        f"into loops{loop if action else ''}. Raise steps, set prompt.history=1 so that the policy sees its last "
-        "action, or sample actions (sacglam evaluate --sample)"
+        f"{seen}: the most probable action leads into loops{loop if action else ''}. Raise steps, set prompt.history=1 "
+        "so that the policy sees its last action, or sample actions (sacglam evaluate --sample)"
     )
 
 

@@ -74,6 +74,22 @@ def test_spl_of_failures_is_0_with_a_planner_and_unknown_without(planner: bool, 
     assert (found.success["overall"], found.spl) == (0.0, spl)
 
 
+class Partly(Hopeless):
+    """Its planner knows no way from half of the starts."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        self._planner = seed % 2 == 0
+        return super().reset(goal, seed)
+
+
+def test_spl_needs_no_plan_of_the_first_episode() -> None:
+    found = list[float | None]()
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        found.append(evaluate(lambda: Partly(True), UniformScorer(), greedy, episodes=20, rng=rng).spl)
+    assert found == [0.0] * 8
+
+
 class Firmly:
     """Prefers later actions: pi is proportional to 1, 2, 3, ..."""
 

@@ -1,5 +1,6 @@
 """What an experiment runs: configurations with overrides, seeds, and the order of the runs."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 ABLATIONS = {file.stem: file for file in sorted((Path(__file__).parents[2] / "ablations").glob("*.yaml"))}
 """The files of the paper's ablations, which `compare` knows by name."""
 _EVALUATIONS, _MOST_SEEDS = 20, 1000
+_LONGEST_NAME = 200  # bytes; a file system takes 255, of which a log's name needs some
 _BY_TYPE = {"Episodes": "goal_share/", "Learning progress": "progress/", "Greedy success": "eval_success/"}
 
 
@@ -36,7 +38,10 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
 
     @cached_property
     def name(self) -> str:
-        """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`."""
+        """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`.
+
+        A slash in a value, as in a path, becomes %2F, and a name too long for a folder ends in a checksum.
+        """
         kept = list(self.set)
         for each in self.set:  # is it a part of what differs from the base, given the others?
             others = [*kept]
@@ -44,10 +49,12 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
             with suppress(ConfigError):  # the others need it
                 if configuration.load(self.base, others) == self.config():
                     kept = others
-        varied = ",".join(sorted(kept))
-        if self.base.stem == "base":
-            return varied or "base"
-        return f"{self.base.stem}+{varied}" if varied else self.base.stem
+        base, varied = self.base.stem, ",".join(sorted(kept))
+        name = (varied or base if base == "base" else f"{base}+{varied}" if varied else base).replace("/", "%2F")
+        if len(name.encode()) <= _LONGEST_NAME:
+            return name
+        checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{checksum}"
 
     def config(self, extra: Sequence[str] = ()) -> Config:
         """The configuration with its overrides and `extra` ones."""

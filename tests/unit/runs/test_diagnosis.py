@@ -150,6 +150,10 @@ CASES = {
         replace(STUCK, after=after(0.2, 0.6)),
         "leads into loops. Raise steps",
     ),
+    "greedy far below sampled, since little is decided": (
+        replace(STUCK, lines=lines(0.1, 0.1, 0.1, 0.12, entropy=0.89), after=after(0.2, 0.6, (0.8, "Go north"))),
+        r"0.20, far below the 0.60 .*still undecided \(its entropy is 89% .*Raise steps or algo.updates_per_interval",
+    ),
     # 0.1 a quarter: 0.6 more takes six quarters, so 2.5 budgets.
     "budget too short": (
         replace(LEARNS, lines=lines(0.1, 0.1, 0.2, 0.3), after=after(0.3, 0.3)),

@@ -50,6 +50,18 @@ def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
     assert run.command()[4:] == ["train", "--resume", str(folder), "--trust"]
 
 
+def test_a_variant_s_name_is_that_of_one_folder(tmp_path: Path) -> None:
+    [base] = files(tmp_path, "base")
+    for each, expected in [((), "base"), (("model.name=models/kitchen",), "model.name=models%2Fkitchen")]:
+        variant = plan.Variant(base=base, set=each)
+        assert plan.Run(variant, 0, (), tmp_path).directory.root == tmp_path / "runs" / expected / "seed0"
+    one, other = (plan.Variant(base=base, set=(f"model.name={'é' * 130}{end}",)).name for end in "ab")
+    assert one != other
+    for name in (one, other):
+        assert len(name.encode()) in (199, 200)  # where an é would be cut in two, it goes
+        (tmp_path / f"{name}-seed999.txt").touch()
+
+
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(ConfigError, match="would both be called 'a'"):
