@@ -72,8 +72,7 @@ def evaluate(
     for episode in played:
         by_type[env.goal_type(episode.goal)].append(episode.success)
         by_type["overall"].append(episode.success)
-    efficiencies = [_efficiency(env, episode) for episode in played]
-    measured = [e for e in efficiencies if e is not None]
+    measured = [each for episode in played if (each := _efficiency(env, episode)) is not None]
     planned = any(episode.success or _optimal(env, episode) is not None for episode in played)
     return Evaluation(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
@@ -85,8 +84,7 @@ def evaluate(
 
 
 def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
-    actions = [[episode.action(t) for t in range(len(episode.steps))] for episode in episodes]
-    pairs = [pair for each in actions for pair in pairwise(each)]
+    pairs = [pair for episode in episodes for pair in pairwise(map(episode.action, range(len(episode.steps))))]
     again = Counter(action for before, action in pairs if action == before)
     return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")
 

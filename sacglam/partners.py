@@ -5,7 +5,6 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
 from sacglam.clock import PhaseClock
@@ -178,10 +177,10 @@ class ModelPartner(Partner):
             for episode, goals in zip(episodes, asked, strict=True)
             for t in range(len(episode.steps))
         ]
-        judged = iter(self.classifiers.ask("judge", queries))
+        judged, least = iter(self.classifiers.ask("judge", queries)), self.settings.threshold
         return [
-            [self._named(goals, next(judged)) for _ in episode.steps]
-            for episode, goals in zip(episodes, asked, strict=True)
+            [[goal for goal, sure in zip(goals, next(judged).tolist(), strict=True) if sure >= least] for _ in e.steps]
+            for e, goals in zip(episodes, asked, strict=True)
         ]
 
     def _candidates(self, own: str) -> Sequence[str]:
@@ -190,10 +189,6 @@ class ModelPartner(Partner):
         if len(others) > (left := most - len(imagined)):
             others = [others[i] for i in sorted(self.rng.choice(len(others), left, replace=False))]
         return [own, *others, *imagined]
-
-    def _named(self, goals: Sequence[str], probabilities: npt.NDArray[np.float32]) -> list[str]:
-        threshold = self.settings.threshold
-        return [goal for goal, sure in zip(goals, probabilities.tolist(), strict=True) if sure >= threshold]
 
 
 class JudgeConfig(ModelConfig):

@@ -120,9 +120,7 @@ def _interval(found: Estimate | None, form: str = ".3f") -> str:
 
 
 def _spread(found: Estimate | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
+    return "-" if found is None else f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
 
 
 def _crossing(found: Crossing | None) -> str:

@@ -38,10 +38,7 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
 
     @cached_property
     def name(self) -> str:
-        """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`.
-
-        A slash in a value, as in a path, becomes %2F, and a name too long for a folder ends in a checksum.
-        """
+        """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`."""
         kept = list(self.set)
         for each in self.set:  # is it a part of what differs from the base, given the others?
             others = [*kept]
@@ -51,10 +48,8 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
                     kept = others
         base, varied = self.base.stem, ",".join(sorted(kept))
         name = (varied or base if base == "base" else f"{base}+{varied}" if varied else base).replace("/", "%2F")
-        if len(name.encode()) <= _LONGEST_NAME:
-            return name
-        checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
-        return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{checksum}"
+        checksum = hashlib.sha256(name.encode()).hexdigest()[:8]  # for a name too long for a folder
+        return name if len(name.encode()) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 4 - 9]}-{checksum}"
 
     def config(self, extra: Sequence[str] = ()) -> Config:
         """The configuration with its overrides and `extra` ones."""

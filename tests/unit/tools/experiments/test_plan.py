@@ -58,7 +58,6 @@ def test_a_variant_s_name_is_that_of_one_folder(tmp_path: Path) -> None:
     one, other = (plan.Variant(base=base, set=(f"model.name={'é' * 130}{end}",)).name for end in "ab")
     assert one != other
     for name in (one, other):
-        assert len(name.encode()) in (199, 200)  # where an é would be cut in two, it goes
         (tmp_path / f"{name}-seed999.txt").touch()
 
 
