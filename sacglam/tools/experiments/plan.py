@@ -46,8 +46,8 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
             with suppress(ConfigError):  # the others need it
                 if configuration.load(self.base, others) == self.config():
                     kept = others
-        base, varied = self.base.stem, ",".join(sorted(kept))
-        name = (varied or base if base == "base" else f"{base}+{varied}" if varied else base).replace("/", "%2F")
+        parts = (self.base.stem, ",".join(sorted(kept)))
+        name = "+".join(filter(None, parts)).removeprefix("base+").replace("/", "%2F")
         checksum = hashlib.sha256(name.encode()).hexdigest()[:8]  # for a name too long for a folder
         return name if len(name.encode()) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 4 - 9]}-{checksum}"
 
