@@ -209,18 +209,15 @@ def _greedy(evidence: Evidence) -> str | None:
     low, high = greedy.success["overall"], sampled.success["overall"]
     if high - low <= max(_GAP, 2 * math.sqrt(0.5 / greedy.episodes)):  # two standard errors of the difference at most
         return None
-    seen = f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions"
-    entropy = evidence.mean("entropy_share", 4) or 0.0
-    if entropy > _UNDECIDED:
-        return (
-            f"{seen}: the policy is still undecided (its entropy is {entropy:.0%} of the random policy's), so the most "
-            f"probable action is hardly better than others. Raise steps or {evidence.config.algo.update_settings}"
-        )
     share, action = greedy.repeated
     loop = f" ({share:.0%} of the actions in failed episodes repeat the previous one, most often {action!r})"
+    entropy = evidence.mean("entropy_share", 4) or 0.0
+    undecided = f", and little is decided yet: entropy is {entropy:.0%} of the random policy's"
     return (
-        f"{seen}: the most probable action leads into loops{loop if action else ''}. Raise steps, set prompt.history=1 "
-        "so that the policy sees its last action, or sample actions (sacglam evaluate --sample)"
+        f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
+        f"into loops{loop if action else ''}{undecided if entropy > _UNDECIDED else ''}. Raise steps or "
+        f"{evidence.config.algo.update_settings}, set prompt.history=1 so that the policy sees its last action, or "
+        "sample actions (sacglam evaluate --sample)"
     )
 
 

@@ -148,11 +148,11 @@ CASES = {
     ),
     "greedy far below sampled, without repetition": (
         replace(STUCK, after=after(0.2, 0.6)),
-        "leads into loops. Raise steps",
+        "leads into loops. Raise steps or algo.updates_per_interval, set prompt.history=1",
     ),
     "greedy far below sampled, since little is decided": (
         replace(STUCK, lines=lines(0.1, 0.1, 0.1, 0.12, entropy=0.89), after=after(0.2, 0.6, (0.8, "Go north"))),
-        r"0.20, far below the 0.60 .*still undecided \(its entropy is 89% .*Raise steps or algo.updates_per_interval",
+        r"0.20, far below the 0.60 .*80% of .*little is decided yet: entropy is 89% of .*Raise steps or algo.updates",
     ),
     # 0.1 a quarter: 0.6 more takes six quarters, so 2.5 budgets.
     "budget too short": (
