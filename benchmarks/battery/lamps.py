@@ -3,61 +3,38 @@
 Which press is right depends on where the state and the goal differ, which a language model has to learn to see.
 """
 
-from collections.abc import Sequence
 from itertools import product
 from random import Random
+from typing import ClassVar
 
-from sacglam.envs import Split
-from sacglam.types import Observation, Step
+from benchmarks.battery.arrangements import Arrangement, Arrangements
+from sacglam.types import Observation
 
 LAMPS = ("red", "green", "blue", "white", "yellow")
 
 
-def _text(lit: Sequence[bool]) -> str:
+def _text(lit: Arrangement) -> str:
     return ", ".join(f"{lamp} {'on' if on else 'off'}" for lamp, on in zip(LAMPS, lit, strict=True))
 
 
-GOALS = {f"Make {_text(lit)}": lit for lit in product((False, True), repeat=len(LAMPS))}
-
-
-class Lamps:
+class Lamps(Arrangements):
     """Make an arrangement that is a few presses away."""
 
+    by_goal: ClassVar = {f"Make {_text(lit)}": lit for lit in product((0, 1), repeat=len(LAMPS))}
+
     def __init__(self, *, max_steps: int = 15) -> None:
-        self._max_steps = max_steps
+        super().__init__(max_steps=max_steps)
 
-    def goals(self, split: Split) -> Sequence[str]:
-        return list(GOALS) if split == "train" else []
-
-    def goal_type(self, goal: str) -> str:
-        return "make"
-
-    def reset(self, goal: str, seed: int) -> Observation:
-        rng = Random(f"{seed} {goal}")
-        self._goal, self._steps, self._lit = goal, 0, GOALS[goal]
-        while self._lit == GOALS[goal]:
+    def start(self, goal: Arrangement, rng: Random) -> Arrangement:
+        now = goal
+        while now == goal:
             for _ in range(rng.randint(1, 4)):
-                self._press(rng.randrange(len(LAMPS)))
-        self._seen = {self._lit}
-        return self._observe()
+                now = self.moved(now, rng.randrange(len(LAMPS)))
+        return now
 
-    def _press(self, lamp: int) -> None:
-        switched = (lamp, (lamp + 1) % len(LAMPS))
-        self._lit = tuple(on != (number in switched) for number, on in enumerate(self._lit))
+    def moved(self, now: Arrangement, action: int) -> Arrangement:
+        switched = (action, (action + 1) % len(LAMPS))
+        return tuple(on ^ (lamp in switched) for lamp, on in enumerate(now))
 
-    def step(self, action: int) -> Step:
-        self._press(action)
-        self._steps += 1
-        achieved = () if self._lit in self._seen else (f"Make {_text(self._lit)}",)
-        self._seen.add(self._lit)
-        terminated = self._goal in achieved
-        return Step(
-            self._observe(),
-            float(terminated),
-            achieved,
-            terminated,
-            not terminated and self._steps >= self._max_steps,
-        )
-
-    def _observe(self) -> Observation:
-        return Observation(f"Lamps: {_text(self._lit)}", tuple(f"Press {lamp}" for lamp in LAMPS))
+    def observation(self, now: Arrangement) -> Observation:
+        return Observation(f"Lamps: {_text(now)}", tuple(f"Press {lamp}" for lamp in LAMPS))
