@@ -39,7 +39,7 @@ class Pretrained:
         if self.matching is None:
             return text
         advice = "try more --steps, or texts that are shorter or have fewer different words"
-        unmatched = f"\nwords were not matched: an agent will hardly learn which action fits its goal; {advice}"
+        unmatched = f"\nwords were not matched, so an agent may not learn which action fits its goal; {advice}"
         return f"{text}, matching {self.matching:.2f}{unmatched if self.matching < MATCHED else ''}"
 
 
