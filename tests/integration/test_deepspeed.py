@@ -153,8 +153,8 @@ def test_base_weights_are_sharded_with_stage_3(world: int, number: int, stage: i
 @pytest.mark.parametrize(("stage", "name"), VARIANTS_AT)
 def test_other_models_and_critics(stage: int, name: str, found: Any) -> None:
     expected = rank.variant(0, 0, name)
-    for number in range(2):
-        assert_close(found[2, number][stage, name], expected)
+    for which in RANKS:
+        assert_close(found[which][stage, name], expected)
 
 
 @pytest.mark.parametrize("stage", STAGES)
