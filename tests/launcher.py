@@ -11,7 +11,8 @@ code are real, it runs its module as `python -m MODULE` does, and ends as Python
 variables that are read when torch is imported are those of the server's start, sets of strings have one order in all
 commands of a server (one PYTHONHASHSEED), and `ps` shows the server's title. Tests that are about these, and one of
 each kind next to them, start a new Python: `fresh=True`. And a training writes checkpoints more often than a user's,
-every `CHECKPOINT_STEPS`, since those of the tests are too short for any but the last; and logs as `tests.often` says.
+every `CHECKPOINT_STEPS`, since those of the tests are too short for any but the last; logs as `tests.often` says; and
+draws its curves only if the variable `CURVES` is set, since that takes a fifth of the time of a tiny run.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ MODULES = [
     "transformers.models.t5.modeling_t5",
 ]
 CHECKPOINT_STEPS = 160
+CURVES = "SACGLAM_CURVES"
 _LONGEST = 2**18
 """Bytes of a request, arguments and environment; Linux sends no longer message unasked."""
 
@@ -116,10 +118,12 @@ def start(
     return Launched(command, int(said), ours)
 
 
-def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], timeout: float = 300, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run such a command to its end; its output is text."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = start(command, out, err)
+        process = start(command, out, err, env=env)
         try:
             code = process.wait(timeout)
         finally:
@@ -169,9 +173,11 @@ def serve(requests: socket.socket) -> list[str]:
         importlib.import_module(name)
     del sys.modules["triton"]
     from sacglam import training
+    from sacglam.runs.curves import draw_curves
     from tests.often import log_often
 
     training.CHECKPOINT_STEPS = CHECKPOINT_STEPS
+    training.draw_curves = lambda run: draw_curves(run) if CURVES in os.environ else None
     log_often()
     set_by_imports = dict(os.environ.items() - before.items())
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not live through a fork; which import starts one?"
