@@ -56,7 +56,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def imitating(file: Path) -> list[str]:
     return [
         f"replay.demonstrations={file}",
-        "replay.demonstration_updates=250",
+        "replay.demonstration_updates=170",
         "steps=320",
         "evaluation.every_steps=160",
         "evaluation.every_episodes=8",
@@ -68,14 +68,14 @@ def test_a_run_is_killed_in_its_initial_updates_and_after_them_and_resumes(file:
     assert call(tiny_train(whole, *imitating(file))).returncode == 0
     lines = metrics(whole)
     initial = [line["updates"] for line in lines if not line["env_steps"] and "cloning_loss" in line]
-    assert initial == [*range(20, 241, 20), 250]
-    assert [line["updates"] for line in lines if "eval_success/overall" in line and not line["env_steps"]] == [250]
+    assert initial == [*range(20, 161, 20), 170]
+    assert [line["updates"] for line in lines if "eval_success/overall" in line and not line["env_steps"]] == [170]
     assert all("critic_loss" in line for line in lines if "cloning_loss" in line)
     # Before and after the first checkpoint (at 100 updates), and later in training.
     assert interrupt(tiny_train(run, *imitating(file)), run, 2, signal.SIGKILL) == -signal.SIGKILL
-    assert interrupt(sacglam("train", resume=str(run)), run, 8, signal.SIGKILL) == -signal.SIGKILL
-    assert interrupt(sacglam("train", resume=str(run)), run, 11, signal.SIGTERM) == 0
-    assert interrupt(sacglam("train", resume=str(run)), run, 18, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(sacglam("train", resume=str(run)), run, 6, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(sacglam("train", resume=str(run)), run, 10, signal.SIGTERM) == 0
+    assert interrupt(sacglam("train", resume=str(run)), run, 15, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, whole, lines=len(lines))
 
@@ -83,7 +83,7 @@ def test_a_run_is_killed_in_its_initial_updates_and_after_them_and_resumes(file:
 def test_another_file_is_refused_where_a_run_resumes(file: Path, tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "other.jsonl"
     shutil.copy(file, other)
-    assert interrupt(tiny_train(run, *imitating(other)), run, 14, signal.SIGTERM) == 0
+    assert interrupt(tiny_train(run, *imitating(other)), run, 10, signal.SIGTERM) == 0
     other.write_bytes(b"".join(other.read_bytes().splitlines(keepends=True)[:-1]))
     done = call(sacglam("train", resume=str(run)))
     assert done.returncode == 1
@@ -112,7 +112,7 @@ def test_an_agent_learns_from_the_file_alone(file: Path, tmp_path: Path) -> None
     assert "actor_loss" in lines[1]  # after the warm-up
     assert not any("cloning_loss" in line for line in lines)
     assert json.loads((whole / "summary.json").read_text())["finished"]
-    assert interrupt(tiny_train(run, *offline), run, 8, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupt(tiny_train(run, *offline), run, 6, signal.SIGKILL) == -signal.SIGKILL
     assert call(sacglam("train", resume=str(run))).returncode == 0
     assert_same_end(run, whole, lines=len(lines))
 
