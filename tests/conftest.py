@@ -62,11 +62,14 @@ def _set(*overrides: str) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
-def call(command: list[str], fresh: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output is text. A `fresh` one starts a new Python, as a user does."""
+def call(command: list[str], fresh: bool = False, curves: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its output is text. A `fresh` one starts a new Python, as a user does.
+
+    A training draws its curves if it is `fresh` or asked for `curves`.
+    """
     if fresh:
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    return launcher.run(command)
+    return launcher.run(command, env={**os.environ, launcher.CURVES: "1"} if curves else None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,6 +131,6 @@ def _finished(factory: pytest.TempPathFactory, name: str, *overrides: str) -> Pa
     with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (made / "adapter").exists():  # which a run writes last
-            done = launcher.run(tiny_train(made, *overrides), env={**os.environ, launcher.CURVES: "1"})
+            done = call(tiny_train(made, *overrides), curves=True)
             assert done.returncode == 0, done.stderr
     return made if alone else shutil.copytree(made, own)

@@ -43,7 +43,7 @@ def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
     for name in ("success_before", "success_after", "success_sampled", "success_random"):
         assert set(summary[name]) == {"overall", "grasp", "grow"}
         assert all(0 <= rate <= 1 for rate in summary[name].values())
-    assert summary["updates"] > 15
+    assert summary["updates"] == 18  # one an interval, once the first episodes have ended
     assert summary["seed"] == 0
     assert summary["versions"]["torch"].startswith("2.")
     phases = summary["seconds"]

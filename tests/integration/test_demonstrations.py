@@ -105,7 +105,8 @@ def test_an_agent_learns_from_the_file_alone(file: Path, tmp_path: Path) -> None
     """AWAC without a step in the environment: its own updates, to the same end after a kill."""
     whole, run = tmp_path / "whole", tmp_path / "killed"
     offline = [*imitating(file), "algo.type=awac", "steps=0"]
-    assert call(tiny_train(whole, *offline)).returncode == 0
+    assert call(tiny_train(whole, *offline), curves=True).returncode == 0
+    assert (whole / "curves.png").stat().st_size > 1000
     lines = metrics(whole)
     assert {line["env_steps"] for line in lines} == {0}
     assert lines[0]["critic_loss"] > 0

@@ -24,9 +24,10 @@ from tests.integration.test_resume import metrics
 pytestmark = pytest.mark.slow
 
 SHORT = ["steps=192", "evaluation.episodes=4"]
+SAC = [*TINY, *SHORT, "algo.updates_per_interval=2"]
 RUNS = {
-    "sac": (None, [*TINY, *SHORT]),
-    "sac t5": (None, [*TINY, *SHORT, T5]),
+    "sac": (None, SAC),
+    "sac t5": (None, [*SAC, T5]),
     "ppo": (SIMPLE_PPO, [*TINY_PPO, *SHORT]),
 }
 

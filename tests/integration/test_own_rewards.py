@@ -83,9 +83,10 @@ CORRIDOR = [f"env.name={__name__}:Corridor", "env.reward=environment"]
 def test_returns_are_reported_and_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "killed"
     overrides = [*CLIFF, "env.success_reward=-1", "replay.hindsight.type=future"]
-    done = call(tiny_train(whole, *overrides))
+    done = call(tiny_train(whole, *overrides), curves=True)
     assert done.returncode == 0, done.stderr
     assert "derived: algo.reward_scale = " in done.stdout
+    assert (whole / "curves.png").stat().st_size > 1000
     lines, end = metrics(whole), summary(whole)
     assert all(line["episode_return"] <= -20 for line in lines if "episode_return" in line)
     evaluated = {line["env_steps"]: line["eval_return"] for line in lines if "eval_return" in line}

@@ -29,7 +29,7 @@ HALF = "steps=320"  # ten intervals
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished tiny run of PPO."""
     out = tmp_path_factory.mktemp("runs") / "ppo"
-    done = call(tiny_ppo(out, HALF))
+    done = call(tiny_ppo(out, HALF), curves=True)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -37,6 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_counts_its_updates_and_reports_its_losses(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert summary["finished"]
+    assert (run / "curves.png").stat().st_size > 1000
     assert summary["updates"] == 10 * 2 * 2  # intervals, epochs, minibatches of 16 in 32 steps
     lines = metrics(run)
     assert all({"policy_loss", "value_loss", "entropy", "kl", "clipped_share", "return"} <= set(line) for line in lines)

@@ -48,6 +48,8 @@ VARIANTS = {
 }
 """Each setting in one run, in pairs that do not touch each other's code."""
 
+RUN = [*TINY, "algo.updates_per_interval=2"]  # the run is short
+
 pytestmark = pytest.mark.slow
 
 
@@ -57,10 +59,10 @@ def test_variant_trains(name: str, model: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(training, "CHECKPOINT_STEPS", 96)
     if "4 bits" in name:
         pytest.importorskip("bitsandbytes")
-    overrides = [*TINY, f"model.name={model}", "steps=192", "evaluation.episodes=2", *VARIANTS[name]]
+    overrides = [*RUN, f"model.name={model}", "steps=192", "evaluation.episodes=2", *VARIANTS[name]]
     summary = train(config.load(None, overrides), tmp_path / "run")
     assert summary["finished"]
-    assert summary["updates"] >= 4
+    assert summary["updates"] >= 8
     first, last = (checkpoint.load(folder).tensors for folder in checkpoint.steps(tmp_path / "run" / "checkpoints"))
     moved = {tensor for tensor in first if not torch.equal(first[tensor], last[tensor])}
     assert {tensor for tensor in first if tensor.startswith("model.heads.") and tensor.endswith("weight")} <= moved
@@ -81,7 +83,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> N
     ends = []
     for size in ("null", "5"):
         run = tmp_path / size
-        train(config.load(None, [*TINY, "steps=160", "evaluation.episodes=2", f"algo.micro_batch_size={size}"]), run)
+        train(config.load(None, [*RUN, "steps=160", "evaluation.episodes=2", f"algo.micro_batch_size={size}"]), run)
         ends.append(checkpoint.load(checkpoint.steps(run / "checkpoints")[-1]).tensors)
     for name, tensor in ends[0].items():
         if name.startswith("model.heads."):
