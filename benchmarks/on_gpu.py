@@ -38,7 +38,7 @@ from sacglam.runs.display import Display
 from sacglam.tools.dry_run.calibrate import play
 from sacglam.tools.dry_run.forecast import forecast, placed
 
-STAGES = (0, 1, 3)
+STAGES = (0, 1, 2, 3)
 TIMEOUT_S = 120.0
 SETTINGS = ("steps=640", "threads=1", "env.copies=32", "algo.warmup_updates=0")
 TRAININGS = {"sac": None, "ppo": common.ROOT / "configs" / "simple" / "ppo.yaml"}  # None: the quickstart

@@ -58,6 +58,9 @@ umask 077
 token=$(mktemp "$HOME/.sacglam-ray-token.XXXXXX")
 od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
+# Ray notes its cluster in its folder. Jobs that share a node would find each other's there, or one that they may not read.
+# If an engine's own process dies, its children, which hold the GPUs' memory, end with it.
+export RAY_TMPDIR=/tmp/sacglam-$SLURM_JOB_ID RAY_process_group_cleanup_enabled=1
 
 steps=()
 training=
@@ -100,7 +103,7 @@ until_joined "${#nodes[@]}"
 
 gpus=$((gpus_per_node * ${#nodes[@]}))
 run() {
-  export RAY_ADDRESS=auto
+  export RAY_ADDRESS=$address:$PORT
   if compgen -G "$RUN/checkpoints/step-*" >/dev/null; then
     exec sacglam train --resume "$RUN" --gpus "$gpus" --trust # begun by this job, or named by RUN
   fi

@@ -119,8 +119,10 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         return runtime.spawn(index).build(host_engine, ENGINE, config, where.engine_threads)
 
     try:
+        # While vLLM starts it measures how much of a GPU is free, so what shares that GPU is loaded before.
+        sharing = None if where.learners else _start_learners(runtime, config, where, clock)
         engines = EngineGroup(start, where.engines, TIMEOUT_S, note) if where.engines else None
-        learners = _start_learners(runtime, config, where, clock)
+        learners = sharing or _start_learners(runtime, config, where, clock)
         handoff = None
         if engines:
             tolerance, every = PARITY_TOLERANCES[config.model.dtype], PARITY_EVERY * config.algo.updates

@@ -61,10 +61,6 @@ class ParityError(SacglamError):
     """An engine's policy differs from the learner's."""
 
 
-class PortError(SacglamError):
-    """A port is taken."""
-
-
 class TrackingError(SacglamError):
     """A tracker is not installed, or what it writes to is locked, full or broken; the run's own files are intact."""
 

@@ -160,7 +160,7 @@ def with_temperature(config: Config) -> Config:
         return config
     open_at = config.policy.model_copy(update={"temperature": 1.0})
     here = in_one_process(config, "cpu" if config.learners.count else config.device)
-    cpu.prepare(here.threads or cpu.default_threads())
+    cpu.prepare(here.threads or cpu.cores())
     policies = build_model(here.model_copy(update={"policy": open_at})).log_policy(first_states(config))
     temperature = opening_temperature(policies, OPEN_SHARE)
     return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": temperature})})

@@ -110,10 +110,6 @@ class Episode:
         """The undiscounted sum of its rewards."""
         return sum(step.reward for step in self.steps)
 
-    def loses_at(self, t: int) -> bool:
-        """Whether `steps[t]` ends it whatever the goal: one that achieved its goal could have gone on to another."""
-        return self.steps[t].terminated and not self.success
-
 
 @dataclass(frozen=True, slots=True)
 class Window:

@@ -39,17 +39,17 @@ class _SelectedLogProbs(torch.autograd.Function):
             log_prob_N[span] = log_prob_rV[token_row_N[span] - start, token_id_N[span]]
             if mean_weight_RH is not None:
                 mean_weight_RH[start:end] = log_prob_rV.exp_().to(weight_VH.dtype) @ weight_VH
-        ctx.save_for_backward(weight_VH, token_row_N, token_id_N, mean_weight_RH)
+        # Not W itself: with ZeRO 3 it is gathered for this pass alone, and would stay until the backward pass.
+        ctx.save_for_backward(weight_VH[token_id_N] if needs_grad else None, token_row_N, mean_weight_RH)
         return log_prob_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        weight_VH, token_row_N, token_id_N, mean_weight_RH = ctx.saved_tensors
+        weight_NH, token_row_N, mean_weight_RH = ctx.saved_tensors
         # Summed in float32: the gradients of a state's actions meet in one row and nearly cancel.
         grad_N1 = grads[0][:, None]
-        per_token_NH = weight_VH[token_id_N].to(grad_N1.dtype)
-        per_token_NH = per_token_NH.sub_(mean_weight_RH[token_row_N]).mul_(grad_N1)
+        per_token_NH = (weight_NH.to(grad_N1.dtype) - mean_weight_RH[token_row_N]).mul_(grad_N1)
         grad_RH = torch.zeros_like(mean_weight_RH, dtype=grad_N1.dtype).index_add_(0, token_row_N, per_token_NH)
         return grad_RH.to(mean_weight_RH.dtype), None, None, None, None
 

@@ -82,8 +82,8 @@ class ReplayGraph:
             self._add_reached(episode, len(self._places))
             seen = ((episode.observation(t), episode.past(t, self._history)) for t in range(len(episode.steps) + 1))
             numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in seen]
-            if episode.loses_at(-1) or (self._apart and episode.steps[-1].terminated):
-                numbers[-1] = -1
+            if episode.steps[-1].terminated and (self._apart or not episode.success):
+                numbers[-1] = -1  # it ended whatever the goal; one that achieved its goal could have gone on to another
             been = set[int]()
             for t, step in enumerate(episode.steps):
                 node, following, action = numbers[t], numbers[t + 1], episode.decisions[t].action

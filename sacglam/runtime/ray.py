@@ -22,6 +22,8 @@ from sacglam.runtime.group import Worker, WorkerLost
 # The object store holds batches, adapters and a learner's whole state: some megabytes, or 0.8 GB for a model with
 # 7 billion parameters. By default Ray takes a third of the machine's memory.
 _LEAST_STORE_BYTES, _MOST_STORE_BYTES = 512 << 20, 2 << 30
+# Ray puts its sockets into TMPDIR, 68 characters deeper, and the path of a socket has at most 107.
+_LONGEST_TMPDIR = 39
 # Listen on loopback only. Ray has an option for it (`_options`); gloo, NCCL and vLLM read these.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
 # In a user's or a cluster's environment the second one would leave every worker on the first GPU.
@@ -29,11 +31,13 @@ _WORKER = {"TOKENIZERS_PARALLELISM": "false", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIB
 _RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 # In order: start no idle process per core: our workers, with environments of their own, could not use it. On Linux,
 # despite the name, keep Ray from replacing 127.0.0.1 with the machine's address. Keep the workers' priority: by default
-# Ray lowers it, and whatever else runs on the machine slows engines until they miss their time-out.
+# Ray lowers it, and whatever else runs on the machine slows engines until they miss their time-out. If a worker's own
+# process dies, end its children: an engine on several GPUs holds their memory in those.
 _OWN_RAY = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": "0",
+    "RAY_process_group_cleanup_enabled": "1",
 }
 
 
@@ -191,6 +195,8 @@ class RayRuntime:
 
     def _start(self, address: str | None) -> None:
         on_terminate = signal.getsignal(signal.SIGTERM)
+        if len(os.environ.get("TMPDIR", "")) > _LONGEST_TMPDIR:
+            os.environ.setdefault("RAY_TMPDIR", "/tmp")
         # A cluster outlives its drivers; Ray processes that we start must not, even if we are killed meanwhile.
         if self._own:
             self._reaper = reaper.start()

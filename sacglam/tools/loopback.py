@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from sacglam.errors import PortError
+from sacglam.errors import ConfigError
 from sacglam.runs.stopping import StopSignal
 
 HOST = "127.0.0.1"
@@ -25,14 +25,14 @@ def listen(port: int) -> socket.socket:
     """A socket that listens on loopback.
 
     Raises:
-        PortError: the port is taken.
+        ConfigError: the port is taken.
     """
     try:
         return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
         with socket.create_server((HOST, 0)) as free:
             other = free.getsockname()[1]
-        raise PortError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
+        raise ConfigError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
 
 
 def allowed(path: str, headers: Mapping[str, str]) -> bool:
@@ -85,7 +85,7 @@ def serve(
     It is made once the port is known to be free. `ready` is called once with the address.
 
     Raises:
-        PortError: the port is taken.
+        ConfigError: the port is taken.
     """
     with listen(port) as listening:
         import uvicorn

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from sacglam.runtime.group import Worker
 from sacglam.runtime.learners import LearnerGroup
 from sacglam.runtime.placement import Machine, overrides
 from sacglam.runtime.ray import RayRuntime, WorkerSpec
+from tests.integration import processes
 
 pytestmark = pytest.mark.slow
 
@@ -301,3 +303,22 @@ def test_what_all_ranks_are_given_is_packed_once(eight_gpus: RayRuntime) -> None
         group.load_state({"weight": Parcel()}, {"updates": 4})
     assert group.updates == 4
     assert Parcel.packed == 1
+
+
+class WithChild:
+    """Like an engine on several GPUs, whose memory is in its children's hands."""
+
+    def __init__(self) -> None:
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    def pids(self) -> tuple[int, int]:
+        return os.getpid(), self.child.pid
+
+
+def test_children_of_an_engine_that_is_killed_end_with_it(eight_gpus: RayRuntime) -> None:
+    runtime = Reserved(eight_gpus, [WorkerSpec("Engine", 1, 2)])
+    with closing(runtime):
+        own, child = runtime.spawn(0).build(WithChild).submit("pids").result(120)
+        started = processes.running()[child]
+        os.kill(own, signal.SIGKILL)
+        assert processes.left_after([started], 30) == []

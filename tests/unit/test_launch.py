@@ -40,11 +40,12 @@ STAND_INS = {
     "ray": """
         if [ "$1" = status ]; then sed 's/^/ 1 node_/' "$LOG.joined" 2>/dev/null; exit 0; fi
         [[ "$RAY_AUTH_MODE" == token && -s "$RAY_AUTH_TOKEN_PATH" ]] || { echo "no token" >>"$LOG"; exit 1; }
+        [[ "$RAY_TMPDIR" == */sacglam-"$SLURM_JOB_ID" ]] || { echo "not a folder of this job" >>"$LOG"; exit 1; }
         trap 'echo "ray ended" >>"$LOG"; exit 0' TERM
         [ -n "${NOBODY_JOINS:-}" ] || echo x >>"$LOG.joined"
         while :; do sleep 0.1; done""",
     "sacglam": """
-        [ "$RAY_ADDRESS" = auto ] || echo "no cluster" >>"$LOG"
+        [ "$RAY_ADDRESS" = 10.0.0.1:6379 ] || echo "no cluster" >>"$LOG"
         echo "sacglam $*" >>"$LOG"
         trap 'mkdir -p "$RUN/checkpoints/step-1"; echo "sacglam told" >>"$LOG"; exit "${TOLD_CODE:-0}"' TERM
         [ -z "${WAITS:-}" ] || while :; do sleep 0.1; done

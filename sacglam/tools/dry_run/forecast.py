@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from transformers import PreTrainedConfig
-
 from sacglam import cpu
 from sacglam.build import build_model
 from sacglam.collector import build_env
@@ -13,7 +11,6 @@ from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER, SAMPLES, SAMPLES_STEPS
 from sacglam.memory import resident_bytes
-from sacglam.models.loading import load_shape
 from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_temperature
 from sacglam.runs.display import Display
 from sacglam.runtime.placement import Plan, machine, plan
@@ -29,7 +26,6 @@ class Forecast:
 
     config: Config
     missing: Sequence[str]  # requirements missing here, which would keep it from starting
-    architecture: str = ""
     sizes: Sizes | None = None
     calibration: Calibration | None = None
     processes: Sequence[Process] = ()
@@ -63,23 +59,14 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     display.stage(f"loading {config.model.name}", 1)
     try:
         check_engines(config)
-        architecture, model = _in_words(load_shape(config.model)), build_model(with_temperature(here))
+        model = build_model(with_temperature(here))
     except ModelError as error:
         return Forecast(config, [*missing, str(error)])
     sizes = sizes_of(model)
     measured = calibrate(here, model, played, display) if device else None
     processes = memory(config, where, sizes, measured, played.replay_bytes, libraries)
     seconds = predict(config, where, played, measured) if measured else {}
-    return Forecast(config, missing, architecture, sizes, measured, processes, seconds)
-
-
-def _in_words(shape: PreTrainedConfig) -> str:
-    text = shape.get_text_config()
-    if shape.is_encoder_decoder:
-        layers = f"encoder-decoder of {text.num_layers} + {text.num_decoder_layers} layers"
-    else:
-        layers = f"decoder-only, {text.num_hidden_layers} layers"
-    return f"{shape.model_type}, {layers}, {text.hidden_size} wide"
+    return Forecast(config, missing, sizes, measured, processes, seconds)
 
 
 def predict(config: Config, where: Plan, played: RandomRollout, calibration: Calibration) -> dict[str, float]:

@@ -12,7 +12,7 @@ from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.forecast import Forecast, updates_of
 from sacglam.tools.dry_run.sizes import rows_in_one_pass
-from sacglam.tools.profile.table import phase_table
+from sacglam.tools.profile.phases import phase_table
 
 
 def show(console: Console, found: Forecast) -> None:
@@ -47,7 +47,6 @@ def _loaded(found: Forecast) -> Table:
     }
     if sizes := found.sizes:
         rows |= {
-            "architecture": found.architecture,
             "parameters: base": f"{sizes.base.parameters:,}, frozen",
             "parameters: LoRA": f"{sizes.adapters.parameters:,}, rank {model.lora.rank}",
             "parameters: critic": f"{sizes.heads.parameters:,} in its heads",

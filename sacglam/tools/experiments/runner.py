@@ -1,5 +1,6 @@
 """Runs `sacglam train` in processes, a few at a time, and picks up where an earlier command left off."""
 
+import os
 import signal
 import subprocess
 import time
@@ -7,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sacglam import files, subprocesses
-from sacglam.errors import write_explained
+from sacglam.errors import ConfigError, write_explained
 from sacglam.runs.directory import locked_folder
 from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
+from sacglam.runtime.placement import cluster, machine
 from sacglam.tools.experiments.plan import Run
 from sacglam.tools.experiments.results import steps_of
 
@@ -26,6 +28,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
     the folder locked, and no other process can start to write into the same run.
 
     Raises:
+        ConfigError: this machine has too few GPUs.
         RunDirectoryError: another process works in `root`.
         Stopped: by such a signal.
     """
@@ -33,6 +36,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
     stopping, succeeded = False, True
     with locked_folder(root, busy) as lock, StopSignal() as stop:
         waiting, active = [run for run in runs if not run.finished], dict[Run, subprocess.Popen[bytes]]()
+        free, used = gpu_shares(waiting, jobs), dict[Run, dict[str, str]]()
         finished = len(runs) - len(waiting)
         display.note(f"{len(runs)} runs, {finished} of them finished before; Ctrl-C stops, the same command resumes")
         display.stage("all runs", sum(run.config.steps for run in runs))
@@ -47,7 +51,8 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
                         process.send_signal(signal.SIGINT)
                 for run in waiting[: jobs - len(active)]:
                     waiting.remove(run)
-                    active[run] = _start(run, lock)
+                    used[run] = free.pop(0)
+                    active[run] = _start(run, lock, used[run])
                     display.note(f"{run.title}: training, output in {run.log}")
                 time.sleep(_POLL_S)
                 steps |= {run: steps_of(run) for run in active}
@@ -55,6 +60,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
                 for run, process in list(active.items()):
                     if process.poll() is not None:
                         del active[run]
+                        free.append(used.pop(run))
                         success = process.returncode == 0 and run.finished
                         succeeded &= success or stopping
                         display.note(f"{run.title}: {_outcome(run, success, stopping)}")
@@ -67,13 +73,35 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
     return succeeded
 
 
-def _start(run: Run, lock: int) -> subprocess.Popen[bytes]:
+def gpu_shares(runs: Sequence[Run], jobs: int) -> list[dict[str, str]]:
+    """The variables that give each of the parallel `jobs` its own GPUs of this machine.
+
+    Several runs share a GPU only if each needs a single one: runs with engines or ranks do not know of each other.
+
+    Raises:
+        ConfigError: there are too few.
+    """
+    configs = [run.config for run in runs if run.config.device in ("auto", "cuda")]
+    if jobs == 1 or not configs or cluster() or not (gpus := machine().gpus):
+        return [{}] * jobs
+    needed = max(1, *(c.engines.count * c.engines.tensor_parallel + c.learners.count for c in configs))
+    if needed > 1 and jobs * needed > gpus:
+        raise ConfigError(
+            f"expected {jobs * needed} GPUs for --jobs {jobs}, since a run takes up to {needed}; this machine has "
+            f"{gpus}: use --jobs {max(1, gpus // needed)}"
+        )
+    ids = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))).split(",")
+    shares = [[ids[(job * needed + number) % gpus] for number in range(needed)] for job in range(jobs)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+
+
+def _start(run: Run, lock: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     with write_explained(run.log):
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with files.opened(run.log, "ab") as log:
             return subprocess.Popen(
                 run.command(),
-                env=subprocesses.environment(),
+                env=subprocesses.environment(**variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -15,6 +15,7 @@ from typing_extensions import override
 from sacglam.envs.base import BaseEnv, Split
 from sacglam.envs.registry import import_named
 from sacglam.errors import ConfigError, EnvironmentContractError
+from sacglam.plugins import find
 from sacglam.types import Observation, Step
 from sacglam.worlds.gymnasium.describers import Describer
 from sacglam.worlds.gymnasium.toy_text import describer_of
@@ -173,12 +174,8 @@ def _open(name: str, settings: str) -> tuple[Any, Describer]:
     try:
         if kind == "openenv":
             env: Any = importlib.import_module("sacglam.worlds.openenv").RemoteEnv(id, **kwargs)
-        elif (
-            module
-            and attribute.isidentifier()
-            and (factory := getattr(importlib.import_module(module), attribute, None))
-        ):
-            env = factory(**kwargs)
+        elif module and attribute.isidentifier():
+            env = find(id, "environment")(**kwargs)
         else:  # without gymnasium's check: ours plays it in full
             env = gymnasium.make(id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, ImportError, TypeError) as error:

@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sacglam import config as configuration
-from sacglam.errors import RunDirectoryError
+from sacglam.errors import ConfigError, RunDirectoryError
 from sacglam.runs.directory import locked_folder
 from sacglam.runs.display import Display
+from sacglam.runtime.placement import Machine
 from sacglam.tools.experiments import plan, runner
 from tests.unit.tools.experiments.conftest import Finish
 
@@ -107,3 +109,61 @@ def test_the_bar_shows_the_steps_of_all_runs(tmp_path: Path, finish: Finish) -> 
     shown = Shown()
     runner.run_all([scripted(tmp_path, ""), scripted(tmp_path, "", seed=1)], 1, tmp_path, shown)
     assert shown.done == [300], "of the finished run, and none of the one that left nothing"
+
+
+SHOW_GPUS = "import os; print('GPUs', os.environ.get('CUDA_VISIBLE_DEVICES'))"
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make a machine of so many GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return lambda count: monkeypatch.setattr(runner, "machine", lambda: Machine(gpus=count, cores=4))
+
+
+def ranked(folder: Path, *overrides: str) -> Scripted:
+    return Scripted(plan.Variant(base=configuration.QUICKSTART), 0, overrides, folder)
+
+
+def test_each_parallel_run_has_gpus_of_its_own(tmp_path: Path, gpus: Callable[[int], None]) -> None:
+    gpus(2)
+    runs = [scripted(tmp_path, SHOW_GPUS, seed) for seed in range(3)]
+    runner.run_all(runs, 2, tmp_path, Shown())
+    first, second, third = (run.log.read_text().split()[-1] for run in runs)
+    assert {first, second} == {"0", "1"}
+    assert third in "01"  # that of a run which has ended
+
+
+@pytest.mark.parametrize(
+    ("count", "jobs", "overrides", "expected"),
+    [
+        (4, 2, ["learners.count=2"], ["0,1", "2,3"]),
+        (4, 2, ["engines.count=1", "learners.count=1"], ["0,1", "2,3"]),
+        (2, 3, [], ["0", "1", "0"]),
+        (1, 2, [], ["0", "0"]),
+        (2, 2, ["device=cpu"], [None, None]),
+        (2, 1, [], [None]),
+        (0, 2, [], [None, None]),
+    ],
+)
+def test_gpus_are_shared_only_by_runs_that_need_one(
+    count: int, jobs: int, overrides: list[str], expected: list[str | None], tmp_path: Path, gpus: Callable[[int], None]
+) -> None:
+    gpus(count)
+    shares = runner.gpu_shares([ranked(tmp_path, *overrides)], jobs)
+    assert [share.get("CUDA_VISIBLE_DEVICES") for share in shares] == expected
+
+
+def test_gpus_that_the_user_left_visible_are_shared_out(
+    tmp_path: Path, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,GPU-1a")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in runner.gpu_shares([ranked(tmp_path)], 2)] == ["6", "GPU-1a"]
+
+
+def test_more_parallel_runs_than_gpus_are_refused(tmp_path: Path, gpus: Callable[[int], None]) -> None:
+    gpus(4)
+    with pytest.raises(ConfigError, match=r"expected 6 GPUs for --jobs 2, since a run takes up to 3; .* use --jobs 1"):
+        runner.gpu_shares([ranked(tmp_path, "engines.count=1", "learners.count=2")], 2)
