@@ -3,7 +3,7 @@
     python -m benchmarks.aim --runs 50 --points 1000 --metrics 30
 
 Makes the runs' files, imports them as `sacglam track` does, starts `sacglam ui` and opens its pages in Chromium.
-A row for each page: seconds until it shows what it is for. `--keep DIR` leaves the repository there and takes it up.
+A row for each page: seconds until it shows what it is for. `--keep DIR` keeps the repository in DIR, and reuses it.
 """
 
 from __future__ import annotations

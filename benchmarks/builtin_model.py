@@ -3,8 +3,8 @@
 python -m benchmarks.builtin_model DIR
 python -m benchmarks.builtin_model DIR --architecture t5 --threads 1
 
-`builtin` took 2 threads, which affect the last bits, and `builtin-t5` 1. Besides transcripts of random play in
-Playground and bit flipping, the corpus has two kinds of document, which say more than how words are spelt:
+`builtin` was made with 2 threads, whose number affects the last bits, and `builtin-t5` with 1. Besides transcripts of
+random play in Playground and bit flipping, the corpus has two kinds of document, about more than how words are spelt:
 
 * words: whether a name fits an object (a red door is furniture and a red thing).
 * reading: which objects of a scene a name fits.

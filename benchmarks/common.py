@@ -78,7 +78,7 @@ T5_SHAPES: dict[str, dict[str, Any]] = {
 }
 LORA_RANK = 16
 MAX_TOKENS = 2048
-_GROUPS = 10  # of actions that begin alike
+_GROUPS = 10  # of actions that begin with the same tokens
 FRAME_TOKENS = 3  # of a prompt: "Goal:", the goal's one word, "Action:"
 
 

@@ -1,9 +1,9 @@
 """The first thing to run on a GPU: `launch/gpu_check.sh`. It writes one JSON file, whatever fails.
 
-What must work comes first, then what is measured. Uses the standard library alone. Each part is a process of its own
-with a time-out, so a part that fails, hangs or runs out of memory costs itself only; the file says which, and the exit
-code is 1. It is written after each part, so that ending the check early keeps what was measured. Versions other than
-the tested ones are recorded and never checked. Without a usable GPU nothing else is tried.
+What must work comes first, then what is measured. Uses only the standard library. Each part is a separate process with
+a time-out, so a part that fails, hangs or runs out of memory does not affect the others; the file names it, and the
+exit code is 1. The file is written after each part, so ending the check early keeps what was measured. Versions are
+recorded, but not checked against the tested ones. Without a usable GPU nothing else is tried.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def parts(device: str, gpus: int, folder: Path) -> list[Part]:
 def training(dtype: str, device: str, gpus: int, folder: Path) -> Part:
     """A short training. In bfloat16 an engine scores; in float32 the learner does, which vLLM on a GPU cannot."""
     out = folder / dtype
-    if device == "cpu":  # where the engine's part starts vLLM
+    if device == "cpu":  # without vLLM, which the part `engine` starts
         where = ["--device", "cpu", "--learners", "1"]
     elif gpus >= 2:
         where = ["--gpus", str(gpus)]

@@ -146,6 +146,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from benchmarks import imagination  # whose counts are those of the partner
+    from benchmarks import imagination  # the module whose COUNTS the partner fills, not `__main__`
 
     imagination.main()

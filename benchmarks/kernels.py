@@ -4,7 +4,7 @@ python -m benchmarks.kernels
 python -m benchmarks.kernels --models qwen --rows 128 --prompt-tokens 50 --actions 7
 
 The real scorer and learner run on tensors without data (torch's meta device), and every operation that reaches torch's
-dispatcher is counted as CUDA would run it: attention as one kernel, a multi-tensor operation as few. By the roofline
+dispatcher is counted as CUDA would run it: attention as one kernel, a multi-tensor operation as a few. By the roofline
 below, a kernel takes as long as its FLOP or its bytes do, and all together at least as long as launching them. A table
 goes to stderr.
 """
@@ -47,8 +47,8 @@ from sacglam.prompt import query
 BYTES_PER_S = 0.8 * 3.35e12
 BFLOAT16_PER_S = 0.6 * 989e12
 FLOAT32_PER_S = 0.8 * 67e12  # without TF32, which would break the parity of engine and learner
-# A launch by Python and autograd, an operation after the other, as measured with an H200: an update with 32 rows of
-# Qwen2.5-0.5B's shape took 146 ms for 8,599 kernels that were busy for 49 ms (docs/results/gpu).
+# Time per launch by Python and autograd, one operation after another, measured on an H200: an update with 32 rows of
+# Qwen2.5-0.5B's shape took 146 ms for 8,599 kernels, which were busy for 49 ms (docs/results/gpu).
 LAUNCH_S = 17e-6
 
 # Of a multi-tensor kernel: tensors by the number of lists, elements of a block, and blocks (MultiTensorApply.cuh).
@@ -236,7 +236,7 @@ def measured(options: argparse.Namespace, rows: int) -> Iterator[dict[str, Any]]
     acting = 0.0
     for name, run in runs.items():
         with counting():
-            run()  # Adam makes its moments
+            run()  # Adam creates its moments
         with counting() as count:
             run()
         took = count.milliseconds

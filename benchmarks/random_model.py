@@ -1,9 +1,9 @@
-"""A folder with a model of known shape and random weights, as `model.name` takes it: to try what cannot be downloaded.
+"""Writes a model of known shape and random weights to a folder, for `model.name`: to try what cannot be downloaded.
 
 python -m benchmarks.random_model t5-base DIR
 
-The tokenizer is that of the built-in model of the same kind. It knows Playground-Text's words, so its prompts have
-fewer tokens than those of the real model's.
+The tokenizer is that of the built-in model of the same kind. It knows Playground-Text's words, so prompts have fewer
+tokens than with the real model's.
 """
 
 from __future__ import annotations

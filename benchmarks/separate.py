@@ -2,8 +2,8 @@
 
 Written as one would write it with transformers and peft: all B * A sequences `prompt + action` in one batch, padded on
 the right, causal attention by sdpa, the model's logits, log-softmax at the positions that predict action tokens. It
-stands behind the same interface, so that the learner, losses, heads, targets and optimiser around it are the very
-same, and rows that need no bootstrap are left out alike.
+has the same interface, so the learner, losses, heads, targets and optimiser around it are identical, and rows that
+need no bootstrap are left out in the same way.
 """
 
 from __future__ import annotations

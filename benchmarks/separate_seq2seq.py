@@ -1,8 +1,8 @@
 """The references for the packed forward of an encoder-decoder.
 
-As one would write them with transformers and peft, each action a decoder sequence of its own. Either every action comes
-with its own copy of the prompt, through the encoder, too (*separate*), or the prompt is encoded once and its hidden
-states are repeated (*repeat*), so that the encoder runs once and the cross-attention keys are made for every action.
+As one would write them with transformers and peft: each action is a separate decoder sequence. Either the encoder also
+reads a copy of the prompt for every action (*separate*), or the prompt is encoded once and its hidden states are
+repeated (*repeat*), so the encoder runs once, but the cross-attention keys are computed for every action.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Requests a second and latency of `sacglam serve`.
+"""Requests per second and latency of `sacglam serve`.
 
     python -m benchmarks.serving RUN
 
-Each client asks about random states of the run's environment, one after the other, over a connection of its own.
+Each client asks about random states of the run's environment, one after another, over its own connection.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 python -m benchmarks.update --actions 10 --rows 2
 
-With `--lean LAYERS`, adapters on the last layers, the output of those below kept, against adapters on all layers:
+With `--lean LAYERS`: adapters on the last layers, with the output of the layers below cached, against adapters on all:
 
 python -m benchmarks.update --lean 10 --rows 16 --prompt-tokens 35 --actions 4
 """

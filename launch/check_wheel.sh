@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs a wheel in a fresh environment and uses it from an empty folder, where nothing of this repository is found.
+# Installs a wheel in a fresh environment and uses it from an empty folder, where nothing in this repository can be imported.
 #   launch/check_wheel.sh dist/sacglam-0.1.0-py3-none-any.whl
-# PYTHON is the interpreter (3.11 or 3.12). With PACKAGES=FOLDER the dependencies are those of another environment's
-# site-packages, and only the wheel is installed.
+# PYTHON is the interpreter (3.11 or 3.12). With PACKAGES=FOLDER only the wheel is installed, and its dependencies are taken
+# from FOLDER, the site-packages of another environment.
 set -euo pipefail
 wheel=$(realpath "$1")
 python=${PYTHON:-python3}
@@ -55,5 +55,5 @@ echo "== shell completion"
 complete() { _SACGLAM_COMPLETE=complete_bash COMP_WORDS="sacglam $1" COMP_CWORD=2 "$sacglam"; }
 complete "train paper/sac_her_f" | grep -qx paper/sac_her_flan_t5_base
 complete "compare samp" | grep -qx sampling
-complete "train mine.y" | { ! grep -q .; }  # no name, so the shell completes files
+complete "train mine.y" | { ! grep -q .; }  # no name begins like this, so the shell completes files
 echo "$(basename "$wheel") is whole"

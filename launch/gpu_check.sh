@@ -6,9 +6,9 @@
 #   engine      vLLM's scoring
 #   memory      what --dry-run predicts, and what updates take
 #   kernels     kernels that an update launches and their time
-# and then scoring and updates, packed against separate sequences, and what benchmarks.kernels counts without a GPU
-# (roofline). A part that fails is named at once; one whose packages are
-# missing is skipped with a line: DeepSpeed for ranks, Ray and DeepSpeed for train, vLLM for engine.
+# Then come scoring and updates, packed against separate sequences, and what benchmarks.kernels counts without a GPU
+# (roofline). A part that fails is reported at once; one whose packages are missing is skipped with a message: DeepSpeed
+# for ranks, Ray and DeepSpeed for train, vLLM for engine.
 #
 #   launch/gpu_check.sh                        writes gpu_check.json after each part: device, versions, commit, rows,
 #                                              skipped, failed, not_run
@@ -16,12 +16,12 @@
 #   launch/gpu_check.sh --device cpu           small sizes, to try the script itself
 #   launch/gpu_check.sh --only ranks train     only these parts
 #
-# Attach the file to an issue, whatever it says: one GPU has run this code (docs/guides/gpus.md).
+# Attach the file to an issue, whatever it says: only one GPU has run this code (docs/guides/gpus.md).
 #
-# Installs nothing. Needs torch (2.11 or later), transformers (5.17 or later), peft and what comes with these: numpy,
-# tokenizers, safetensors, PyYAML. Training, ranks and memory need pydantic, which docs/guides/gpus.md says how to bring to
-# a machine without a network; where it is missing, a stand-in that validates nothing serves the other parts, and the
-# file says so. PYTHON names the interpreter; SACGLAM_COMMIT the commit, where the copy has no .git.
+# Installs nothing. Needs torch (2.11 or later), transformers (5.17 or later), peft and their dependencies: numpy,
+# tokenizers, safetensors, PyYAML. Training, ranks and memory also need pydantic; docs/guides/gpus.md shows how to bring it to
+# a machine without a network. Without it, the other parts use a stand-in that validates nothing, and the file says so.
+# PYTHON names the interpreter, and SACGLAM_COMMIT the commit if the copy has no .git.
 # The exit code is 1 if a part failed; the rows of the others are still in the file.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)

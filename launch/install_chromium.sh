@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Chromium for the browser tests, if it is missing and this is a Debian where we are root. Otherwise it says so and
-# succeeds: the browser tests are then skipped.
+# Installs Chromium for the browser tests if it is missing, as root on Debian. Elsewhere it prints a message and succeeds;
+# the browser tests are then skipped.
 set -euo pipefail
 if command -v chromium || command -v chromium-browser || command -v google-chrome; then exit 0; fi
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

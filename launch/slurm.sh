@@ -6,7 +6,7 @@
 #   RUN=runs/mine sbatch launch/slurm.sh                             names the run's folder
 #
 # A Ray head starts on the first node, a Ray worker on each of the others, and `sacglam train` on the head's node; it places
-# engines and learner ranks on all of them. The run's folder and the Python environment have to be on a file system that
+# engines and learner ranks on all of them. The run's folder and the Python environment must be on a file system that
 # all nodes share.
 #
 # When the time is nearly up, or the job is preempted, SLURM sends TERM to this script. It forwards the signal to the run,
@@ -29,7 +29,7 @@ set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 
 RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}  # a requeued job keeps its number
-PORT=${PORT:-6379}                    # change it where two jobs may share a node
+PORT=${PORT:-6379}                    # change it if two jobs may share a node
 START_S=${START_S:-300}               # seconds for all nodes to join
 [ $# -gt 0 ] || set -- paper/sac_her_qwen2.5_0.5b
 
@@ -58,8 +58,8 @@ umask 077
 token=$(mktemp "$HOME/.sacglam-ray-token.XXXXXX")
 od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
-# Ray notes its cluster in its folder. Jobs that share a node would find each other's there, or one that they may not read.
-# If an engine's own process dies, its children, which hold the GPUs' memory, end with it.
+# Ray records its cluster in this folder; in a shared one, jobs on the same node would find each other's, or one that they
+# may not read. If an engine's own process dies, its children, which hold the GPUs' memory, end with it.
 export RAY_TMPDIR=/tmp/sacglam-$SLURM_JOB_ID RAY_process_group_cleanup_enabled=1
 
 steps=()

@@ -12,7 +12,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v 
   f"expected Python 3.11 or 3.12, got {v[0]}.{v[1]}; name one with PYTHON=...")'
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "== installing into $venv"
-export PIP_COMPILE=0  # Python compiles what is imported, a small part of these packages (PIP_NO_COMPILE=1 means the opposite)
+export PIP_COMPILE=0  # only a small part of these packages is imported, and Python compiles that (PIP_NO_COMPILE=1 is the opposite)
 "$venv/bin/python" -m pip install --quiet --editable '.[dev,docs,aim,nf4,gguf,babyai,gymnasium,openenv]'
 "$venv/bin/python" -m pip install --quiet --editable '.[textworld]' ||
   echo "TextWorld cannot be installed, perhaps for lack of gcc and make: its tests are skipped"
@@ -28,7 +28,7 @@ lint() {
   NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --strict --quiet
 }
 linted=$(mktemp)
-lint > "$linted" 2>&1 &  # while the engines are installed, which it does not need
+lint > "$linted" 2>&1 &  # meanwhile the engines are installed, which it does not need
 linting=$!
 
 if "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is not None)'; then
@@ -48,7 +48,7 @@ workers=$(( cores < 2 ? 2 : cores > 4 ? 4 : cores ))
 # Two processes that each use all cores slow each other down tenfold, so each has one thread. Where tests ask for two,
 # waiting threads sleep instead of spinning: the other core belongs to another worker.
 unset PYTHONDONTWRITEBYTECODE  # tests start Python often, and without its cache each start compiles the package
-# Nothing here is compiled by torch, and preparing for it costs each process that has bitsandbytes a second or two.
+# torch compiles nothing here, and preparing for it costs each process that has bitsandbytes a second or two.
 export TORCHDYNAMO_DISABLE=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=agg
 echo "== pytest with $workers workers"

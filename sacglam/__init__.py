@@ -4,7 +4,7 @@
     summary = sacglam.train(sacglam.load_config())
     agent = sacglam.load_agent(summary["run_dir"])
 
-Importing this package is free: what it offers is loaded at its first use.
+Importing this package is free: its contents are loaded at first use.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def __getattr__(name: str) -> Any:
 
 
 def train(config: Config, out: str | Path | None = None, callback: Callback | None = None) -> dict[str, Any]:
-    """Train in the new folder `out` (by default one under `runs/`); the run's summary, with `run_dir`.
+    """Train in the new folder `out` (by default one under `runs/`); returns the run's summary, with `run_dir`.
 
     `callback` is called with each line of `metrics.jsonl`, a mapping of numbers by name such as `env_steps`, `success`
     and `eval_success/overall`. If it returns true, the run ends with a checkpoint, as after Ctrl-C: its summary's
-    `finished` is false, and `sacglam train --resume` continues it. An exception of the callback ends the run, too.
+    `finished` is false, and `sacglam train --resume` continues it. An exception in the callback also ends the run.
 
     Raises:
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
@@ -54,10 +54,10 @@ def train(config: Config, out: str | Path | None = None, callback: Callback | No
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
     """The agent of a run's newest intact checkpoint: `.probabilities`, `.q_values`, `.act`.
 
-    Pass `trusted=True` for a run of yours whose environment is your own code, such as `house:House`.
+    Pass `trusted=True` if the run is yours and its environment is your own code, such as `house:House`.
 
     Raises:
-        SacglamError: no run there, or none with a checkpoint; or it names code and is not `trusted`.
+        SacglamError: there is no run, it has no checkpoint, or it names code and is not `trusted`.
     """
     from sacglam.agent import load_agent as load
 

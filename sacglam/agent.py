@@ -27,9 +27,9 @@ from sacglam.types import Observation, Past, Query
 
 @dataclass(frozen=True)
 class Agent:
-    """Policy and Q function of a run at its newest checkpoint, at one state at a time.
+    """Policy and Q function of a run at its newest checkpoint, evaluated one state at a time.
 
-    `past` are the episode's earlier steps, as (observation, action): an agent with `prompt.history` reads the last. An
+    `past` holds the episode's earlier steps as (observation, action); an agent with `prompt.history` reads the last. An
     action list that is empty or has duplicates, and texts that do not fit the model, raise a `SacglamError`.
     """
 
@@ -45,7 +45,7 @@ class Agent:
         return dict(zip(actions, np.exp(log_pi.astype(np.float64)).tolist(), strict=True))
 
     def value(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> float:
-        """V(o, g): the expected discounted return, as PPO's critic or the policy's mean of Q gives it."""
+        """V(o, g), the expected discounted return: from PPO's critic, or else the mean of Q under the policy."""
         if not self.has_q:
             with torch.no_grad():
                 packed = self.model.pack([self._query(observation, goal, actions, past)])
@@ -56,18 +56,18 @@ class Agent:
 
     @property
     def has_q(self) -> bool:
-        """Whether its critic values each action (as SAC's), and not the state alone (PPO's)."""
+        """Whether its critic values each action, like SAC's, rather than only the state, like PPO's."""
         return self.config.algo.has_q
 
     def q_values(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
         """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
 
         Raises:
-            ModelError: an agent of PPO, whose critic values states; see `value`.
+            ModelError: the agent was trained by PPO, whose critic values states; see `value`.
         """
         if not self.has_q:
             name = self.config.algo.label
-            raise ModelError(f"an agent trained by {name} has no Q values; ask for value(), that of the state")
+            raise ModelError(f"an agent trained by {name} has no Q values; use value(), the state's value")
         [values] = self.model.q_values([self._query(observation, goal, actions, past)])
         return dict(zip(actions, values.tolist(), strict=True))
 
@@ -92,7 +92,7 @@ class Agent:
         """Write the actor as a peft adapter (for peft, transformers and vLLM) with a model card, and the critic.
 
         Raises:
-            RunDirectoryError: the folder has a file of one of these names, or cannot be written.
+            RunDirectoryError: the folder already has one of these files, or cannot be written.
         """
         card = model_card(self.config, self.env_steps, self.summary)
         exported = {**self.model.exported_files(critic_settings(self.config)), MODEL_CARD: card}
@@ -107,13 +107,13 @@ class Agent:
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = False, best: bool = False) -> Agent:
     """The agent of a run's newest intact checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
 
-    With `best`, the best agent of the evaluations during training instead.
+    With `best`, instead the agent that did best in the evaluations during training.
 
-    A `trusted` run may name code of its own (docs/guides/security.md).
+    A `trusted` run may name its own code (docs/guides/security.md).
 
     Raises:
-        SacglamError: no run there, or none with a checkpoint; it names code and is not `trusted`; or this machine has
-            no such device.
+        SacglamError: there is no run, or it has no checkpoint; it names code and is not `trusted`; or this machine
+            has no such device.
     """
     directory = RunDirectory.open(Path(run_dir), trusted)
     evaluated = directory.best_evaluation()
@@ -138,7 +138,7 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
 
 
 def _summary_of_best(config: Config, evaluated: Mapping[str, Any], summary: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The run's summary, with the success of the best agent in place of the last one's."""
+    """The run's summary, with the best agent's success instead of the last one's."""
     prefix = EVALUATED.removesuffix("overall")
     after = {name.removeprefix(prefix): rate for name, rate in evaluated.items() if name.startswith(prefix)}
     best = {"success_after": after, "evaluation_episodes": config.evaluation.every_episodes, "warnings": []}

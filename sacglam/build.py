@@ -53,7 +53,7 @@ class Parts:
     partner: Partner
     clock: PhaseClock
     runtime: RayRuntime | None = None
-    """The processes next to the driver's, if there are any."""
+    """The processes other than the driver, if there are any."""
     handoff: Handoff | None = None
     """The engines, and how they get adapters; None where the learner scores."""
 
@@ -63,32 +63,32 @@ class Parts:
         return self.collector.rollout.scorer
 
     def metrics(self, version: int) -> dict[str, float]:
-        """Metrics after `version` updates of what the loop collects."""
+        """Metrics of experience, goals and partner after `version` updates."""
         return self.collector.experience.metrics(version) | self.collector.goals.metrics() | self.partner.metrics()
 
     def processes(self, config: Config) -> dict[str, Any]:
-        """What the summary says of processes next to the driver; empty if there are none."""
+        """The summary's entries on processes other than the driver; empty if there are none."""
         if self.runtime is None:
             return {}
         processes: dict[str, Any] = {"engines": config.engines.count, "learners": config.learners.count}
         if self.handoff:
             processes["engine_restarts"] = self.handoff.engines.restarts
-        if config.learners.count:  # else the driver learns, and on its own clock
+        if config.learners.count:  # otherwise the driver learns, on its own clock
             processes["learner_seconds"] = {name: round(each, 3) for name, each in self.learners.seconds().items()}
         return processes
 
     def close(self) -> None:
-        """End all processes but this one."""
+        """End all processes except this one."""
         if self.runtime:
             self.runtime.close()
 
 
 def build(config: Config, note: Callable[[str], None] = print) -> Parts:
-    """All parts of one run, seeded by `config.seed`. Starts its other processes, and does not wait for them.
+    """All parts of one run, seeded by `config.seed`. Starts its other processes without waiting for them.
 
     Sets this process's thread count. `note` gets lines for the user, such as when an engine restarts.
     """
-    cpu.prepare(config.threads or 1)  # with other processes, 0 leaves threads to the placement of each
+    cpu.prepare(config.threads or 1)  # 0 with several processes: placement then sets each one's threads
     clock = PhaseClock()
     if config.replay.demonstrations:
         note(f"reading {config.replay.demonstrations} ...")
@@ -106,7 +106,7 @@ def _parts(config: Config, learners: LearnerGroup, scorer: Scorer, clock: PhaseC
 
 
 def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], None]) -> Parts:
-    """Engines, learner ranks or both, in processes of their own that Ray places."""
+    """Engines, learner ranks or both, in separate processes that Ray places."""
     where = plan(config, machine())
     if where.fault:
         raise ConfigError(where.fault)
@@ -119,7 +119,7 @@ def _build_distributed(config: Config, clock: PhaseClock, note: Callable[[str], 
         return runtime.spawn(index).build(host_engine, ENGINE, config, where.engine_threads)
 
     try:
-        # While vLLM starts it measures how much of a GPU is free, so what shares that GPU is loaded before.
+        # vLLM measures the free memory of its GPU while it starts, so a learner that shares the GPU is loaded first.
         sharing = None if where.learners else _start_learners(runtime, config, where, clock)
         engines = EngineGroup(start, where.engines, TIMEOUT_S, note) if where.engines else None
         learners = sharing or _start_learners(runtime, config, where, clock)
@@ -146,13 +146,13 @@ def _start_learners(runtime: RayRuntime, config: Config, where: Plan, clock: Pha
 
 
 def host_engine(factory: str, config: Config, threads: int) -> Engine:
-    """The scoring engine that `factory` (`module:attribute`) makes, in the process that calls this."""
+    """The scoring engine that `factory` (`module:attribute`) makes, in the calling process."""
     cpu.prepare(threads)
     return plugins.find(factory, "engine")(config.model_copy(update={"threads": threads}))
 
 
 def host_learner(config: Config, threads: int, rank: int, world: int, meeting: str) -> Learner:
-    """A learner rank, in the process that calls this; it joins the others at `meeting`, a rendezvous URL."""
+    """A learner rank, in the calling process; it joins the others at `meeting`, a rendezvous URL."""
     from sacglam.learner.deepspeed import init_distributed
 
     cpu.prepare(threads)
@@ -193,8 +193,8 @@ def critic_settings(config: Config) -> dict[str, Any]:
 def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learner:
     """The learner of `model`; with `learners.count`, that of this process's rank.
 
-    The process has then joined the others by `sacglam.learner.deepspeed.init_distributed`. The same seed gives every
-    rank the same weights, and the same as in one process.
+    In that case `sacglam.learner.deepspeed.init_distributed` must have been called. A seed gives every rank the same
+    weights as a single process.
     """
     intervals = -(-max(0, config.steps - config.random_steps) // config.algo.update_interval)
     updates = config.replay.demonstration_updates + intervals * config.algo.updates
@@ -208,12 +208,12 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
         with backend.gathered(change=True):
             fits = load_exported(Path(config.init_from), model)
         if not fits:
-            warnings.warn(f"the critic of {config.init_from} does not fit this run's, which is untrained", stacklevel=2)
+            warnings.warn(f"the critic of {config.init_from} does not fit; this run's starts untrained", stacklevel=2)
     return learner
 
 
 def _classifiers(config: Config) -> dict[str, Any]:
-    """The classes of what learns alongside the agent, by name: see `sacglam.learner.classifier.Classifier`."""
+    """The classes of the classifiers that learn alongside the agent, by name: see `sacglam.learner.classifier`."""
     named = {"judge": config.partner.judge, "competence": config.goals.competence}
     return {name: plugins.find(each, name) for name, each in named.items() if each}
 

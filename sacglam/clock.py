@@ -12,7 +12,7 @@ class Watcher:
         """Called just before `phase` begins or ends: the place to wait for a device that runs asynchronously."""
 
     def span(self, phase: str, start: float, seconds: float) -> None:
-        """`phase` took `seconds` from `start` on, a value of `time.perf_counter`."""
+        """`phase` took `seconds`, beginning at `start` (a value of `time.perf_counter`)."""
 
 
 class PhaseClock:

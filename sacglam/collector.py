@@ -28,7 +28,7 @@ from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Classifiers, Query
 
-_DEMONSTRATED = 200_000  # most entries of demonstrations
+_DEMONSTRATED = 200_000  # maximum entries of demonstrations
 _FIRST_STATES_SEED = 0x9A217
 
 
@@ -53,8 +53,8 @@ def collector(
 ) -> Collector:
     """Environments in lockstep under the policy of `scorer`, and the experience that the algorithm learns from.
 
-    `classifiers` are those that the source of goals learns with; it needs none until it observes episodes. A
-    `partner` may add goals of its own.
+    `classifiers` are those that the source of goals trains and asks; it needs none until it observes episodes. A
+    `partner` may add goals.
     """
     policy_rng, starts_rng, replay_rng = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(3))
     envs = [build_env(config) for _ in range(config.env.copies)]
@@ -89,7 +89,7 @@ def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
 
 
 def _goal_type(env: TextEnv) -> Callable[[str], str]:
-    """The environment's `goal_type`, but `IMAGINED` for goals that are of no training goal's type, or unknown to it."""
+    """The environment's `goal_type`, but `IMAGINED` for goals it does not know or whose type no training goal has."""
     known = set(map(env.goal_type, env.goals("train")))
 
     def goal_type(goal: str) -> str:
@@ -102,7 +102,7 @@ def _goal_type(env: TextEnv) -> Callable[[str], str]:
 
 
 def first_states(config: Config, count: int = 64) -> list[Query]:
-    """First observations of fixed training episodes: where policies are compared, and temperatures chosen."""
+    """First states of fixed training episodes, for comparing policies and choosing temperatures."""
     env = build_env(config)
     starts = GoalSource(env.goals("train"), np.random.default_rng(_FIRST_STATES_SEED))
     chosen = itertools.islice(starts, count)

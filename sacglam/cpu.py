@@ -18,18 +18,18 @@ _MOST_DEFAULT_THREADS = 4  # small models gain nothing from more, and lose much 
 
 
 def cores() -> int:
-    """The cores that this process may use: its affinity, or less where a control group has a quota."""
+    """How many cores this process may use: its affinity, or fewer if a control group has a quota."""
     affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min([affinity, *_quotas()])
 
 
 def default_threads(processes: int = 1) -> int:
-    """Threads of each of `processes` that share the cores, where none are asked for: 1 to 4."""
+    """Threads for each of `processes` that share the cores, unless configured: 1 to 4."""
     return max(1, min(_MOST_DEFAULT_THREADS, cores() // processes))
 
 
 def _quotas() -> list[int]:
-    """Whole cores, at least 1, that this process's control group (version 2) and all above it allow, where they do."""
+    """Quotas of this process's control group (version 2) and those above it, in whole cores, at least 1."""
     own = re.search(r"^0::/(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
     folder = _CGROUP / own[1] if own else _CGROUP
     folders = [folder, *(above for above in folder.parents if above.is_relative_to(_CGROUP))]
@@ -64,7 +64,7 @@ def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         libc = ctypes.CDLL("libc.so.6")
-    except OSError:  # not glibc; nothing is lost but that time
+    except OSError:  # not glibc; only that time is lost
         return
     libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

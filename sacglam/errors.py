@@ -46,11 +46,11 @@ class RunDirectoryError(SacglamError):
 
 
 class EngineError(SacglamError):
-    """A scoring engine cannot start, died or hung too often, or gives no usable score."""
+    """A scoring engine cannot start, dies or hangs too often, or gives no usable score."""
 
 
 class EngineBroken(EngineError):
-    """An engine failed in a way that a new one may not."""
+    """An engine failed, but a new one may work."""
 
 
 class LearnerError(SacglamError):
@@ -81,7 +81,7 @@ def memory_explained() -> Iterator[None]:
         yield
     except Exception as error:
         on_cpu = isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
-        if not on_cpu and type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be imported
+        if not on_cpu and type(error).__name__ != "OutOfMemoryError":  # torch's, by name: torch may not be imported
             raise
         where = "the machine" if on_cpu else "the GPU"
         raise OutOfMemory(_OUT_OF_MEMORY.format(where=where, error=error or "a file does not fit in it")) from error

@@ -32,10 +32,10 @@ EVALUATIONS_AFTER: Mapping[str, tuple[str, Split]] = {
     "sampled": ("evaluating sampled actions", "train"),
     "heldout": ("evaluating held-out goals", "heldout"),
 }
-"""The evaluations of the trained policy: name -> (what the display says, split, skipped if it has no goals)."""
+"""Evaluations of the trained policy: name -> (text for the display, split); skipped if the split has no goals."""
 _COPIES = 64
 _DIGITS = 5  # of probabilities and Q values in samples
-# Random streams. Episodes: the same before and after a run, and others during it. The last one: sampled actions.
+# Random streams: of episodes (the same before and after a run, others during it) and, the last, of sampled actions.
 _FINAL, _HELDOUT, _INTERIM, _SAMPLES, _SAMPLED = 0xF17A1, 0x4E1D0, 0x17E21, 0x5A3B1, 0x5A3D
 
 
@@ -60,7 +60,7 @@ def evaluate(
     env = make_env()
     goals = env.tasks() if split == "train" and isinstance(env, CheckedEnv) else env.goals(split)
     if not goals:
-        raise ConfigError(f"this environment has no {split} goals to evaluate on; take --goals train")
+        raise ConfigError(f"this environment has no {split} goals to evaluate on; use --goals train")
     starts = GoalSource(goals, rng)
     fixed = [next(starts) for _ in range(episodes)]
     copies = [make_env() for _ in range(min(_COPIES, episodes))]
@@ -90,7 +90,7 @@ def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
 
 
 def _efficiency(env: TextEnv, episode: Episode) -> float | None:
-    """Optimal over taken length for a success, 0 for a failure; None for a success without a planner."""
+    """Optimal length over actual length for a success, 0 for a failure; None for a success without a planner."""
     if not episode.success:
         return 0.0
     optimal = _optimal(env, episode)
@@ -134,7 +134,7 @@ class Evaluations:
         return self._evaluate("evaluating before", self.parts.scorer, greedy)
 
     def after(self) -> dict[str, Evaluation]:
-        """The trained policy, greedy and sampled, and on the goals held out."""
+        """The trained policy: greedy and sampled on training goals, and greedy on held-out goals."""
         env, sampling = build_env(self.config), SamplingPolicy(np.random.default_rng([self.config.seed, _SAMPLED]))
         return {
             name: self._evaluate(stage, self.parts.scorer, sampling if name == "sampled" else greedy, split)
@@ -143,7 +143,7 @@ class Evaluations:
         }
 
     def interim(self) -> dict[str, float]:
-        """Metrics of the policy in training, greedy."""
+        """Metrics of the current policy, acting greedily."""
         with self.parts.clock.phase("evaluation"):
             evaluation = self._play(self.parts.scorer, greedy, self.config.evaluation.every_episodes, _INTERIM)
         metrics = {f"eval_success/{name}": value for name, value in evaluation.success.items()}
@@ -152,7 +152,7 @@ class Evaluations:
         return metrics
 
     def sample(self, episodes: int, env_steps: int) -> list[dict[str, Any]]:
-        """Episodes of the policy after `env_steps`, as it acts in training, as JSON values in starting order.
+        """Episodes in which the policy after `env_steps` acts as in training: JSON values, in starting order.
 
         An episode has `goal`, `goal_type`, `success` and `steps`. A step has `observation`, `actions` with their
         `probabilities` and `q`, the index of the action `taken`, and the goals it `achieved`.
@@ -168,7 +168,7 @@ class Evaluations:
             played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
             history = config.prompt.history
             states = [prompt(e.goal, e.observation(t), e.past(t, history)) for e in played for t in range(len(e.steps))]
-            values = zip(scorer.log_policy(states), self.parts.learners.q_values(states), strict=True)  # in turn
+            values = zip(scorer.log_policy(states), self.parts.learners.q_values(states), strict=True)  # step by step
             return [
                 {
                     "goal": episode.goal,

@@ -1,4 +1,4 @@
-"""Directed exploration: seeks the nearest untried action or, for an unknown goal, the one tried least often."""
+"""Directed exploration: seeks the nearest untried action or, for a goal never achieved, the least tried one."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,23 +11,23 @@ from sacglam.replay.graph import Outcomes, ReplayGraph
 from sacglam.types import Observation
 
 _Layer = Mapping[int, list[tuple[str, Collection[int]]]]
-"""Actions at one distance, by how often they were tried in their states: texts, and the first actions to get there."""
+"""Actions at one distance, by how often each was tried in its state: its text, and the first actions on the way."""
 
 
 @dataclass(frozen=True)
 class Exploration:
     """Starts exploring at a share of the steps, and stops once the agent has taken the action it sought.
 
-    It starts in states that another episode has seen. In any other state the policy's own action is as new as the rest,
-    and exploring would only make its path longer, which hindsight then teaches. A goal of a type that nobody has
-    achieved is the exception: the policy knows nothing of it, so there at least half of the actions are uniformly
+    It starts in states that another episode has seen. In any other state all actions are untried, the policy's own
+    included, and exploring would only lengthen the path that hindsight then teaches. Goals of a type never achieved
+    are the exception: the policy knows nothing about them, so in such states at least half of the actions are uniformly
     random.
 
     Where states recur, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
     step. So the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); among
     several, to the one whose text was tried least often in any state. Once everything within reach has been tried,
-    exploring is one uniformly random action, except for goals that nobody has achieved: for them it seeks what was
-    tried least, by balanced wandering (Kearns and Singh, 2002, E3).
+    exploring means one uniformly random action, except for goals never achieved: for these it seeks the action tried
+    least often, by balanced wandering (Kearns and Singh, 2002, E3).
     """
 
     share: float
@@ -46,7 +46,7 @@ class Exploration:
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()
     ) -> tuple[Collection[int], bool]:
-        """The actions of `state` to explore, and whether they are the ones sought or only lead there.
+        """The actions to explore in `state`, and whether they are the ones sought or only lead to them.
 
         `recent` are the outcomes in open episodes, which are not in the graph yet.
         """
@@ -77,7 +77,7 @@ class Exploration:
 
 
 def _layers(state: Observation, outcomes: Callable[[Observation], Outcomes]) -> Iterator[_Layer]:
-    """Breadth-first search over the actions within reach, a layer for each distance at which there are any."""
+    """Breadth-first search over the actions within reach, one layer for each distance that has any."""
     seen, layer = {state}, dict[Observation, Collection[int]]({state: ()})
     while layer:
         actions = defaultdict[int, list[tuple[str, Collection[int]]]](list)

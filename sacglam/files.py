@@ -1,7 +1,7 @@
 """Safe access to files that somebody else may have planted: named pipes, endless files, links, any content.
 
-Only regular files within a size limit are read, JSON only in a declared form, and nothing is written through a link:
-all else is an `OSError`, and what was to be written is unchanged.
+Only regular files within a size limit are read, and JSON only in a declared form; nothing is written through a link.
+Anything else is refused, and the file to be written stays as it was.
 """
 
 import errno
@@ -29,7 +29,7 @@ class Form(BaseModel):
 
 
 def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int | None = None) -> IO[bytes]:
-    """Open a regular file of at most `most` bytes without waiting for anything. Links are followed only for reading."""
+    """Open a regular file of at most `most` bytes without blocking. Links are followed only for reading."""
 
     def opener(path: str, flags: int) -> int:
         if mode != "rb":
@@ -50,7 +50,7 @@ def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int 
 def read(file: Path, most: int) -> bytes:
     """The contents of a regular file of at most `most` bytes."""
     with opened(file, most=most) as source:
-        # Its size, since Python reserves memory for as many bytes as it is to read.
+        # Not `most` bytes, since Python allocates as many as it is asked to read.
         return source.read(min(most, os.fstat(source.fileno()).st_size))
 
 
@@ -58,7 +58,7 @@ def parse_json(content: bytes, form: TypeAdapter[Any]) -> Any:
     """Parse JSON and check its form, without converting values.
 
     Raises:
-        ValueError: it is not JSON, or has another form.
+        ValueError: it is not JSON, or not in this form.
     """
     value = from_json(content)
     form.validate_python(value)
@@ -80,9 +80,9 @@ def check(file: Path, most: int | None = None) -> None:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[IO[bytes]]:
-    """A new file to write. At the end of the block it is synced and takes the place of `file`, or of a link there."""
+    """A new file to write. At the end of the block it is synced and replaces `file`, or a link there."""
     writing = file.with_name(f"{file.name}.writing")
-    writing.unlink(missing_ok=True)  # of a process that was killed, or planted
+    writing.unlink(missing_ok=True)  # left by a process that was killed, or planted
     try:
         with opened(writing, "xb") as target:
             yield target

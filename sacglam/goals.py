@@ -53,7 +53,7 @@ class GoalSource(Iterator[Start]):
         """Learn from the episodes that ended in an interval."""
 
     def given(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        """Those of `episodes` that pursued a goal of the environment's: all, unless a subclass sets others."""
+        """The `episodes` that pursued one of the environment's goals: all, unless a subclass adds goals."""
         return episodes
 
     def metrics(self) -> dict[str, float]:
@@ -83,7 +83,7 @@ class ProgressConfig(GoalsConfig):
 
     type: str = "progress"
     by: Literal["type", "goal"] = "type"
-    """Whether progress is measured per type of goals, which are then equally likely within it, or per goal."""
+    """Whether progress is measured per goal type, within which all goals are equally likely, or per goal."""
 
     @override
     def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
@@ -122,7 +122,7 @@ class ProgressSource(GoalSource):
         return draw(self.rng, self._members[groups[self.rng.choice(len(groups), p=progress / progress.sum())]])
 
     def candidates(self) -> Sequence[str]:
-        """The groups that a choice is made from."""
+        """The groups to choose from."""
         few = len(self._groups) <= _CANDIDATES
         return self._groups if few else [draw(self.rng, self._groups) for _ in range(_CANDIDATES)]
 
@@ -163,10 +163,10 @@ def halves(outcomes: Sequence[bool]) -> tuple[float, float]:
 
 
 def change(outcomes: Sequence[bool]) -> float:
-    """sqrt(max(0, (S_new - S_old)^2 - SE^2)): the difference of `halves`, less what chance adds to its square.
+    """sqrt(max(0, (S_new - S_old)^2 - SE^2)): the difference of `halves`, corrected for chance.
 
     SE^2 = (S_new (1 - S_new) + S_old (1 - S_old)) / n, with n outcomes in a half, is the variance of the difference.
-    Otherwise a group that is mastered but not perfect would seem to progress forever.
+    Uncorrected, a group that is mastered but not perfect would seem to progress forever.
     """
     older, newer = halves(outcomes)
     by_chance = sum(rate * (1 - rate) for rate in (older, newer)) / max(1, len(outcomes) // 2)

@@ -1,4 +1,4 @@
-"""Imagines goals that nobody has named, by substitution in those that were, and pursues those that were named since."""
+"""Imagines goals by substituting words in known goals, and pursues those that a partner has named since."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +15,15 @@ from sacglam.types import Episode
 
 IMAGINED = "imagined"
 """The type of a goal that the environment does not know."""
-_TRIES = 16  # draws per goal wanted, since most of them give known goals
+_TRIES = 16  # draws per goal wanted, since most draws yield known goals
 
 
 @dataclass(eq=False)
 class Imagination:
-    """Replaces a word of a known goal by one that stands in its place in another (IMAGINE, Colas et al., 2020).
+    """Replaces a word of a known goal with one that takes its place in another (IMAGINE, Colas et al., 2020).
 
-    `Grasp red cat` and `Grow red cat` let `Grasp` and `Grow` replace each other, so that `Grow any bug` gives
-    `Grasp any bug`. It depends on the known goals and their order alone.
+    `Grasp red cat` and `Grow red cat` make `Grasp` and `Grow` interchangeable, so `Grow any bug` yields
+    `Grasp any bug`. What is interchangeable depends only on the known goals and their order.
     """
 
     _goals: list[list[str]] = field(default_factory=list, init=False)  # the words of each known goal
@@ -31,7 +31,7 @@ class Imagination:
     _alike: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def draw(self, known: Mapping[str, None], most: int, rng: np.random.Generator) -> list[str]:
-        """At most `most` different unknown goals. `known` must only have grown since the last call."""
+        """At most `most` different unknown goals. Between calls, `known` may only grow."""
         for goal in islice(known, len(self._goals), None):
             self._learn(goal.split(" "))
         drawn = dict[str, None]()
@@ -45,7 +45,7 @@ class Imagination:
         return list(drawn)[:most]
 
     def _learn(self, words: list[str]) -> None:
-        """Record which words can replace each other: those in which `words` and an earlier goal differ at one place."""
+        """Record interchangeable words: `words` and an earlier goal differ only in them, at one place."""
         self._goals.append(words)
         for place, word in enumerate(words):
             there = self._places[(*words[:place], "", *words[place + 1 :])]
@@ -65,8 +65,8 @@ def _differ_by_a_word(one: str, other: str) -> bool:
 class ImaginedGoals(GoalSource):
     """In a share of the episodes, pursues `known` goals that are not training goals, in scenes of goals that are.
 
-    A goal is known once a partner has named it, so that only imagined goals that seemed to be achieved are pursued. The
-    scene is that of a goal that differs by one word, if there is any: it more often has what the imagined one needs.
+    A goal is known once a partner has named it, so only imagined goals that seemed to be achieved are pursued. The
+    scene is that of a goal that differs by one word, if any: it is more likely to have what the imagined one needs.
     """
 
     source: GoalSource

@@ -47,7 +47,7 @@ class Loop:
                 batch = rollout.collect(interval)  # environment -> scorer -> policy -> environment
                 described = tuple(parts.partner.describe(batch.episodes))
                 with parts.clock.phase("replay"):
-                    experience.add(replace(batch, episodes=described))  # PPO takes the interval's steps instead
+                    experience.add(replace(batch, episodes=described))  # PPO uses `batch.windows` instead
                     batches = () if rollout.at_random else experience.batches()
                 if batches:
                     probe = parts.handoff.probe(parts.learners.begun) if parts.handoff else None
@@ -61,10 +61,10 @@ class Loop:
             yield
 
     def imitate(self) -> Iterator[None]:
-        """Make the initial updates on demonstrations; yields after every `IMITATED`, and at the end.
+        """Make the initial updates on demonstrations; yields after every `IMITATED` of them, and at the end.
 
         They alternate between policy and critic. An on-policy algorithm trains only the policy, since its critic cannot
-        learn from episodes that others played; one that learns offline makes its own updates. A batch depends only on
+        learn from other policies' episodes; one that learns offline makes only its own updates. A batch depends only on
         the seed and its index, so it need not be part of a checkpoint.
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress

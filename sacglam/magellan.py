@@ -1,4 +1,4 @@
-"""MAGELLAN (Gaven et al., 2025): goals whose predicted success rate changes, learned from the outcomes of all goals."""
+"""MAGELLAN (Gaven et al., 2025): draws goals whose predicted success rate changes, as learned from all goals."""
 
 import math
 from collections import Counter, deque
@@ -15,8 +15,8 @@ from sacglam.goals import GoalSource, ProgressSource, noticeable
 from sacglam.prompt import Prompt
 from sacglam.types import Classifiers, Episode, Practice, Query
 
-_ATTEMPTS, _BATCH = 5_000, 256  # outcomes that competence is learned from, and those in an update
-_PREDICTED, _TRUSTED = 500, 0.6  # predictions that are held against their outcomes, and the least AUC
+_ATTEMPTS, _BATCH = 5_000, 256  # outcomes that competence is learned from, and outcomes per update
+_PREDICTED, _TRUSTED = 500, 0.6  # predictions compared with their outcomes, and the lowest AUC to trust
 _IN_A_QUERY = 8  # goals
 
 
@@ -41,7 +41,7 @@ class MagellanConfig(GoalsConfig):
 
 @dataclass(eq=False)
 class MagellanSource(ProgressSource):
-    """Draws goals in proportion to |C_now(g) - C_before(g)|, of a competence C learned alongside the agent.
+    """Draws goals in proportion to |C_now(g) - C_before(g)|, for a competence C learned alongside the agent.
 
     That is MAGELLAN (Gaven et al., 2025): see `sacglam.learner.competence`. Goals are drawn uniformly while the AUC of
     C's latest predictions, each made before C learns from its outcome, is below 0.6.
@@ -51,9 +51,9 @@ class MagellanSource(ProgressSource):
 
     prompt: Prompt
     classifiers: Classifiers | None
-    _candidates: Sequence[str] = field(default=(), init=False)  # of all starts until episodes are observed again
-    _progress: npt.NDArray[np.float64] | None = field(default=None, init=False)  # theirs
-    _seen: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)  # candidates and their progress
+    _candidates: Sequence[str] = field(default=(), init=False)  # of all draws until the next `observe`
+    _progress: npt.NDArray[np.float64] | None = field(default=None, init=False)  # of the candidates
+    _seen: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)  # by type: count, total progress
 
     @override
     def candidates(self) -> Sequence[str]:
@@ -93,20 +93,20 @@ class MagellanSource(ProgressSource):
         self.classifiers.teach("competence", lesson)
 
     def _competence(self, goals: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Now and before, (2, G)."""
+        """Competence now and before, (2, G)."""
         assert self.classifiers
         asked = {goal: place for place, goal in enumerate(dict.fromkeys(goals))}
         answers = self.classifiers.ask("competence", [query for _, query in self._queries(list(asked))])
         return np.concatenate(answers, axis=1)[:, [asked[goal] for goal in goals]].astype(np.float64)
 
     def _queries(self, goals: Sequence[str]) -> list[tuple[Sequence[str], Query]]:
-        """Small groups of goals, each with its query: the cost of a pass grows faster than the query's length."""
+        """Goals in small groups, each with its query: a pass costs more than in proportion to its query's length."""
         parts = [goals[start : start + _IN_A_QUERY] for start in range(0, len(goals), _IN_A_QUERY)]
         return [(part, self.prompt.judged("Goal:", part)) for part in parts]
 
     @property
     def _trusted(self) -> bool:
-        return area_under_curve(self._predicted) >= _TRUSTED  # nan is not
+        return area_under_curve(self._predicted) >= _TRUSTED  # false for nan
 
     @override
     def metrics(self) -> dict[str, float]:
@@ -130,7 +130,7 @@ class MagellanSource(ProgressSource):
 
 
 def area_under_curve(predicted: Sequence[tuple[float, bool]]) -> float:
-    """P(a success got a higher prediction than a failure), a tie counting half; nan unless there are both."""
+    """P(a success was predicted higher than a failure), ties counting half; nan unless there are both."""
     won, lost = (np.array([each for each, success in predicted if success is which]) for which in (True, False))
     difference = np.sign(won[:, None] - lost)
     return float((difference.mean() + 1) / 2) if difference.size else math.nan

@@ -53,12 +53,12 @@ def free_bytes(device: str) -> int:
 
 
 def kept_states_bytes() -> int:
-    """Most bytes of hidden states that a process on a CPU keeps: a quarter of what is free, and at most 2 GiB."""
+    """Limit in bytes on the hidden states that a process on a CPU keeps: a quarter of free memory, at most 2 GiB."""
     return min(_MOST_STATES_BYTES, free_bytes("cpu") // 4)
 
 
 def total_bytes(device: str) -> int:
-    """All memory of `device`, or of the machine."""
+    """Bytes of all memory of the GPU `device`, or else of the machine."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[1])
     return int(psutil.virtual_memory().total)

@@ -17,7 +17,7 @@ from sacglam.types import Classifiers, Episode, Example, Step
 
 Verdict = Sequence[Sequence[str]]
 """The goals that each step of an episode achieved."""
-CANDIDATES = 256  # goals that each step is judged against: enough to find its few achievements, and few to ask about
+CANDIDATES = 256  # goals that each step is judged against: enough to find its few achievements, few enough to ask about
 _UPDATES = 300  # most gradient steps that train a judge once its budget is spent; never more than the budget has steps
 
 
@@ -38,7 +38,7 @@ class Partner:
         raise NotImplementedError
 
     def source(self, given: GoalSource, goal_type: Callable[[str], str]) -> GoalSource:
-        """Where the goals of episodes come from: `given`, unless this partner can judge others."""
+        """The source of goals for episodes: `given`, unless this partner can judge other goals too."""
         return given
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
@@ -77,7 +77,7 @@ def described(episode: Episode, verdict: Verdict) -> Episode:
     """`episode` with the achievements in `verdict`, each goal once.
 
     A step whose verdict names the episode's own goal is rewarded and terminates the episode. A step that only the
-    environment rewards, for that goal or for the one that it was reset with in place of an imagined one, loses the
+    environment rewards, for that goal or for the one that it was reset with instead of an imagined one, loses the
     reward and truncates the episode, or terminates it if its state offers no actions.
     """
     said, steps = set[str](), list[Step]()
@@ -135,7 +135,7 @@ class ModelConfig(PartnerConfig):
     imagine: Fraction = 0.0
     """Share of the candidates that are imagined: goals that nobody has named, made from known ones by substitution."""
     pursue: Fraction = 0.0
-    """Share of the episodes that pursue a goal that was imagined and then named; it is judged by this partner alone."""
+    """Share of the episodes that pursue an imagined goal that has since been named; only this partner judges it."""
 
     @property
     @override
@@ -144,7 +144,7 @@ class ModelConfig(PartnerConfig):
 
 
 class ScoredConfig(ModelConfig):
-    """Asks the agent's language model, as it was before training, in words: for instruction-tuned models."""
+    """Asks the agent's language model, as it was before training, in plain words; for instruction-tuned models."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Scored"
 
@@ -157,7 +157,7 @@ class ScoredConfig(ModelConfig):
 
 @dataclass(eq=False)
 class ModelPartner(Partner):
-    """Lets a model judge."""
+    """Asks a model for its verdicts."""
 
     settings: ModelConfig
     prompt: Prompt

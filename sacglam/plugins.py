@@ -1,4 +1,4 @@
-"""Finds code by name: what comes with sacglam and what its users bring alike."""
+"""Finds code by name, whether it comes with sacglam or from its users."""
 
 import importlib
 from types import ModuleType

@@ -37,11 +37,11 @@ class Prompt:
         return f"{before}{episode.observation(t + 1).text}\nGoal:"
 
     def judged(self, transition: str, goals: Sequence[str]) -> Query:
-        """The query for whether a transition achieved each of the goals, which take the place of actions."""
+        """The query that asks of each goal whether a transition achieved it; goals take the place of actions."""
         return Query(transition, tuple(self.settings.before_action + goal for goal in goals))
 
     def in_chat(self, query: Query, tokenizer: Any) -> Query:
-        """With `settings.chat`, the prompt as a user's message, in the chat template of a transformers tokenizer.
+        """With `settings.chat`, puts the prompt as a user's message into the chat template of a transformers tokenizer.
 
         Raises:
             ModelError: the tokenizer has no template, or a broken one.

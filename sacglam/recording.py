@@ -1,4 +1,4 @@
-"""Plays episodes to keep as demonstrations: by an environment's expert or planner, or any policy."""
+"""Plays episodes to keep as demonstrations, with an environment's expert or planner, or any policy."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -16,20 +16,20 @@ from sacglam.scoring.base import Scorer
 from sacglam.types import Episode, LogPolicy, Query
 
 _COPIES = 64
-_RECORDED = 0x2EC02D  # a stream of episodes of its own, so that a run with the same seed plays others
-_PATIENCE = 100  # episodes played for each success asked for, before giving up
+_RECORDED = 0x2EC02D  # a separate stream, so that a run with the same seed plays other episodes
+_PATIENCE = 100  # episodes played per requested success before giving up
 
 
 class Planner:
-    """Takes the action that `env` knows to be good in its current state, or any action where it knows none.
+    """Takes an action that is good in the current state of `env`, or any action if none is known to be.
 
-    This is its expert's action or, without an expert, the first that leaves fewer steps, as tried in a second copy.
+    A good action is the expert's or, without an expert, the first that leaves fewer steps when tried in a second copy.
     """
 
     version = 0
 
     def __init__(self, env: CheckedEnv, trial: CheckedEnv | None) -> None:
-        """`trial` None: the environment does not repeat, and only an expert can help."""
+        """`trial` is the second copy; None: the environment does not repeat itself, so only an expert can help."""
         self._env, self._trial = env, trial
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
@@ -59,7 +59,7 @@ class Planner:
 
 
 def _noisy(policy: SamplingPolicy, noise: float) -> Policy:
-    """Samples from (1 - noise) pi + noise / |A|, by one draw of `policy`."""
+    """Samples from (1 - noise) pi + noise / |A|, with one draw of `policy`."""
 
     def drawn(log_pi: LogPolicy) -> int:
         with np.errstate(divide="ignore"):  # log 0 if noise is 0 or 1
@@ -100,7 +100,7 @@ def record(
             )
     kept = played = 0
     while kept < episodes:
-        # As many as are missing, each played to its end: else short episodes would be more likely than long ones.
+        # As many as are missing, each played to its end: otherwise short episodes would be over-represented.
         some = iter(list(islice(starts, episodes - kept)))
         rollout = Rollout(envs, scorer, policy, some, PhaseClock(), prompt)
         for episode in (each for ended in rollout.drain() for each in ended):

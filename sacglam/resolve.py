@@ -22,17 +22,17 @@ from sacglam.scoring.base import UniformScorer
 OPEN_SHARE = 0.5
 """`policy.temperature: auto` raises the initial policy's entropy to this share of the random policy's."""
 _EPISODES_TO_SCALE = 16
-_EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # what the budget leaves to each copy; steps after which a trial ends
+_EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # episodes the budget leaves each copy; steps after which a trial ends
 
 
 def resolve(config: Config) -> Config:
     """The configuration of a run: device, threads, the folder of a local model, copies, temperature.
 
-    Settles nothing that is settled already, so a resumed run keeps what it had.
+    Values that are already settled stay, so a resumed run keeps its own.
 
     Raises:
         ConfigError: this machine has no such device.
-        ModelError: the model cannot be found, or there are to be engines and vLLM cannot serve it.
+        ModelError: the model cannot be found, or engines are configured and vLLM cannot serve it.
     """
     settled = on_this_machine(config)
     check_engines(settled)
@@ -50,9 +50,9 @@ def derived(config: Config, resolved: Config) -> dict[str, Any]:
 
 
 def with_copies(config: Config) -> Config:
-    """`config` with `env.copies: 0` replaced by a power of two that leaves each copy six episodes, if that is possible.
+    """`config` with `env.copies: 0` replaced by a power of two that leaves each copy six episodes, if possible.
 
-    With 32 copies of an environment whose episodes have 200 steps, hardly any end in the first 6,400 steps.
+    With 32 copies and episodes of 200 steps, hardly any episode ends in the first 6,400 steps.
     """
     if config.env.copies:
         return config
@@ -64,7 +64,7 @@ def with_copies(config: Config) -> Config:
 
 
 def with_reward_scale(config: Config) -> Config:
-    """`config` with a number for `algo.reward_scale`, if there are rewards to scale, from a few random episodes."""
+    """`config` with `algo.reward_scale` estimated from a few random episodes, if there are rewards to scale."""
     if config.env.reward == "goal" or config.algo.reward_scale:
         return config
     played = record(lambda: build_env(config), UniformScorer(), _EPISODES_TO_SCALE, repeats=config.env.repeats)
@@ -80,9 +80,9 @@ def with_reward_scale(config: Config) -> Config:
 
 
 def on_this_machine(config: Config) -> Config:
-    """The configuration with device and threads of this machine, and absolute paths.
+    """`config` with this machine's device and threads, and absolute paths.
 
-    With these a run can be resumed from any directory.
+    With absolute paths, a run can be resumed from any directory.
 
     Raises:
         ConfigError: this machine has no such device, or its system lacks what the configuration needs.
@@ -101,7 +101,7 @@ def on_this_machine(config: Config) -> Config:
 
 
 def resolve_device(config: Config) -> str:
-    """The device that is named, or what `auto` means on this machine."""
+    """The configured device, or what `auto` means on this machine."""
     if config.device != "auto":
         return config.device
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -154,7 +154,7 @@ def _obstacle_to_vllm(config: Config) -> str | None:
 def with_temperature(config: Config) -> Config:
     """`config` with a number for `policy.temperature: auto`, which all processes of a run then share.
 
-    Where the learner is in other processes the model is loaded once more, on the CPU.
+    If the learner runs in other processes, the model is loaded here as well, on the CPU.
     """
     if config.policy.temperature != "auto":
         return config

@@ -127,7 +127,7 @@ class Rollout:
             yield self.step()
 
     def check_policy(self) -> None:
-        """Score the open states once, so that a policy that is not a number raises its `DivergenceError` here."""
+        """Score the open states once, so that a NaN policy raises its `DivergenceError` here."""
         if self._open:
             self._policies(self._open)
 

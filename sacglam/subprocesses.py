@@ -7,8 +7,8 @@ import sys
 def python(*arguments: str) -> list[str]:
     """A command that runs this interpreter.
 
-    Without `-P`, Python puts the working directory before its own modules for `-m` and `-c`, and a file there that is
-    called json.py would run.
+    Without `-P`, `python -m` and `python -c` search the working directory before Python's own modules, so a json.py
+    there would run.
     """
     return [sys.executable, "-P", *arguments]
 
@@ -19,5 +19,5 @@ def searches_working_directory() -> bool:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment for a command of `python`, which then finds modules where this process does."""
+    """This process's environment variables for a command from `python`, which then finds the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), **changes}

@@ -25,8 +25,8 @@ from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary
 from sacglam.types import Evaluation
 
 _STOPPING = "stopping after this interval; another Ctrl-C ends the run at once\n"
-LOG_STEPS = 320  # environment steps between lines of metrics.jsonl: ten intervals by default, whose means are steadier
-CHECKPOINT_STEPS, _CHECKPOINTS = 2_000, 40  # least environment steps between checkpoints, and most of them in a run
+LOG_STEPS = 320  # environment steps between lines of metrics.jsonl: ten default intervals, for steadier means
+CHECKPOINT_STEPS, _CHECKPOINTS = 2_000, 40  # fewest environment steps between checkpoints; most checkpoints in a run
 _IMITATED_TO_CHECKPOINT = 100  # initial updates, a multiple of the loop's `IMITATED`
 
 
@@ -61,15 +61,15 @@ def resume(
 ) -> dict[str, Any]:
     """Resume the run in `root` from its newest intact checkpoint, or from the start if it has none yet.
 
-    On CPU with the same number of threads the weights and metrics become those of the uninterrupted run, bit for bit.
-    `placement` has settings such as `learners.count=1`, which change where things run but not the results.
-    A `trusted` run may name code of its own (docs/guides/security.md).
+    On a CPU with the same number of threads, weights and metrics match those of an uninterrupted run bit for bit.
+    `placement` holds settings such as `learners.count=1`, which change where things run but not the results.
+    A `trusted` run may name its own code (docs/guides/security.md).
 
     Raises:
         SacglamError: there is no run, none of its checkpoints is intact, this machine lacks the device, ...
     """
     directory = RunDirectory.open(root, trusted)
-    # A new placement chooses the number of threads again: it was for other processes.
+    # With a new placement the number of threads is chosen again, since the old one was for other processes.
     config = resolve(override(directory.config(), ["threads=0", *placement] if placement else ()))
     shown = display or Display()
     begun = bool(checkpoint.steps(directory.checkpoints))  # then the agent it started from may be gone
@@ -97,7 +97,7 @@ class Run:
         self._evaluations = Evaluations(config, parts, display, self._stop.check)
         self._saved_at: tuple[int, int] | None = None  # steps and updates
         self._solved = False  # an evaluation has reached `evaluation.stop_at`
-        self._begun: dict[str, Any] = {}  # the summary's first part; with it the run may take steps and checkpoints
+        self._begun: dict[str, Any] = {}  # the summary's first part; once set, the run may take steps and checkpoints
         self._noted: set[str] = set()  # rules of the diagnosis whose message has been shown
 
     def run(self, new: bool = False) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Run:
         self._display.advance(progress.env_steps)
 
     def _note_warnings(self) -> None:
-        """Warn why the run may not learn, while there is still time to start over; each cause once."""
+        """Warn of causes why the run may not learn, each once, while there is still time to start over."""
         now, interval, steps = self._loop.progress.env_steps, self._config.algo.update_interval, self._config.steps
         due = any(now - interval < share * steps <= now < steps for share in diagnosis.CHECKS)
         causes = self._diagnose({}) if due and now > self._config.random_steps else {}
@@ -197,7 +197,7 @@ class Run:
         self._noted.update(causes)
 
     def _diagnose(self, after: Mapping[str, Evaluation]) -> dict[str, str]:
-        """Why the run does not learn, if so: messages by rule."""
+        """Reasons why the run does not learn, if any: messages by rule."""
         progress = self._loop.progress
         evidence = diagnosis.Evidence(
             config=self._config,

@@ -1,4 +1,4 @@
-"""The values that pass between the parts of sacglam: frozen, of plain Python and numpy, free of torch."""
+"""The values that pass between the parts of sacglam: frozen, made of plain Python and numpy, free of torch."""
 
 import hashlib
 import json
@@ -48,8 +48,8 @@ class Step:
 class Rewards:
     """How steps are rewarded: by the environment (`own`), or with 1 for the goal.
 
-    `success` is the reward of the step that achieves a goal, whichever it is, or None if that is unknown; then nothing
-    can be relabelled.
+    `success` is the reward of a step that achieves any goal, or None if unknown, in which case nothing can be
+    relabelled.
     """
 
     own: bool = False
@@ -113,12 +113,12 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """L consecutive steps of an episode towards one goal: its own, or one that hindsight gives it.
+    """L consecutive steps of an episode towards one goal: its own, or one assigned by hindsight.
 
     `actions[t]` led from `observations[t]` to `observations[t + 1]` and was rewarded with `rewards[t]`. The last
     observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
-    episode had after the window, or a lower bound of it. `before` are the steps before it that a prompt may show.
-    With a replay graph, `known` are its action values at each learnt step, and `bounds` lower bounds of its target.
+    episode had after the window, or a lower bound on it. `before` holds the steps before it that a prompt may show.
+    With a replay graph, `known` holds its action values at each learnt step, and `bounds` lower bounds on the targets.
     """
 
     goal: str
@@ -147,7 +147,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """One interval of the rollout: the `episodes` that ended in it, whole, and for PPO its own steps as `windows`."""
+    """One interval of the rollout: the whole `episodes` that ended in it and, for PPO, its own steps as `windows`."""
 
     episodes: tuple[Episode, ...]
     windows: tuple[Window, ...]
@@ -155,10 +155,10 @@ class RolloutBatch:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Success rates by goal type and `overall`, and SPL: success weighted by optimal over taken length.
+    """Success rates by goal type and `overall`, and SPL: success weighted by optimal over actual length.
 
-    `mean_return` is of undiscounted returns. `spl` is None where the environment has no planner. `repeated`: of the
-    actions in failed episodes, the share that repeat the one before, and the one that does so most often.
+    `mean_return` averages undiscounted returns. `spl` is None if the environment has no planner. `repeated` is the
+    share of actions in failed episodes that repeat the previous one, and the action that does so most often.
     """
 
     success: dict[str, float]
@@ -199,21 +199,21 @@ class Practice:
 
 
 class Classifiers(Protocol):
-    """What learns next to the agent, by name and wherever the agent learns: see `sacglam.learner.classifier`."""
+    """Classifiers that learn alongside the agent, in whatever process it learns: see `sacglam.learner.classifier`."""
 
     def ask(self, name: str, queries: Sequence[Query]) -> list["npt.NDArray[np.float32]"]:
-        """What it says of each query's actions."""
+        """The answer of the classifier `name` for each query's actions."""
 
     def teach(self, name: str, *lesson: Any) -> None:
-        """Have it learn."""
+        """Train the classifier `name`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """The actor's LoRA weights at one version, as the files of a peft folder.
 
-    Bytes instead of a path, so that it reaches other machines without a shared disk. `probe` is the learner's policy at
-    the states where engines' policies are compared with it, if they are to be.
+    It holds bytes, not a path, and so reaches other machines without a shared disk. `probe` is the learner's policy at
+    the states where engines' policies are compared with it; empty if they are not.
     """
 
     version: int
@@ -221,7 +221,7 @@ class Adapter:
     probe: Sequence[LogPolicy] = ()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Pickle the files apart from the rest, so that Ray copies tens of megabytes once and not four times."""
+        """Pickle the files apart from the rest, so that Ray copies tens of megabytes once instead of four times."""
         if operator.index(protocol) < 5:
             return object.__reduce_ex__(self, protocol)
         files = {name: PickleBuffer(content) for name, content in self.files.items()}

@@ -1,1 +1,1 @@
-"""Environments as different as users' are, and what is measured in them."""
+"""Environments as varied as those of users, and measurements in them."""

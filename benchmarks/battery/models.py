@@ -1,8 +1,8 @@
-"""Makes the tiny models that configurations name, where missing, each from random play in its environment.
+"""Makes the tiny models that configurations name, if they are missing, each from random play in its environment.
 
     python -m benchmarks.battery.models configs/battery/*.yaml
 
-A model takes two to ten CPU minutes. Nothing is chosen: the command is the one of docs/start/environments.md.
+A model takes one to five CPU minutes. Nothing is chosen: the command is the one of docs/start/environments.md.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     for config in map(load, parser.parse_args().files):
         model = Path(config.model.name)
-        if len(model.parts) > 1 and not model.exists():  # else it is `builtin`, or made before
+        if len(model.parts) > 1 and not model.exists():  # else it is `builtin`, or already made
             model.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=model.parent) as unfinished:
                 made = Path(unfinished, model.name)

@@ -15,7 +15,7 @@ class Search:
     def __init__(self, env: TextEnv) -> None:
         self._env = env
         self._limit = step_limit(env)
-        self._known: dict[Observation, dict[str, int]] = {}  # by the state that an episode starts in: goals, and steps
+        self._known: dict[Observation, dict[str, int]] = {}  # for the first state of an episode: steps to each goal
 
     def fewest_steps(self, goal: str, seed: int) -> int | None:
         """The steps from the start of this episode to its goal; None if it is out of reach."""

@@ -1,4 +1,4 @@
-"""A workshop: gather materials in three places, and make things of them at the bench and in the forge."""
+"""A workshop: gather materials in three places, and make things from them at the bench and in the forge."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -14,7 +14,7 @@ _MOST = 20.0  # upper bound of a step's weight, so that no step outweighs its ba
 
 
 class Awac(OffPolicy):
-    """SAC's critic with another actor, and no entropy coefficient."""
+    """SAC's critic with a different actor, and no entropy coefficient."""
 
     _config: AwacConfig
 

@@ -16,4 +16,4 @@ class AwacConfig(OffPolicyConfig):
 
     type: str = "awac"
     temperature: PositiveFloat = 0.05
-    """Advantage at which an action's weight is e times that of an average one; large: behavioural cloning."""
+    """Advantage at which an action's weight is e times that of an average one; large values: behavioural cloning."""

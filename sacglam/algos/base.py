@@ -1,4 +1,4 @@
-"""The interface between the learner and an algorithm: losses and what goes with them."""
+"""The interface between the learner and an algorithm: its losses and what surrounds them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ class Algorithm(ABC):
     def __init__(
         self, model: Any, config: Any, total_updates: int, rng: np.random.Generator, clock: PhaseClock
     ) -> None:
-        """`total_updates` are those of the whole run, at which decays end; `rng` draws the same on every rank."""
+        """`total_updates` is the number in the whole run, at which decays end; `rng` draws the same on every rank."""
         self._model, self._config, self._total_updates = model, config, total_updates
         self._rng, self._clock = rng, clock
 

@@ -1,4 +1,4 @@
-"""Behavioural cloning: what moves the policy before the first step, where there are demonstrations."""
+"""Behavioural cloning, which trains the policy on demonstrations, if any, before the first step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _SMOOTHING = 0.1
 
 
 class Imitation(Algorithm):
-    """Cross-entropy on the demonstrated actions, with smoothed labels, so that a policy stays that can still explore.
+    """Cross-entropy on the demonstrated actions, with smoothed labels, so that the policy can still explore.
 
     -mean_B [(1 - e) log pi(a|s) + e mean_b log pi(b|s)]. The critic's own weights learn nothing.
     """

@@ -86,9 +86,9 @@ def best_known(log_pi_BA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> tup
 
 
 def relative_advantage(return_B: Tensor, value_B: Tensor, log_pi_BA: Tensor, q_CBA: Tensor) -> Tensor:
-    """(R - V(s)) / sum_a pi(a|s) |min_c Q_c(s, a) - V(s)|, at most 1, shape (B,): whatever the size of the rewards.
+    """(R - V(s)) / sum_a pi(a|s) |min_c Q_c(s, a) - V(s)|, at most 1, shape (B,); independent of the scale of rewards.
 
-    R - V would weigh an ordinary step by its cost relative to the largest reward anywhere, and so hardly at all.
+    R - V would weigh an ordinary step by its cost relative to the largest reward anywhere, that is, hardly at all.
     """
     spread_B = expectation(log_pi_BA, (q_CBA.min(dim=0).values - value_B[:, None]).abs())
     return ((return_B - value_B) / spread_B.clamp(min=_LEAST_SPREAD)).clamp(max=1.0)

@@ -15,7 +15,7 @@ from sacglam.models.actor_critic import ActorValue
 from sacglam.models.agent_model import AgentModel
 from sacglam.types import Query, Window
 
-CLIP, VALUE_COEF = 0.2, 0.5  # the paper's (Table 1): the ratio is clipped to 1 +- 0.2, the value loss weighs a half
+CLIP, VALUE_COEF = 0.2, 0.5  # the paper's (Table 1): the ratio is clipped to 1 +- 0.2, the value loss has weight 0.5
 _TINY = 1e-8  # avoids a division by zero if all advantages are equal
 
 

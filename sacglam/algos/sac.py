@@ -28,14 +28,14 @@ class SacBatch:
 
     packed: Any  # the B states in which the learnt steps were taken
     action_B: Tensor
-    place_B: Tensor  # each learnt step in the flattened (W, T)
+    place_B: Tensor  # index of each learnt step in the flattened (W, T)
     reward_WT: Tensor
     return_after_W: Tensor
     bootstraps_W: Tensor  # bool: the window did not end in termination
     last_packed: Any  # the states after the windows that bootstrap
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
-    bound_B: Tensor | None = None  # of the targets, from below
+    bound_B: Tensor | None = None  # lower bounds on the targets
 
 
 class OffPolicy(Algorithm):
@@ -106,7 +106,7 @@ class OffPolicy(Algorithm):
         """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
 
         `next_value_WT` are the target values of the states after each step. The value of a path in the replay graph is
-        a lower bound of the target.
+        a lower bound on the target.
         """
         lambda_ = 1.0 if self._config.td_lambda is None else self._config.td_lambda
         target_WT = equations.lambda_returns(batch.reward_WT, next_value_WT, self._config.gamma, lambda_)

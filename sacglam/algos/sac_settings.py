@@ -37,7 +37,7 @@ class AlphaConfig(Section):
     target_entropy: Annotated[float | str, BeforeValidator(_target_entropy)] = 0.01
     """Mean policy entropy at which alpha stays constant: in nats, or as a share of the random policy's, such as `22%`.
 
-    A share falls with the learning rates if they decay."""
+    A share decays with the learning rates, if they do."""
     lr: NonNegativeFloat = 2e-3
     """Adam's learning rate on log alpha; 0 keeps alpha fixed."""
 
@@ -56,8 +56,8 @@ class OffPolicyConfig(AlgoConfig):
     """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
     from its n-step return with entropy (Eq. 3)."""
     exploration: Fraction = 0.0
-    """Probability, at each step, of starting to explore, until an untried action has been taken; in states that no
-    other episode has seen, only for goals of types that were never achieved."""
+    """Probability, at each step, of starting to explore until an untried action has been taken. In states that no other
+    episode has seen, exploration starts only for goals of types never achieved."""
     updates_per_interval: Positive = 2
     """Gradient updates per interval."""
     critic_weight: PositiveFloat = 1.0

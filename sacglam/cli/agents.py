@@ -129,7 +129,7 @@ def play(
 
 
 def _chosen(run: Path, config: "Config", env: "TextEnv", seed: int) -> tuple[str, str]:
-    """A goal drawn as the run last chose them: a type by its share of the episodes, then a goal of it; and why."""
+    """A goal drawn as the run last drew them (a type by its share of episodes, then a goal of that type), and why."""
     import numpy as np
 
     from sacglam.goals import GoalSource
@@ -143,7 +143,7 @@ def _chosen(run: Path, config: "Config", env: "TextEnv", seed: int) -> tuple[str
     goal = next(GoalSource([goal for goal in goals if env.goal_type(goal) == kind], rng)).goal
     metrics = {name: lines[-1].get(f"{name}/{kind}") for name in ("progress", "success")}
     figures = [f"{name} {value:.2f}" for name, value in metrics.items() if value is not None]
-    return goal, f"  ({', '.join([f'{kind}: {shares[kind]:.0%} of the episodes last', *figures])})"
+    return goal, f"  ({', '.join([f'{kind}: {shares[kind]:.0%} of recent episodes', *figures])})"
 
 
 def serve(
@@ -263,7 +263,7 @@ def export(
     """
     from sacglam.agent import load_agent
 
-    agent = load_agent(run, "cpu", trust or "environment")  # which export does not create
+    agent = load_agent(run, "cpu", trust or "environment")  # `export` does not create the environment
     agent.export(folder)
     print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")
 

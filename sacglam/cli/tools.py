@@ -95,7 +95,7 @@ def serve_env(
 ) -> None:
     """Serve an environment on this machine over OpenEnv's protocol, for other libraries and for sacglam itself.
 
-    Each session has an environment of its own. Ctrl-C stops the server.
+    Each session has its own environment. Ctrl-C stops the server.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         table = Table("", "what", "found")
         for finding in diagnosis.findings:
-            table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.came))
+            table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.found))
         console.print(table)
         for finding in diagnosis.findings:
             if finding.fix and finding.level in ("warning", "fault"):
@@ -155,9 +155,9 @@ def track(
 ) -> None:
     """Import runs into a tracker: metrics, success by goal type and settings; for Aim also sample episodes.
 
-    For runs trained without the tracker, or while it was locked, full or broken. Safe to repeat: a run that it already
-    has is updated. Open Aim's explorer with sacglam ui; the others have their own commands: wandb sync, trackio show,
-    tensorboard --logdir runs/tensorboard.
+    For runs that were trained without the tracker, or while it was locked, full or broken. Safe to repeat: runs that
+    the tracker already has are updated. Open Aim's explorer with sacglam ui; the others have their own commands: wandb
+    sync, trackio show, tensorboard --logdir runs/tensorboard.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from sacglam.runtime import placement
 
 
 def config_argument(help: str, metavar: str, others: Iterable[str] = ()) -> Any:
-    """An argument that takes a configuration's path or name, or one of `others`; the shell completes them, or files."""
+    """An argument that takes a configuration's path or name, or one of `others`; the shell completes names or files."""
 
     def fitting(incomplete: str) -> list[str]:
         return [name for name in (*others, *configuration.names()) if name.startswith(incomplete)]
@@ -188,7 +188,7 @@ def pretrain(
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
-    The model reads random play with unrelated goals until it matches words, in two to ten minutes, and gets its own
+    The model reads random play with unrelated goals until it matches words, in one to five minutes, and gets its own
     tokenizer. Use it with --set model.name=DIR.
 
     \b

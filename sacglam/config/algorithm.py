@@ -1,4 +1,4 @@
-"""The settings that all algorithms share, and what the rest of sacglam asks them for. Imports no torch."""
+"""The settings that all algorithms share, and what the rest of sacglam needs to know of them. Imports no torch."""
 
 import math
 from abc import abstractmethod
@@ -15,13 +15,13 @@ from sacglam.types import Window
 if TYPE_CHECKING:
     from sacglam.algos.base import Algorithm
 
-_FINAL_SHARE = 0.1  # what `lr_decay` leaves at the end of the budget
+_FINAL_SHARE = 0.1  # of a learning rate, left by `lr_decay` at the end of the budget
 
 
 class AlgoConfig(Named):
     """An algorithm: its settings, the model and experience it needs, and how much work an update is.
 
-    A subclass is all that sacglam needs; `algo.type` names it, as one of `shipped` or as `module:Class`.
+    To add an algorithm, write a subclass. `algo.type` names it: a key of `shipped`, or `module:Class`.
     """
 
     key: ClassVar[str] = "algo"
@@ -39,16 +39,16 @@ class AlgoConfig(Named):
     has_q: ClassVar[bool] = True
     """Whether its critic values each action, or only the state."""
     entropy_settings: ClassVar[str] = "algo.exploration"
-    """The settings that messages name for more exploration."""
+    """The settings that messages suggest for more exploration."""
     update_settings: ClassVar[str] = "algo.updates_per_interval"
-    """The settings that messages name for more learning from each step."""
+    """The settings that messages suggest for more learning from each step."""
 
     gamma: OpenFraction = 0.99
     """Discount per environment step."""
     reward_scale: PositiveFloat | None = None
     """Factor on the environment's own rewards (`env.reward: environment`).
 
-    None: the largest for which success and the discounted returns of random play are at most 1 in magnitude."""
+    None: the largest factor that keeps the success reward and the discounted returns of random play within [-1, 1]."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None
@@ -58,11 +58,11 @@ class AlgoConfig(Named):
     actor_lr: PositiveFloat = 1e-4
     """Adam's learning rate for the adapters."""
     critic_lr: PositiveFloat = 1e-4
-    """Adam's learning rate for the heads of Q or V, and the critic's own adapter, if any."""
+    """Adam's learning rate for the Q or V heads, and for the critic's own adapter, if it has one."""
     lr_decay: bool = False
     """Decay both learning rates, and a relative target entropy, linearly to a tenth over the budget."""
     update_interval: Positive = 32
-    """Environment steps, over all copies together, between updates."""
+    """Environment steps between updates, summed over all copies."""
     max_grad_norm: PositiveFloat | None = None
     """Clip the norm of the whole gradient; None: no clipping."""
 
@@ -73,7 +73,7 @@ class AlgoConfig(Named):
 
     @property
     def goal_rewards(self) -> bool:
-        """Whether rewards are 1 for the goal and otherwise 0, so that values lie between 0 and 1."""
+        """Whether rewards are 1 for the goal and 0 otherwise, so values lie between 0 and 1."""
         return self.reward_scale is None
 
     @property
@@ -93,12 +93,12 @@ class AlgoConfig(Named):
 
     @property
     def window_length(self) -> int:
-        """Steps of a window drawn from replay."""
+        """Number of steps in a window drawn from replay."""
         return 1
 
     @property
     def window(self) -> int:
-        """Most steps trained on in one row."""
+        """Maximum number of steps trained on in one row."""
         return 1
 
     @property
@@ -130,7 +130,7 @@ class AlgoConfig(Named):
 
     @abstractmethod
     def forward_passes(self, critic: CriticConfig) -> float:
-        """Least number of forward passes of one state per update; a backward pass counts as one more."""
+        """Minimum number of single-state forward passes per update; a backward pass counts as another one."""
 
     def steady(self) -> Self:
         """The same algorithm as in the middle of a run: without a warm-up."""

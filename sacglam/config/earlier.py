@@ -50,21 +50,21 @@ _GONE: Mapping[str, tuple[Any, str]] = {
     "algo.relative_imitation": (True, "always True"),
     "algo.soft_target": (None, "derived"),
 }
-"""Former settings: a value that needs no warning, and what they are now."""
+"""Former settings, each with the value that needs no warning, and what it is now."""
 _OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "algo.clip": ("ppo",),
     "algo.value_coef": ("ppo",),
     "partner.candidates": ("judge", "scored"),
     "partner.updates": ("judge",),
 }
-"""The kinds of section that had one of them, where another kind may have a setting of that name."""
+"""For names that other kinds of the section may still use: the kinds whose setting is gone."""
 
 
 def converted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values without the keys of earlier versions, and a warning that names them; otherwise unchanged.
+    """Plain values without the keys of earlier versions; warns of each key whose value has no effect any more.
 
     Raises:
-        ConfigError: a setting or a partner has another name now.
+        ConfigError: a setting or a partner has been renamed.
     """
     kept = deepcopy(dict(values))
     for key, (usual, now) in _GONE.items():
@@ -77,7 +77,7 @@ def converted(values: Mapping[str, Any]) -> dict[str, Any]:
     partner = kept.get("partner")
     if (partner.get("type") if isinstance(partner, dict) else partner) == "noisy":
         raise ConfigError("partner noisy is an example now: docs.examples.noisy:NoisyConfig")
-    if kept.get("checkpoint") == {}:  # a section of former settings alone
+    if kept.get("checkpoint") == {}:  # it held only former settings
         del kept["checkpoint"]
     return kept
 

@@ -21,9 +21,9 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads of a learner's process; 0: its share of the cores, at most 4 without engines."""
+    """CPU threads of a learner's process; 0: its share of the cores, or at most 4 if there is only one process."""
     init_from: str | None = None
-    """Run, or exported agent, whose adapter the model starts from, and whose critic too if its shape fits."""
+    """Run or exported agent to start from: its adapter, and its critic if the shape fits."""
     env: sections.EnvConfig = sections.EnvConfig()
     goals: Annotated[SerializeAsAny[GoalsConfig], BeforeValidator(GoalsConfig.read)] = Field(
         default_factory=lambda: GoalsConfig.read({}, None)
@@ -60,25 +60,25 @@ class Config(Section):
 
     @property
     def keeps_states(self) -> bool:
-        """Whether a learner keeps the hidden states of the layers below the adapted ones, for states that recur.
+        """Whether a learner caches what the layers below the adapted ones compute, for states that recur.
 
         On a CPU these layers cost more than the look-up; a GPU would idle as new states pass through them one by one.
-        With ZeRO-3, a rank that skipped them would not join the gathering of weights that the others wait in.
+        With ZeRO-3, a rank that skipped these layers would not join the others in gathering their weights.
         """
         sharded = self.learners.count > 0 and self.learners.zero_stage == 3
         return self.device == "cpu" and self.model.lora.layers is not None and not sharded
 
     @property
     def engine_memory(self) -> float:
-        """Share of a GPU's memory that an engine takes (weights and prefix cache); less where it shares the learner's.
+        """Share of a GPU's memory that an engine takes (weights, prefix cache); less if the learner shares the GPU.
 
-        The rest is for CUDA's own needs, or for what an update takes in the driver's learner.
+        The rest is for CUDA itself and, on a shared GPU, for the learner's updates.
         """
         return 0.85 if self.learners.count else 0.4
 
     @property
     def own_code(self) -> list[str]:
-        """What is named as `module:Class` and does not come with sacglam; except an environment's code."""
+        """The kinds named as `module:Class`, which do not come with sacglam. Environments are not included."""
         kinds = (self.algo, self.goals, self.partner, self.replay.hindsight)
         return [kind.type for kind in kinds if ":" in kind.type]
 
@@ -177,10 +177,10 @@ class Config(Section):
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:
-        """Least number of forward passes F for these environment steps and updates: one to act, the rest to learn.
+        """Minimum number of single-state forward passes F: one for each step to act, and those of the updates.
 
-        With 16 learnt steps per environment step: 65 F for SAC, 35 F with windows of 8 and the online adapter, 33 F for
-        PPO.
+        Per environment step, with 16 learnt steps each: 65 F for SAC, 35 F with windows of 8 and the online adapter,
+        33 F for PPO.
         """
         return steps + updates * self.algo.forward_passes(self.critic)
 

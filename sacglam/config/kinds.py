@@ -1,4 +1,4 @@
-"""The bases of goal sources, ways to sample replay and partners. Those that come with sacglam are in
+"""The base classes of goal sources, replay sampling and partners. The classes that come with sacglam are in
 `sacglam/goals.py`, `sacglam/replay/sampling.py` and `sacglam/partners.py`."""
 
 from abc import abstractmethod
@@ -43,7 +43,7 @@ class GoalsConfig(Named):
         prompt: "Prompt",
         classifiers: Classifiers | None,
     ) -> "GoalSource":
-        """The `source`. A kind with a model of its own (`competence`) overrides this and finds it in `classifiers`."""
+        """The `source`. A kind that has its own model (`competence`) overrides this and finds it in `classifiers`."""
         return self.source(goals, goal_type, rng)
 
 
@@ -62,18 +62,18 @@ class Hindsight(Named):
     relabels: ClassVar[bool] = True
     """Whether steps are ever relabelled."""
     copies: ClassVar[bool] = True
-    """Whether the buffer holds a copy of an episode for each goal that it achieved; else steps are relabelled when they
-    are drawn, and the buffer reaches further back."""
+    """Whether the buffer holds a copy of an episode for each goal that it achieved; otherwise steps are relabelled when
+    they are drawn, and the buffer reaches further back."""
 
     works_without_relabelling: ClassVar[bool] = False
     """Whether it can draw without relabelling where other goals' rewards are unknown (`Rewards.success` is None)."""
 
     @abstractmethod
     def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
-        """`size` entries of a buffer that is not empty, with replacement."""
+        """Draw `size` entries with replacement from a buffer that is not empty."""
 
     def batch(self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter") -> list[Window]:
-        """One batch: windows of `entries` until they hold as many steps as `cut` asks for."""
+        """Draw a batch: windows cut from `entries`, until they hold as many steps as `cut` asks for."""
         return cut.fill([], buffer, rng)
 
 

@@ -20,19 +20,19 @@ from sacglam.errors import ConfigError
 FOLDER = Path(__file__).parents[1] / "configs"
 QUICKSTART = FOLDER / "quickstart.yaml"
 LARGEST = files.MIB
-"""Most bytes of a configuration; parsing that many takes seconds."""
+"""Maximum size of a configuration in bytes; parsing that much takes seconds."""
 _NAMED: tuple[type[Named], ...] = (AlgoConfig, GoalsConfig, Hindsight, PartnerConfig)
 _KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in _NAMED}
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
-_MOST_VALUES, _DEEPEST = 100_000, 40  # of a file: aliases of aliases multiply, and deep values overflow the stack later
+_MOST_VALUES, _DEEPEST = 100_000, 40  # per file: nested aliases multiply, and deep values overflow the stack later
 
 
 class StrictLoader(yaml.SafeLoader):
-    """YAML 1.2's plain scalars, each key once. YAML 1.1 reads `yes` as true, `12:30` as 750 and `010` as 8."""
+    """Plain scalars of YAML 1.2, and unique keys. YAML 1.1 would read `yes` as true, `12:30` as 750 and `010` as 8."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; a key that appears twice is a `YAMLError`."""
+        """Construct a mapping; raise a `YAMLError` if a key appears twice."""
         found = super().construct_mapping(node, deep=True)
         if len(found) != len(node.value):
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -57,7 +57,7 @@ def names() -> list[str]:
 
 
 def located(given: str | Path, folder: Path = Path()) -> Path:
-    """The file at a path relative to `folder`; where there is none, the configuration of that name."""
+    """The file at a path relative to `folder`; if there is none, the configuration of that name."""
     file = folder / given
     return FOLDER / f"{given}.yaml" if Path(given).as_posix() in names() and not file.is_file() else file
 
@@ -65,8 +65,8 @@ def located(given: str | Path, folder: Path = Path()) -> Path:
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration (none: the quickstart) and apply overrides such as `algo.gamma=0.9`.
 
-    `path` may be the name of one that comes with sacglam, such as `paper/sac_her_flan_t5_base`. A file's `base` is a
-    name or a path relative to the file: it sets all that the file does not. Overrides are like a file on that base.
+    `path` may be the name of one that comes with sacglam, such as `paper/sac_her_flan_t5_base`. A file's `base`, a name
+    or a path relative to the file, sets everything that the file does not. Overrides act like a file based on it.
 
     Raises:
         ConfigError: an unreadable file, an unknown key, or a value of the wrong type or out of range.
@@ -81,7 +81,7 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     except OSError as error:
         hint = "" if source.exists() else _known(str(source))
         raise ConfigError(f"cannot read the configuration {source}: {error.strerror}{hint}") from error
-    except ValueError as error:  # a NUL in the name, bytes that are no UTF-8
+    except ValueError as error:  # a NUL in the name, or bytes that are not UTF-8
         raise ConfigError(f"cannot read the configuration {source}: {error}") from error
     base = values.pop("base", None)
     values = converted(values)
@@ -94,14 +94,14 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
 
 
 def _known(name: str) -> str:
-    """A hint at the configurations that have names."""
+    """A hint for a path that does not exist: the nearest name of a configuration, or all names."""
     near = get_close_matches(name, names(), n=1)
     others = "" if name.endswith((".yaml", ".yml")) else f". Expected a path, or one of {', '.join(names())}"
     return f". Did you mean {near[0]!r}?" if near else others
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`base` overridden by `values`. A new kind of section starts from its defaults, an environment without options."""
+    """`base` overridden by `values`. A new kind of section starts from defaults, a new environment without options."""
     merged = {**base, **values}
     for key, value in values.items():
         below, section = base.get(key), _KINDS.get(f"{prefix}{key}.type")
@@ -137,7 +137,7 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source} is not valid YAML: it is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{source} is not valid YAML: {error}") from error
-    except (LookupError, AttributeError, TypeError) as error:  # of PyYAML, which expects tags to fit their values
+    except (LookupError, AttributeError, TypeError) as error:  # PyYAML expects tags to fit their values
         raise ConfigError(f"{source} is not valid YAML: a tag such as !!bool does not fit its value") from error
     return found
 
@@ -173,17 +173,17 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
 
 
 def parse_complete(text: str, trusted: bool = True) -> Config:
-    """A configuration as `Config.to_yaml` writes it, to the end; see `parse`. Older ones lack some settings.
+    """Like `parse`, for the text that `Config.to_yaml` wrote, to its end. Older versions wrote fewer settings.
 
     Raises:
-        ConfigError: the end is missing, or a value is not valid.
+        ConfigError: the end is missing, or a value is invalid.
     """
     cut_off = "so it was cut off; restore it from a copy, or start a new run"
-    if not text.endswith("\n"):  # before the values are read: half of a number is another number
+    if not text.endswith("\n"):  # checked before parsing, since half of a number is still a number
         raise ConfigError(f"it ends within a line, {cut_off}")
     values = converted(_read(text, "it"))
     config = parse(values, trusted)
-    if "lag" not in values.get("runtime", {}):  # the last of all settings
+    if "lag" not in values.get("runtime", {}):  # the last setting in the file
         raise ConfigError(f"it lacks runtime.lag, {cut_off}")
     if config.policy.temperature == "auto":
         raise ConfigError("policy.temperature is auto, but a run records a number; restore it from a copy")
@@ -235,7 +235,7 @@ def _short(value: Any) -> str:
 
 
 def _fields_at(place: Sequence[str], values: Any) -> Mapping[str, Any]:
-    """The fields of the section at `place`, as `values` choose the kinds of those that are `Named`."""
+    """The fields of the section at `place`; `values` select the kinds of `Named` sections."""
     section: Any = Config
     for part in place:
         section, values = section.model_fields[part].annotation, values[part]

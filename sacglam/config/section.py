@@ -1,4 +1,4 @@
-"""The base of every section of a configuration (frozen, no unknown keys), and of those that exist in several kinds."""
+"""The base class of configuration sections (frozen, no unknown keys), and of those that come in several kinds."""
 
 import builtins
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from sacglam.plugins import find
 Positive = Annotated[int, Field(gt=0, le=1_000_000_000)]
 NonNegative = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Size = Annotated[int, Field(gt=0, le=16_384)]
-# torch refuses numbers beyond float32's, such as the step of Adam, which is up to ten times the rate.
+# torch refuses numbers beyond float32's range; Adam's step can be ten times the learning rate.
 _MOST_FLOAT = 1e30
 PositiveFloat = Annotated[float, Field(gt=0, le=_MOST_FLOAT)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST_FLOAT)]
@@ -32,9 +32,9 @@ class Section(Form, extra="forbid", use_attribute_docstrings=True):
 
 
 class Named(Section):
-    """A section that exists in several kinds, each a subclass with settings of its own.
+    """A section that comes in several kinds, each a subclass with its own settings.
 
-    `type` says which: the name of a kind that comes with sacglam, or `module:Class` for your own.
+    `type` selects one: the name of a kind that comes with sacglam, or `module:Class` for your own.
     """
 
     key: ClassVar[str]
@@ -49,7 +49,7 @@ class Named(Section):
         """The class behind a `type`. Only a `trusted` configuration may name code that does not come with sacglam.
 
         Raises:
-            ConfigError: there is none, or it is not a kind of this section.
+            ConfigError: there is no such class, or it is not a kind of this section.
             UntrustedError: it names foreign code, and the configuration is not trusted.
         """
         if not isinstance(name, str) or (name not in cls.shipped and ":" not in name):
@@ -61,7 +61,7 @@ class Named(Section):
             found = find(cls.shipped.get(name, name), f"{cls.key}.type")
         except (SacglamError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # what the module's own code raises, an exit included
+        except BaseException as error:  # whatever the module's own code raises, including SystemExit
             raise ConfigError(f"{cls.key}.type {name!r}: its module raised {type(error).__name__}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, cls)):
             raise ConfigError(f"{cls.key}.type {name!r}: expected a subclass of {cls.__name__}, got {found!r}")
@@ -69,7 +69,7 @@ class Named(Section):
 
     @classmethod
     def read(cls, values: Any, info: ValidationInfo | None) -> Any:
-        """An instance of the kind that `values` name; a name alone means its defaults."""
+        """An instance of the kind that `values` name; a name alone stands for its defaults."""
         if isinstance(values, str):
             values = {"type": values}
         if not isinstance(values, dict):

@@ -24,23 +24,23 @@ class EnvConfig(Section):
 
     name: str = "playground"
     """A registered environment (`sacglam envs` lists them), your own factory as `package.module:attribute`,
-    `gymnasium:ID`, or one on an OpenEnv server, `openenv:URL`."""
+    `gymnasium:ID`, or `openenv:URL` for one on an OpenEnv server."""
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32
-    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer, so that each can play at least
-    six of the longest episodes, since nothing is learnt before the first episodes end."""
+    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer, so that the budget allows each
+    at least six of the longest episodes; nothing is learnt before the first episodes end."""
     workers: NonNegative = 0
-    """Processes that run the copies, for environments whose step takes a millisecond or more; at most one per
-    copy. 0: the driver's own process."""
+    """Processes that run the copies, at most one per copy; worthwhile if a step takes a millisecond or more. 0: the
+    driver's process runs them."""
     reward: Literal["goal", "environment"] = "goal"
     """`goal`: 1 for achieving the episode's goal, as hindsight needs it; `environment`: the environment's own rewards,
     of any size, at any step."""
     success_reward: float | None = None
-    """The environment's reward for achieving a goal, if the same for all goals; hindsight then relabels, keeping the
-    environment's rewards before it. None, with the environment's rewards: hindsight does not relabel."""
+    """The environment's reward for achieving a goal, if it is the same for every goal; hindsight then relabels, and
+    keeps the environment's rewards of earlier steps. None, with `reward: environment`: hindsight does not relabel."""
     repeats: bool = True
-    """Whether an episode is a function of goal, seed and actions. If false, a resumed run drops open episodes."""
+    """Whether goal, seed and actions determine an episode. If false, a resumed run drops unfinished episodes."""
 
     @property
     def rewards(self) -> Rewards:
@@ -49,14 +49,14 @@ class EnvConfig(Section):
 
 
 class LoraSettings(Section):
-    """The low-rank adapter of every linear layer but the output; it is trained, and the base model frozen."""
+    """Low-rank adapters of all linear layers except the output layer. They are trained; the base model is frozen."""
 
     rank: Size = 16
     """Rank r of the update W + (alpha / r) B A."""
     alpha: PositiveFloat = 32.0
-    """Numerator of the update's scale."""
+    """Numerator of the update's scale, alpha / r."""
     layers: Size | None = None
-    """Number of final layers to adapt in a decoder-only model; the backward pass ends at the first. None: all."""
+    """Number of final layers to adapt in a decoder-only model; the backward pass stops below them. None: all."""
 
 
 class ModelConfig(Section):
@@ -77,17 +77,17 @@ class PromptConfig(Section):
     """How a state becomes the text that the model continues with an action."""
 
     template: Text = "Goal: {goal}\n{history}{observation}\nAction:"
-    """The prompt, with `{goal}`, `{observation}`, and optionally `{actions}`, separated by commas, and `{history}`."""
+    """The prompt, with `{goal}`, `{observation}` and, optionally, `{history}` and `{actions}` (separated by commas)."""
     history: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Earlier steps of the episode in `{history}`, oldest first."""
+    """Number of earlier steps of the episode in `{history}`, oldest first."""
     step: Text = "{observation}\nAction: {action}\n"
-    """Text of each of these steps, with `{observation}` and `{action}`."""
+    """Template of each of these steps, with `{observation}` and `{action}`."""
     chat: bool = False
-    """Send the prompt as a user's message, in the chat template of the model's tokenizer."""
+    """Wrap the prompt as a user message, in the chat template of the model's tokenizer."""
 
     @property
     def before_action(self) -> str:
-        """What precedes an action: a space, or nothing where the prompt ends its line, as chat templates do."""
+        """What precedes an action: a space, or nothing if the prompt is a chat message or ends in white space."""
         return "" if self.chat or self.template[-1:].isspace() else " "
 
     @model_validator(mode="after")
@@ -120,17 +120,17 @@ class CriticConfig(Section):
     """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
 
     input: Literal["observation_action", "observation"] = "observation_action"
-    """What the head reads: an action's last token (one Q value), or the prompt's last position (64, one per action)."""
+    """What the head reads: an action's last token (one Q value) or the prompt's last position (64, one per action)."""
     backbone: Literal["shared", "frozen", "separate"] = "shared"
-    """Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or an adapter of their own."""
+    """Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or their own adapter (`separate`)."""
     num_critics: Annotated[int, Field(gt=0, le=100)] = 2
     """Independent Q functions; targets and actor use their minimum."""
     hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat = 0.0
-    """The learned w in Q = MLP + w (log p(a) - its mean) starts at this / `policy.temperature`; 0: no such term."""
+    """Adds w (log p(a) - mean log p) to Q; the learnt w starts at this / `policy.temperature`. 0: no such term."""
     target_backbone: Literal["adapter", "online"] = "adapter"
-    """What the target heads read: an average of the adapter, or the online one (saves one forward in four)."""
+    """What the target heads read: a moving average of the adapter, or the online one (saves one forward in four)."""
 
 
 def _temperature(value: Any) -> Any:
@@ -151,42 +151,42 @@ class PolicyConfig(Section):
 
 
 class ReplayConfig(Section):
-    """The replay buffer and hindsight relabelling; SAC only."""
+    """The replay buffer and hindsight relabelling of off-policy algorithms, and demonstrations."""
 
     capacity: Annotated[int, Field(gt=0, le=100_000_000)] = 100_000
-    """Steps kept, relabelled copies included; the oldest are overwritten. Updates wait for `algo.batch_size`."""
+    """Steps kept, including relabelled copies; the oldest are overwritten. Updates start at `algo.batch_size` steps."""
     random_steps: NonNegative = 0
     """Uniformly random steps before the first update, played without the model."""
     demonstrations: str | None = None
     """File of demonstrations (`sacglam collect`), kept in addition to `capacity`: at most the last 200,000 entries.
-
     A quarter of each batch is drawn from them, relabelled like any episode."""
     demonstration_updates: NonNegative = 0
-    """Updates before the first step that imitate the demonstrations' actions by cross-entropy, with any algorithm."""
+    """Updates on the demonstrations before the first step. SAC alternates between imitating their actions by
+    cross-entropy and training its critic; PPO only imitates; AWAC makes its usual updates."""
     hindsight: Annotated[SerializeAsAny[Hindsight], BeforeValidator(Hindsight.read)] = Field(
         default_factory=lambda: Hindsight.read({}, None)
     )
-    """How episodes are relabelled with goals that they achieved; `none`: not at all."""
+    """How episodes are relabelled with goals that they achieved; `none` turns relabelling off."""
 
 
 class EvalConfig(Section):
-    """Evaluation on fresh episodes, outside the training clock."""
+    """Evaluation on fresh episodes; it does not count as training time."""
 
     episodes: Positive = 500
     """Fresh episodes before and after training; afterwards also on held-out goals, if the environment has any."""
     every_steps: NonNegative = 0
     """Environment steps between evaluations during training; 0: none."""
     every_episodes: Positive = 200
-    """Episodes of each of these evaluations."""
+    """Episodes in each of these evaluations."""
     stop_at: OpenFraction | None = None
-    """Success in one of these evaluations at which the run ends early."""
+    """End the run early once success reaches this rate in one of these evaluations."""
 
 
 class EnginesConfig(Section):
     """The vLLM engines that score the rollout's actions, each in its own process."""
 
     count: NonNegative = 0
-    """Engines; 0: the learner scores with its current weights, each of its ranks a share of the states."""
+    """Number of engines; 0: the learner scores with its current weights, and its ranks share the states."""
     tensor_parallel: Positive = 1
     """GPUs per engine."""
 
@@ -195,7 +195,7 @@ class LearnersConfig(Section):
     """The DeepSpeed ranks that learn."""
 
     count: NonNegative = 0
-    """Ranks; 0: one learner in the driver's process, without DeepSpeed. Without engines they also score."""
+    """Number of ranks; 0: one learner in the driver's process, without DeepSpeed. Without engines, ranks also score."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     """What ranks shard (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
 

@@ -32,7 +32,7 @@ def _bit_strings(bits: int, text: str) -> dict[str, int]:
 
 
 class BitFlip(BaseEnv[int]):
-    """Turn one bit string into another, one bit per step. A goal is a bit string; the optimum is their distance.
+    """Turn one bit string into another, one bit per step. A goal is a bit string; the fewest steps are their distance.
 
     Args:
         bits: length of the string, at least 1.
@@ -74,7 +74,7 @@ class BitFlip(BaseEnv[int]):
 
     @override
     def step(self, action: int) -> Step:
-        """Flip the bit with this index, which achieves the string that results."""
+        """Flip the bit with this index, which achieves the resulting string."""
         self._state ^= 1 << action
         return self._outcome(self._observe(), [self._strings[self._state]])
 

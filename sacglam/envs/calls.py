@@ -22,7 +22,7 @@ class Call:
 
     Raises:
         EnvironmentContractError: the code raised something, `SystemExit` included: an environment must not end the
-            training. It names the call and has the traceback of the code. Errors for the user and Ctrl-C pass.
+            training. It names the call and holds the code's traceback. `SacglamError` and Ctrl-C pass through.
     """
 
     def __init__(self, name: Callable[..., str], *given: Any) -> None:
@@ -63,7 +63,7 @@ def _watch() -> None:
             if call is not reported and time.monotonic() - call.began > PATIENCE_S:
                 reported = call
                 late = f"{call}: it has not returned for {PATIENCE_S:g} s; still waiting. It is at:"
-                if sys.stderr:  # else print takes stdout
+                if sys.stderr:  # otherwise print uses stdout
                     print(f"{late}\n{_stack(thread)}", file=sys.stderr)
 
 

@@ -17,8 +17,8 @@ from sacglam.types import Observation, Step
 T = TypeVar("T")
 MAX_STEPS = 10_000
 """An episode that has neither terminated nor been truncated after this many steps counts as endless."""
-_ALL_TYPES = "overall"  # in success by goal type
-_ANYTIME = ("goals", "goal_type", "reset", "tasks", "notes")  # what is not about a state
+_ALL_TYPES = "overall"  # the key of all types in success by goal type
+_ANYTIME = ("goals", "goal_type", "reset", "tasks", "notes")  # calls that do not concern a state
 _MAX_TEXT = 1000  # characters shown of an observation
 
 
@@ -51,12 +51,12 @@ class CheckedEnv(TextEnv):
             )
 
     def rewarding(self, own_rewards: bool) -> Self:
-        """This environment, with any rewards, as the environment itself gives them; or with 1 for the goal."""
+        """This environment, with its own rewards, which may be any number, or with 1 for the goal."""
         self.own_rewards = own_rewards
         return self
 
     def begin_call(self, method: str, *given: Any) -> None:
-        """Have an environment on a server start the call that follows, so that calls of several copies overlap."""
+        """Make an environment on a server start the next call now, so that the calls of several copies overlap."""
         if not self._lacks("begin_call"):
             with Call(self._at, method, given):
                 self._env.begin_call(method, *given)
@@ -131,7 +131,7 @@ class CheckedEnv(TextEnv):
 
     @override
     def expert(self) -> int | None:
-        """A good action here, from the environment's `expert`; None if it has none, or knows none."""
+        """A good action in this state, from the environment's `expert`; None without one, or if it knows none."""
         action = None if self._lacks("expert") else self._call(partial(whole, what="an action"), "expert")
         if action is not None and action >= (self._choices or 0):
             raise self._broken("expert", (), f"an action below {self._choices or 0}, or None; got {action}")
@@ -139,7 +139,7 @@ class CheckedEnv(TextEnv):
 
     @property
     def present(self) -> tuple[str, int, Sequence[int]]:
-        """Goal, seed and actions of the current episode so far, which take another copy to the same state."""
+        """Goal, seed and actions of the current episode so far, which bring another copy to the same state."""
         return self._goal, self._seed, self._taken
 
     def tasks(self) -> Sequence[str]:
@@ -157,7 +157,7 @@ class CheckedEnv(TextEnv):
             return getattr(self._env, method, None) is None
 
     def _call(self, convert: Callable[[Any], T], method: str, *given: Any) -> T:
-        """Call the environment and pass what it returns through `convert`; an error of either names the call."""
+        """Call the environment and pass what it returns through `convert`; an error in either names the call."""
         with Call(self._at, method, given):
             try:
                 return convert(getattr(self._env, method)(*given))

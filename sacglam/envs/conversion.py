@@ -1,4 +1,4 @@
-"""What an environment returns, as plain Python: texts, lists of texts, numbers and flags; or `Unmet`."""
+"""Turns what an environment returns into plain texts, lists of texts, numbers and flags, or raises `Unmet`."""
 
 import reprlib
 from collections.abc import Iterable, Set
@@ -32,7 +32,7 @@ def text(returned: Any, what: str) -> str:
 
 
 def texts(returned: Any, what: str) -> tuple[str, ...]:
-    """The texts of any iterable but a set, whose order differs between processes, or a str, which yields letters."""
+    """The texts of any iterable but a set, whose order varies between processes, and a str, which yields letters."""
     if type(returned) is tuple and {*map(type, returned)} <= {str} and "".join(returned).isascii():
         return returned
     if isinstance(returned, (str, bytes, Set)) or not isinstance(returned, Iterable):
@@ -44,7 +44,7 @@ def texts(returned: Any, what: str) -> tuple[str, ...]:
 
 
 def number(returned: Any, what: str) -> int | float:
-    """An int or a float; numpy's numbers, and arrays of one element, become these."""
+    """An int or a float, converted from numpy's numbers and from arrays of one element."""
     try:
         plain = returned if isinstance(returned, (int, float)) else returned.item()
     except (AttributeError, TypeError, ValueError, RuntimeError):
@@ -55,7 +55,7 @@ def number(returned: Any, what: str) -> int | float:
 
 
 def flag(returned: Any, what: str) -> bool:
-    """A bool; 0, 1 and numpy's become one."""
+    """A bool, converted from 0, 1 and numpy's booleans."""
     if type(returned) is bool:
         return returned
     value = number(returned, what)

@@ -24,7 +24,7 @@ _REGISTRY: dict[str, Factory | str] = {
     "babyai": "sacglam.worlds.babyai:BabyAI",
     "textworld": "sacglam.worlds.textworld:TextWorld",
 }
-"""Factories, or where they are: what comes with sacglam is imported when it is first made."""
+"""Factories, or where they are: those that come with sacglam are imported at first use."""
 _GYMNASIUM, _OPENENV = "gymnasium:", "openenv:"
 _WORLDS = "sacglam.worlds."
 
@@ -73,10 +73,10 @@ def make(name: str, **options: Any) -> CheckedEnv:
 
 
 def foreign_code(name: str, options: Mapping[str, Any]) -> list[str]:
-    """The names of the foreign code that `make(name, **options)` would run: all that does not come with sacglam.
+    """The names of the foreign code that `make(name, **options)` would run: whatever does not come with sacglam.
 
     Registered environments and gymnasium's environments with an included describer run none. Any other gymnasium id
-    may run what its keyword arguments name. A server's address is as foreign as code. Nothing is imported to find out.
+    may run what its keyword arguments name. A server's address counts as foreign code. Nothing is imported to find out.
     """
     if name in _REGISTRY or ":" not in name:
         return []
@@ -120,7 +120,7 @@ def import_named(name: str, kind: str) -> Any:
 
 
 def application(name: str, options: Mapping[str, Any]) -> Any:
-    """The ASGI application of an OpenEnv server of the environment that `make(name, **options)` makes.
+    """The ASGI application of an OpenEnv server for the environment from `make(name, **options)`.
 
     Raises:
         ConfigError: it cannot be made, or OpenEnv is not installed.
@@ -129,7 +129,7 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _shipped(place: str) -> Any:
-    """What comes with sacglam at `module:attribute`; what it needs may have to be installed."""
+    """The part of sacglam at `module:attribute`, whose dependencies may have to be installed first."""
     module, _, attribute = place.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -141,17 +141,17 @@ def _shipped(place: str) -> Any:
 
 @dataclass(frozen=True)
 class Description:
-    """An environment in figures: its training and held-out goals by type."""
+    """An environment's numbers of training and held-out goals, by type."""
 
     name: str
     goals: dict[str, int]
     heldout: dict[str, int]
     missing: str = ""
-    """What is to be installed before its goals are known."""
+    """What must be installed before its goals are known."""
 
 
 def describe() -> list[Description]:
-    """The registered environments with their default options, in figures."""
+    """The numbers of goals of the registered environments, with their default options."""
     described = []
     for name in _REGISTRY:
         try:

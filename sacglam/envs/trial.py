@@ -53,7 +53,7 @@ def check_env(
 
     Episodes still running after `steps` steps are cut off there.
 
-    Before each episode, the second copy plays one step of a different one, which must make no difference. If `repeats`
+    Before each one, the second copy plays one step of a different episode, which must make no difference. If `repeats`
     is false, the environment need not be reproducible and there is only one copy. In your own tests:
     `check_env(House, 100)`.
 

@@ -1,9 +1,9 @@
-"""Copies of an environment in worker processes, for environments whose step takes longer than handing it over.
+"""Copies of an environment in worker processes, for environments whose steps cost more than sending them there.
 
 A worker runs this module as a program. It takes its connection from stdin, which is then empty, and stdout becomes
 stderr, so that an environment may read and print. A message is a list of calls, and the answer a list of as many
-results, so neither side writes while the other does. A worker ends with its connection, as when the process that
-started it dies.
+results, so neither side writes while the other does. A worker ends when its connection closes, for example because
+the process that started it died.
 """
 
 import json
@@ -26,7 +26,7 @@ from sacglam.envs.registry import make
 from sacglam.errors import EnvironmentContractError, SacglamError
 from sacglam.types import Observation, Step
 
-_ALIVE_S = 1.0  # between checks that a worker which does not answer is alive
+_ALIVE_S = 1.0  # between checks that an unresponsive worker is alive
 _workers: list["_Worker"] = []
 _pools: dict[str, tuple[CheckedEnv, "cycle[_Worker]"]] = {}
 """By environment and number of workers: a copy in this process, for what needs no episode, and the workers in turn."""
@@ -64,7 +64,7 @@ class _Worker:
             raise self._died() from None
 
     def results(self) -> list[tuple[str, Any]]:
-        """The results of the calls that were sent: each the name of an error or "", and the value or its message.
+        """The results of the calls that were sent, each a pair: ("", value), or the name of an error and its message.
 
         Raises:
             EnvironmentContractError: the worker has died, even if a process that it started holds the connection open.
@@ -82,21 +82,21 @@ class _Worker:
         how = f"died of signal {-code}" if code < 0 else f"ended with code {code}"
         return EnvironmentContractError(
             f"a worker process of environment {self._name!r} {how}; if it printed a reason, that is above. Does it run "
-            "with env.workers 0? Workers know no environment that a program registers: name package.module:factory"
+            "with env.workers 0? Workers cannot see environments registered at run time; name package.module:factory"
         )
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self.process.kill()
         self.process.wait()
         self._connection.close()
 
 
 class WorkerEnv(CheckedEnv):
-    """A copy of an environment whose episodes a worker process plays; what needs none is answered by `local`."""
+    """A copy of an environment whose episodes a worker process plays; `local` answers what needs no episode."""
 
     def __init__(self, local: CheckedEnv, worker: _Worker) -> None:
-        """The worker makes its copy when that is first called."""
+        """The worker makes its copy at the first call."""
         super().__init__(local, local.name)
         self.rewarding(local.own_rewards)
         self.worker, self.number = worker, next(worker.numbers)
@@ -124,7 +124,7 @@ class WorkerEnv(CheckedEnv):
     @property
     @override
     def present(self) -> tuple[str, int, Sequence[int]]:
-        return self._ask("__getattribute__", "present")  # workers are asked for calls, and this is a property
+        return self._ask("__getattribute__", "present")  # workers only take calls, and this is a property
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:
@@ -138,7 +138,7 @@ def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards:
 
 
 def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> list[Any]:
-    """A method of each environment with its arguments; workers and servers compute theirs at the same time.
+    """Call a method of each environment with its arguments; workers and servers compute theirs at the same time.
 
     Raises:
         SacglamError: the first that a call raised, or a worker has died.
@@ -154,7 +154,7 @@ def call_all(method: str, calls: Iterable[tuple[TextEnv, Sequence[Any]]]) -> lis
             worker.send([worker.dropped.pop() for _ in range(len(worker.dropped))], asked)
         results = {worker: iter(worker.results()) for worker in messages}
     except BaseException:
-        close_workers()  # results that nobody took would be those of the next calls
+        close_workers()  # unread results would be taken for those of the next calls
         raise
     return [
         _value(*next(results[env.worker])) if isinstance(env, WorkerEnv) else getattr(env, method)(*given)
@@ -169,7 +169,7 @@ def _value(error: str, value: Any) -> Any:
 
 
 def process_ids() -> list[int]:
-    """Those of this process's workers."""
+    """The process ids of this process's workers."""
     return [worker.process.pid for worker in _workers]
 
 
@@ -201,7 +201,7 @@ def _serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    own = Connection(os.dup(0))  # which the processes that this one starts do not inherit
+    own = Connection(os.dup(0))  # not inherited by the processes that this one starts
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     try:

@@ -1,4 +1,4 @@
-"""What differs between learning in one process and on several ranks: here, for one process."""
+"""What differs between learning in one process and on several ranks; this is the version for one process."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ Moments = dict[int, dict[str, Tensor]]
 
 
 def under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those named `PART.NAME`, by NAME."""
+    """The tensors named `PART.NAME`, by NAME."""
     return {name.removeprefix(f"{part}."): each for name, each in tensors.items() if name.startswith(f"{part}.")}
 
 
@@ -27,7 +27,7 @@ def named(moments: Moments) -> dict[str, Tensor]:
 
 
 def moments_in(tensors: Mapping[str, Tensor]) -> Moments:
-    """What `named` gave, among other tensors."""
+    """Adam's state from tensors that include what `named` returned."""
     moments: Moments = defaultdict(dict)
     for name, tensor in under("adam", tensors).items():
         index, _, moment = name.partition(".")
@@ -40,13 +40,13 @@ def micro_batches(
 ) -> list[tuple[Sequence[Row], float]]:
     """The micro-batches of `rank`, at most `size` rows each (None: all at once), the same number on every rank.
 
-    Each comes with the weight of its mean loss: its share of the whole batch's steps, of which a row has `steps`.
+    Each comes with the weight of its mean loss: its share of the whole batch's steps, where `steps` counts a row's.
 
-    Rows are dealt in turn, so ranks differ by one row at most. A rank that runs out of rows repeats the batch's first
-    row with weight 0, as `Backend` demands.
+    Rows are dealt in turn, so ranks differ by at most one row. A rank that runs out of rows repeats the batch's first
+    row with weight 0, as `Backend` requires.
     """
     own = batch[rank::world]
-    most = -(-len(batch) // world)  # rows of the rank that has most
+    most = -(-len(batch) // world)  # the most rows that any rank has
     size = size or most
     parts = [own[i : i + size] for i in range(0, most, size)]
     total = sum(map(steps, batch))
@@ -54,12 +54,12 @@ def micro_batches(
 
 
 class Backend:
-    """Gradients, optimizer and collectives of one rank; this class is the only rank of a single process.
+    """Gradients, optimizer and collectives of one rank; this class serves the only rank of a single process.
 
-    Where weights are sharded (ZeRO stage 3) each call of a module is a collective, which gathers the weights that the
+    Where weights are sharded (ZeRO stage 3), each call of a module is a collective, which gathers the weights that the
     module owns. So one rule holds for all code that computes with weights: **every rank makes the same calls in the
-    same order, and a weight is used in a call of the module that owns it.** A rank with nothing to compute makes the
-    calls with something else, at weight 0.
+    same order, and a weight is used only in a call of the module that owns it.** A rank with nothing to compute makes
+    the calls with other data, at weight 0.
     """
 
     rank = 0
@@ -69,31 +69,31 @@ class Backend:
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], max_grad_norm: float | None) -> None:
         """Adam over groups of parameters, each with its learning rate. `max_grad_norm` None: no clipping."""
-        # One kernel for many small tensors; those without data, whose work `benchmarks.kernels` counts, have none.
+        # One kernel for many small tensors. Meta tensors, whose work `benchmarks.kernels` counts, have no such kernel.
         fused = not any(parameter.is_meta for group in groups for parameter in group)
         self.optimizer = torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
 
     def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
-        """`function` as a forward pass: one in which the modules that it calls have their weights.
+        """`function` as a forward pass, during which the modules that it calls have their weights.
 
-        If a `backward` follows, its result is a tuple that holds the loss.
+        If `backward` follows, the result must be a tuple that contains the loss.
         """
         return function
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add the gradient of one micro-batch's part of the loss; `last` before `step`."""
+        """Add the gradient of one micro-batch's part of the loss; `last` marks the last one before `step`."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The values on the CPU, summed over ranks, equal to the last bit on all of them."""
+        """The values summed over ranks, on the CPU; the same on all ranks to the last bit."""
         return values.cpu()
 
     def step(self, rates: Sequence[float | None]) -> float:
-        """Clip and take one Adam step at each group's rate, then forget the gradient; its norm over all ranks.
+        """Clip, take one Adam step at each group's rate, and clear the gradient; returns its norm over all ranks.
 
-        With rate None a group had no gradient, and its Adam does not count the step. If the norm is not finite, no
-        weight and no moment changes.
+        A group with rate None had no gradient, and its Adam does not count the step. If the norm is not finite, no
+        weight or moment changes.
         """
         self._set_rates(rates)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]

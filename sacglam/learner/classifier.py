@@ -1,4 +1,4 @@
-"""What learns alongside the agent, on its language model: adapters and heads of their own."""
+"""Classifiers that learn alongside the agent, with their own adapters and heads on its language model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,36 +16,36 @@ from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
 ROWS = 32
-"""Queries in one pass; their memory is needed on top of an update's."""
+"""Queries per pass, whose memory comes on top of an update's."""
 
 
 class Classifier(Protocol):
-    """Learns alongside the agent, on adapters of its own. Built from the agent's model, a `Config` and a `Backend`."""
+    """Learns alongside the agent, on its own adapters. Built from the agent's model, a `Config` and a `Backend`."""
 
     adapters: ClassVar[Sequence[str]]
 
     def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """What it says of each query's actions."""
+        """The answer for each query's actions."""
 
     def learn(self, *lesson: Any) -> None:
-        """Learn, on all ranks with the same lesson; by default nothing is learnt."""
+        """Learn from a lesson, the same on all ranks; by default, nothing."""
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that learns, by name, as tensors on the CPU."""
+        """Everything that training changes, by name, as tensors on the CPU."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state()` returned.
 
         Raises:
-            CheckpointError: it is of another model, adapter or head.
+            CheckpointError: it belongs to another model, adapter or head.
         """
 
 
 class AdapterAndHead:
-    """Log-odds of each action of a query, by an adapter and a head of its own on the agent's language model.
+    """Log-odds of each action of a query, from its own adapter and head on the agent's language model.
 
-    Goals stand in the place of actions, so one packed pass judges all of a query's goals. It and the agent
+    Goals take the place of actions, so one packed pass judges all of a query's goals. It and the agent
     do not change each other's weights.
     """
 
@@ -70,7 +70,7 @@ class AdapterAndHead:
     def add_gradient(
         self, batch: Sequence[Row], loss: Callable[[Sequence[Row]], Tensor], size: Callable[[Row], int] = lambda row: 1
     ) -> None:
-        """The gradient of a mean `loss` over `batch`, of which every rank has its part; `size` is a row's weight."""
+        """Add the gradient of the mean `loss` over `batch`, which is split over the ranks; `size` is a row's weight."""
         with self._training():
             for rows, weight in micro_batches(batch, self._backend.rank, self._backend.world, ROWS, size):
                 (loss(rows) * weight).backward()  # type: ignore[no-untyped-call]

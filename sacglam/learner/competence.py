@@ -36,7 +36,7 @@ class Competence:
             for adapter in self.adapters
         )
         self._now.parameters["head.critics.0.2.bias"].data.fill_(_AT_FIRST)
-        self._next = self._now.state()  # what `_before` will be
+        self._next = self._now.state()  # what `_before` becomes next
         self._before.load_state(self._next)
         self._optimizer = Backend([list(self._now.parameters.values())], None)
         self._updates = 0
@@ -63,7 +63,7 @@ class Competence:
         return (tries_BA * F.softplus(z_BA) - wins_BA * z_BA).sum() / tries_BA.sum()
 
     def state(self) -> dict[str, Tensor]:
-        """Both, the copy that will be compared with next, Adam's moments and the number of updates."""
+        """Both, the next copy to compare with, Adam's moments and the number of updates."""
         parts = {"now": self._now.state(), "before": self._before.state(), "next": self._next}
         tensors = {f"{part}.{name}": tensor for part, each in parts.items() for name, tensor in each.items()}
         return tensors | named(self._optimizer.moments()) | {"updates": torch.tensor(self._updates)}

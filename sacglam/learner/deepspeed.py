@@ -24,7 +24,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s: float) -> None:
-    """Join the group of `world` ranks; NCCL on CUDA, gloo on CPU. Once for each process.
+    """Join the group of `world` ranks; NCCL on CUDA, gloo on CPU. Call it once per process.
 
     `meeting` is `tcp://address:port`, or `file://path` for ranks that share a file system. A collective fails if a rank
     does not join it within `timeout_s`.
@@ -46,7 +46,7 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
             "learners.count to 0"
         ) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # Of DeepSpeed's own calls, which torch is about to rename.
+    # DeepSpeed calls functions that torch is about to rename.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     if chosen.type == "cpu":
         # Keeps DeepSpeed from looking for operators that it could compile.
@@ -63,12 +63,12 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
         rank=rank,
         world_size=world,
     )
-    # The group of ZeRO's collectives, which DeepSpeed would give torch's time-out of many minutes.
+    # The group for ZeRO's collectives, which with DeepSpeed would have torch's time-out of many minutes.
     groups._WORLD_GROUP = dist.new_group(timeout=timeout)
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:
-    """DeepSpeed's configuration. The learner counts micro-batches, and weights keep their types.
+    """DeepSpeed's configuration. The learner itself counts micro-batches, and weights keep their types.
 
     Without ZeRO (stage 0) the backend clips gradients itself.
     """
@@ -112,9 +112,9 @@ class DeepSpeedBackend(Backend):
         max_grad_norm: float | None,
         stage: int,
     ) -> None:
-        """`module` has all weights, `learned` are those that learn or follow, `groups` those that the optimizer steps.
+        """`module` has all weights; `learned` are the trained ones and their targets, `groups` those for the optimizer.
 
-        `init_distributed` has been called. All ranks begin with the weights of rank 0.
+        `init_distributed` must have been called. All ranks begin with the weights of rank 0.
         """
         import deepspeed
 
@@ -145,7 +145,7 @@ class DeepSpeedBackend(Backend):
     @override
     def backward(self, loss: Tensor, last: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(last)
-        # DeepSpeed takes the mean over ranks; the parts of one mean are to be summed.
+        # DeepSpeed averages over ranks, but these are parts of one mean, to be summed.
         self._engine.backward(loss * self.world, scale_wrt_gas=False)
 
     @override
@@ -161,7 +161,7 @@ class DeepSpeedBackend(Backend):
         idle = [group for group, rate in enumerate(rates) if rate is None]
         kept = {id(state): {n: each.clone() for n, each in state.items()} for g in idle for state in self._states(g)}
         if self._stage:
-            # ZeRO's optimizers clip, and skip a step themselves where the norm is not finite.
+            # ZeRO's optimizers clip by themselves, and skip a step whose norm is not finite.
             self._set_rates(rates)
             self._engine.step()
             norm = float(self._engine.get_global_grad_norm())
@@ -208,7 +208,7 @@ class DeepSpeedBackend(Backend):
             stale[0].partition(stale)  # gathered again when they are next used
 
     def _begin_moments(self) -> None:
-        """Make Adam's state now, not in its first step, since a checkpoint may be loaded before that."""
+        """Create Adam's state now rather than at its first step, since a checkpoint may be loaded before that."""
         optimizer, sharded = self._engine.optimizer, self._stage == 3
         for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
             moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
@@ -256,7 +256,7 @@ class DeepSpeedBackend(Backend):
             return
         part = torch.zeros_like(utils.safe_get_local_optimizer_state(parameter, name))
         if value is not None:
-            # Cut here, since DeepSpeed cannot cut a tensor whose size is no multiple of the ranks.
+            # Cut here, since DeepSpeed cannot cut a tensor whose size is not a multiple of the number of ranks.
             own = value.flatten()[self.rank * len(part) :][: len(part)]
             part[: len(own)] = own.to(part.device)
         utils.safe_set_local_optimizer_state(parameter, part, name)

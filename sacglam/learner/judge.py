@@ -1,4 +1,4 @@
-"""The judge's model: whether a transition achieved a goal, learned from what the environment said, or simply asked."""
+"""Models that judge whether a transition achieved a goal: one learned from the environment, one simply asked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _FINAL_SHARE = 0.1  # of the learning rate, which falls linearly
 
 
 class Judge(AdapterAndHead):
-    """An adapter and a critic's head of its own; a query's prompt is a transition, and its actions are goals.
+    """Its own adapter and critic's head; a query's prompt is a transition, and its actions are goals.
 
     The head's value of a goal is the log-odds that the transition achieved it.
     """
@@ -42,7 +42,7 @@ class Judge(AdapterAndHead):
         self._prompt, self._rate = model.prompt, config.algo.critic_lr
 
     def learn(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:
-        """Take `updates` gradient steps on batches drawn from `seed`; half of their transitions achieved something.
+        """Take `updates` gradient steps on batches from `seed`; at least half of each achieved something if any did.
 
         Goals that were not achieved are drawn from `goals`.
         """
@@ -70,8 +70,8 @@ class Judge(AdapterAndHead):
 class Scored(Classifier):
     """The language model before training as a judge: log P(yes) - log P(no) after each of two questions.
 
-    The lower of the two counts, so that they must agree. One packed pass asks one of them about all goals of a
-    transition. Its adapter is never trained, which leaves the model as it was.
+    The lower of the two counts, so both must say yes. One packed pass asks one question about all goals of a
+    transition. Its adapter is never trained, so the model stays as it was.
     """
 
     adapters: ClassVar[Sequence[str]] = ("judge",)

@@ -42,12 +42,12 @@ class Learner:
     classifiers: Mapping[str, Classifier] = field(default_factory=dict)
     """What learns alongside the agent, by name."""
     updates: int = 0
-    _rows_that_fit: int | None = field(default=None, init=False)  # in one pass, where more ran out of GPU memory
+    _rows_that_fit: int | None = field(default=None, init=False)  # per pass, once more have run out of GPU memory
 
     def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> Learned:
         """Take the algorithm's gradient steps for an interval's `batches`; returns the metrics of each.
 
-        Unless `probe` is None, also the adapter after them, with the policy at these states.
+        Unless `probe` is None, also returns the adapter after them, with the policy at the states of `probe`.
 
         Raises:
             DivergenceError: a loss or gradient is not finite; that step has changed nothing, on any rank.
@@ -57,7 +57,7 @@ class Learner:
         return Learned(metrics, None if probe is None else self.publish(probe))
 
     def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> Learned:
-        """One gradient step per batch: behavioural cloning if it is marked so, otherwise the algorithm's own step.
+        """One gradient step per batch: behavioural cloning if so marked, otherwise the algorithm's own step.
 
         Unless the algorithm learns offline, its own steps are a warm-up, which trains only the critic.
 
@@ -72,7 +72,7 @@ class Learner:
         return Learned(metrics, None)
 
     def _step(self, rows: Sequence[Any], algorithm: Algorithm, update: int) -> dict[str, float]:
-        """One gradient step, in passes of half as many rows if the GPU runs out of memory and no size is configured."""
+        """One gradient step. If the GPU runs out of memory and no size is configured, halves the rows per pass."""
         metrics: dict[str, float] | None = None
         while metrics is None:
             size = self.config.micro_batch_rows or self._rows_that_fit or len(rows)
@@ -80,7 +80,7 @@ class Learner:
                 with convert_once():
                     metrics = self._gradient(rows, size, algorithm, update)
             except torch.OutOfMemoryError:
-                # Other ranks would wait in a collective for the one that starts over.
+                # Other ranks would wait in a collective for the rank that starts over.
                 if self.config.micro_batch_rows or self.backend.world > 1 or size == 1:
                     raise
             if metrics is None:  # after the handler, since its exception keeps the activations alive
@@ -99,7 +99,7 @@ class Learner:
         return metrics
 
     def _gradient(self, rows: Sequence[Any], size: int, algorithm: Algorithm, update: int) -> dict[str, float]:
-        """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; its metrics."""
+        """Accumulate the gradient of the mean loss over `rows`, at most `size` of them at once; returns its metrics."""
         sums_M = torch.zeros((), dtype=torch.float64, device=self.model.device)  # M: metrics, read once an update
         backend, steps = self.backend, algorithm.learnt_steps
         parts = micro_batches(rows, backend.rank, backend.world, size, steps)
@@ -110,7 +110,7 @@ class Learner:
             with self.clock.phase("backward"):
                 metrics_M = torch.stack([value.double() for value in metrics.values()])
                 sums_M = sums_M + share * metrics_M
-                # A metric that is not finite spoils the gradient, so that one check, on its norm, stops every rank.
+                # A metric that is not finite makes the gradient NaN, so one check of its norm stops every rank.
                 weight = torch.full_like(loss, share).masked_fill(~metrics_M.isfinite().all(), math.nan)
                 backend.backward(loss * weight, last=number == len(parts))
         return dict(zip(metrics, backend.all_reduce_sum(sums_M).tolist(), strict=True))
@@ -142,7 +142,7 @@ class Learner:
             return Adapter(self.updates, files, self.log_policy(probe) if probe else ())
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, from the weights in training: what engines' scores must equal.
+        """log pi over each query's actions, from the current weights: the reference for engines' scores.
 
         Raises:
             DivergenceError: the policy is not a number.
@@ -152,18 +152,18 @@ class Learner:
     def score(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """`log_policy` at this rank's share of the states, dealt in turn.
 
-        A rank with fewer states than others repeats the first one, as `Backend` demands.
+        A rank with fewer states than others repeats the first one, as `Backend` requires.
         """
         rank, world = self.backend.rank, self.backend.world
         own, most = queries[rank::world], -(-len(queries) // world)
         return self.log_policy([*own, *queries[: most - len(own)]])[: len(own)]
 
     def ask(self, queries: Sequence[Query], name: str) -> list[npt.NDArray[np.float32]]:
-        """What the classifier `name` says of this rank's share of the queries, dealt in turn."""
+        """The answers of the classifier `name` to this rank's share of the queries, dealt in turn."""
         return self.classifiers[name].ask(queries[self.backend.rank :: self.backend.world])
 
     def teach(self, name: str, *lesson: Any) -> None:
-        """Have the classifier `name` learn."""
+        """Train the classifier `name`."""
         self.classifiers[name].learn(*lesson)
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
@@ -195,7 +195,7 @@ class Learner:
         """Restore what `state()` gave, on any number of ranks.
 
         Raises:
-            CheckpointError: it is of another model, adapter or critic.
+            CheckpointError: it belongs to another model, adapter or critic.
         """
         adam = {f"adam.{name}": tensor for name, tensor in under("adam", tensors).items()}
         with self.backend.gathered(change=True):
@@ -208,7 +208,7 @@ class Learner:
         self.algorithm.load_state(values)
 
     def _moments_like(self, adam: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of the shapes and types of Adam's moments, for the groups that have any: a group steps as a whole."""
+        """Tensors with the shapes and types of Adam's moments, for groups that have any: a group steps as a whole."""
         forms: dict[str, Tensor] = {}
         index = itertools.count()
         for group in (self.model.actor_parameters(), self.model.critic_parameters()):

@@ -2,5 +2,5 @@
 
 import logging
 
-# bitsandbytes, which peft imports, would log that it lacks a package for 4-bit products on CPUs that nothing here uses.
+# peft imports bitsandbytes, which would log that a package for 4-bit products on CPUs is missing. Nothing needs it.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

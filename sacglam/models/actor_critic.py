@@ -17,7 +17,7 @@ from sacglam.models.packing import Packed
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.types import Query
 
-_Q_STATES = 32  # in one pass of `q_values`, which must fit next to an update's memory
+_Q_STATES = 32  # per pass of `q_values`, which must fit alongside an update's memory
 Lerp = Callable[[Sequence[nn.Parameter], Sequence[nn.Parameter], float], None]
 """targets <- (1 - share) targets + share online, called with these three: see `Backend.lerp`."""
 
@@ -64,7 +64,7 @@ class ActorCritic(AgentModel):
         return PolicyValues(self.policy(actor), self._heads(self._for_critic(packed, actor), taken_B))
 
     def evaluate_with_target(self, packed: Packed, taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
-        """`evaluate` and `bootstrap` at the same states; a target on the online adapter needs no pass of its own."""
+        """`evaluate` and `bootstrap` at the same states; a target on the online adapter needs no extra pass."""
         actor = self.lm.forward(packed, ACTOR)
         critic = self._for_critic(packed, actor)
         values = PolicyValues(self.policy(actor), self._heads(critic, taken_B))

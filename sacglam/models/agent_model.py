@@ -24,7 +24,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.types import LogPolicy, Query
 
-_CRITIC = ("heads.", "lora.critic.")  # how the names of the critic's own weights begin
+_CRITIC = ("heads.", "lora.critic.")  # prefixes of the critic's own weights
 _STATES = 256  # scored in one pass
 _SAME = {"base_model_name_or_path": "the base model", "r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}
 
@@ -129,7 +129,7 @@ class AgentModel(ABC):
         """Restore what `state()` returned, in place.
 
         Raises:
-            CheckpointError: it is of another model, adapter or critic.
+            CheckpointError: it belongs to another model, adapter or critic.
         """
         check_forms(state, self.state())
         for name, tensor in self.state().items():
@@ -170,7 +170,7 @@ class AgentModel(ABC):
 def for_each(
     queries: Sequence[Query], size: int, compute: Callable[[Sequence[Query]], Tensor]
 ) -> list[npt.NDArray[np.float32]]:
-    """A value of each action of each query, (A,), from `compute`, which gives (B, A) for at most `size` queries."""
+    """Values of each query's actions, (A,), from `compute`, which returns (B, A) for at most `size` queries."""
     found: list[npt.NDArray[np.float32]] = []
     for start in range(0, len(queries), size):
         some = queries[start : start + size]
@@ -183,7 +183,7 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Refuse tensors that differ from our `own` in name, shape or type.
 
     Raises:
-        CheckpointError: there are some.
+        CheckpointError: there are any.
     """
     got, expected = ({name: (*t.shape, t.dtype) for name, t in tensors.items()} for tensors in (found, own))
     odd = sorted(name for name in got.keys() | expected.keys() if got.get(name) != expected.get(name))
@@ -197,12 +197,12 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def load_exported(folder: Path, model: AgentModel) -> bool:
-    """Load into `model` the actor in `folder`, a finished run or what `sacglam export` wrote, and the critic if its
+    """Load the actor in `folder` (a finished run, or what `sacglam export` wrote) into `model`, and the critic if its
     tensors fit the model's. Returns whether the critic fitted.
 
     Raises:
-        ModelError: there is neither, it is damaged, or the adapter is of another base model or has another scale.
-        CheckpointError: the adapter has other layers, or another rank.
+        ModelError: there is neither, it is damaged, or the adapter's base model, rank or alpha differs.
+        CheckpointError: the adapter has other layers.
     """
     folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
     try:
@@ -227,6 +227,6 @@ def load_exported(folder: Path, model: AgentModel) -> bool:
         fits = False
     for name, tensor in {**actor, **(critic if fits else {})}.items():
         state[name].copy_(tensor)
-    for name, tensor in state.items():  # targets begin where what they follow does
+    for name, tensor in state.items():  # targets start equal to the weights they follow
         tensor.copy_(state[name.replace("target_heads.", "heads.").replace("_target.", ".")])
     return fits

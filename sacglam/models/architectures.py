@@ -20,7 +20,7 @@ from sacglam.models.packing import Packed, additive, attention_mask, pack_causal
 from sacglam.models.tokens import TokenisedQuery
 
 T5_FAMILY = ("t5", "mt5", "umt5")
-"""Model types whose decoder only knows distances of positions. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
+"""Model types whose decoder only sees the distances between positions. T5 1.1, Flan-T5, UL2 and Flan-UL2 are `t5`."""
 
 
 class Architecture(ABC):
@@ -29,7 +29,7 @@ class Architecture(ABC):
     auto: ClassVar[type[AutoModelForCausalLM] | type[AutoModelForSeq2SeqLM]]
     """transformers' class that loads it."""
     task: ClassVar[Literal["CAUSAL_LM", "SEQ_2_SEQ_LM"]]
-    """peft's name of the kind."""
+    """peft's name for this kind."""
     prompt_eos: ClassVar[bool]
     """Whether a prompt ends in the end-of-sequence token."""
 
@@ -94,7 +94,7 @@ class EncoderDecoder(Architecture):
         assert mask_BP is not None
 
         def prompt_mask(queries: Tensor) -> Tensor:
-            # In four dimensions: of a mask in two, transformers asks the device whether it hides anything.
+            # In four dimensions: with only two, transformers asks the device whether the mask hides anything.
             return additive(mask_BP[:, None, None].expand(-1, 1, queries.shape[1], -1), self.model.dtype)
 
         encoded = self.model.get_encoder()(input_ids=ids_BP, attention_mask=prompt_mask(ids_BP))

@@ -38,7 +38,7 @@ def gguf_file(name: str) -> Path | None:
 
 
 def converted(file: Path) -> Path:
-    """The model and tokenizer of a GGUF file as a folder, in float32, under `HF_HOME` by the file's checksum.
+    """The model and tokenizer of a GGUF file as a folder, in float32, under `HF_HOME`, named by the file's checksum.
 
     Raises:
         ModelError: the file is damaged or of an unsupported kind, or the package that reads it is missing.
@@ -86,7 +86,7 @@ def _convert(file: Path, folder: Path) -> None:
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     writing = folder.with_suffix(".writing")
-    shutil.rmtree(writing, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(writing, ignore_errors=True)  # left by a process that was killed
     plain.save_pretrained(writing)
     tokenizer.save_pretrained(writing)
     writing.rename(folder)

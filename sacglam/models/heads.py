@@ -13,7 +13,7 @@ from sacglam.errors import ModelError
 from sacglam.models.packed_lm import LMOutput
 
 MAX_ACTIONS = 64
-"""Outputs of a critic that reads the observation alone."""
+"""Outputs of a critic that reads only the observation."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PolicyHead:
 
     @classmethod
     def of(cls, settings: PolicyConfig) -> Self:
-        """The head of these settings, their temperature resolved."""
+        """The head for these settings, whose temperature must be resolved."""
         assert settings.temperature != "auto"  # see `sacglam.resolve`
         return cls(settings.length_normalised, settings.temperature)
 
@@ -71,7 +71,7 @@ class QHeads(nn.Module):
         """`observation_action`: one output on each action's last token. `observation`: MAX_ACTIONS outputs on the
         prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
         each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
-        initial value, so that the head need not find at the last token what the model knew at earlier ones."""
+        initial value, so the head need not recover at the last token what the model knew at earlier ones."""
         super().__init__()
         weights_C = torch.full((config.num_critics,), config.score_weight)
         self.score_weights = nn.Parameter(weights_C) if config.score_weight else None
@@ -83,7 +83,7 @@ class QHeads(nn.Module):
     def forward(self, output: LMOutput, taken_B: Tensor | None = None) -> Tensor:
         """Q values (C, B, A), float32; 0 on padding. With `taken_B` only those of these actions have gradients.
 
-        The critic's loss reads no others, so MLPs on actions run backward for one of a state's |A|.
+        The critic's loss reads no others, so MLPs on actions run backward for only one of a state's |A| actions.
 
         Raises:
             ModelError: with `observation` input, a state with more actions than the head has outputs.
@@ -107,7 +107,7 @@ class QHeads(nn.Module):
             hidden_BH = output.prompt_hidden_BH.float()
             q_CBA = torch.stack([critic(hidden_BH)[:, :actions] for critic in self.critics])
         if self.score_weights is not None:
-            # Less their mean over a state's actions: what the actions have in common is left to the MLP.
+            # Minus the mean over a state's actions: what the actions have in common is left to the MLP.
             mean_B = output.log_probs_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
             q_CBA = q_CBA + self.score_weights[:, None, None] * (output.log_probs_BA - mean_B[:, None])
         return q_CBA.masked_fill(~mask_BA, 0.0)

@@ -1,4 +1,4 @@
-"""Skips frozen layers at states seen before, and the last MLP at positions that nobody reads."""
+"""Skips frozen layers at states seen before, and the last MLP at positions whose output is not read."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,9 +37,9 @@ def last_mlp_of(model: PreTrainedModel) -> nn.Module | None:
 
 @contextmanager
 def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
-    """A context in which `mlp` computes only these of its input's (B * S) positions, and gives 0 at all others.
+    """A context in which `mlp` computes only these of its input's (B * S) positions, and returns 0 at all others.
 
-    Only the prompt's last position and the action tokens are read from the last MLP, less than half of its output.
+    Of the last MLP's output, only the prompt's last position and the action tokens are read: less than half.
     """
     whole = mlp.forward
 
@@ -53,9 +53,9 @@ def only_at(mlp: nn.Module, rows_K: Tensor) -> Iterator[None]:
 
 
 class FrozenLayers:
-    """The frozen layers of a decoder, and their results for the most recent states, within a limit of memory.
+    """The frozen layers of a decoder, and their results for the most recent states, within a memory limit.
 
-    Each state passes through them on its own. So its hidden states are the same to the last bit whatever else is in the
+    Each state passes through them alone, so its hidden states are the same to the last bit whatever else is in the
     batch or the cache, and a run resumes exactly with an empty cache.
     """
 
@@ -100,7 +100,7 @@ class FrozenLayers:
 
     @torch.no_grad()
     def _computed(self, query: TokenisedQuery) -> Tensor:
-        """`_output` by a pass of the query alone that skips all layers above."""
+        """`_output`, from a pass of this query alone that skips all layers above."""
         inputs: list[Tensor] = []
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:

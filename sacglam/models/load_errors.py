@@ -1,4 +1,4 @@
-"""What stops a model from being loaded: errors of libraries with what to do about them, and files that may do harm."""
+"""What stops a model from being loaded: libraries' errors, explained with a remedy, and files that may do harm."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _LARGEST_TEXT, _LONGEST_ID = 256 * files.MIB, 8
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn any error of a library about the files of the model `name` into a `ModelError`: damage causes many types."""
+    """Turn any library's error about the files of the model `name` into a `ModelError`: damage causes many types."""
     try:
         with memory_explained():
             yield
@@ -57,7 +57,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_parts(source: str) -> None:
-    """Refuse an index of weights that names other files, which transformers would unpickle, or files elsewhere.
+    """Refuse an index of weights that names pickles, which transformers would load, or files in other folders.
 
     Raises:
         ValueError: it does, or it is not an index.
@@ -86,7 +86,7 @@ def _token_id(digits: str) -> int:
 
 
 def looks_local(name: str) -> bool:
-    """Whether a model's name must be a file or folder: the hub's have at most one `/`, within them."""
+    """Whether a model's name must be a file or folder: the hub's have at most one `/`, inside."""
     return Path(name).is_dir() or name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1
 
 

@@ -26,9 +26,9 @@ BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
 _SAFE = {"trust_remote_code": False, "use_safetensors": True}
 """Nothing that is loaded may run code: neither a model's own modules nor pickled weights."""
 _WIDEST_MERGED = 16  # times the rank
-_MOST_LAYERS = 4096  # with more, those without weights would be built for hours before they are found missing
+_MOST_LAYERS = 4096  # with more, it takes hours to build the layers and find that their weights are missing
 ANY_LENGTH = 1 << 20
-"""Tokens of a model without a limit; memory sets one earlier."""
+"""The limit of tokens for a model without one; memory sets a lower one."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
     """Load a model that can be packed, frozen, in evaluation mode.
 
     Raises:
-        ModelError: not found or cannot be packed, or the package that quantises it is missing.
+        ModelError: it is not found or cannot be packed, or the package that quantises it is missing.
     """
     text = load_text(settings)
     dtype: torch.dtype = getattr(torch, settings.dtype)
@@ -64,7 +64,7 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
         # cuDNN's attention, which torch prefers, makes a plan for each new shape; shapes differ between batches.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if not quantised:
-            options["device_map"] = {"": device}  # tensor by tensor, since several ranks would fill the host's memory
+            options["device_map"] = {"": device}  # tensor by tensor: several ranks could fill the host's memory
     if not (quantised and sys.stderr.isatty()):  # only quantisation takes long; downloads have bars of their own
         logging.disable_progress_bar()
     with explained(settings.name):
@@ -77,10 +77,10 @@ def load_model(settings: ModelConfig, device: torch.device) -> LoadedModel:
 
 
 def load_text(settings: ModelConfig) -> ModelText:
-    """All that an engine needs which loads the weights itself; `source` is a folder or a Hugging Face name.
+    """All that an engine needs if it loads the weights itself; `source` is a folder or a Hugging Face name.
 
     Raises:
-        ModelError: not found, of an architecture that cannot be packed, or without a tokenizer.
+        ModelError: it is not found, has an architecture that cannot be packed, or has no tokenizer.
     """
     config = load_shape(settings)
     with explained(settings.name):
@@ -96,7 +96,7 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
     """A model's configuration alone.
 
     Raises:
-        ModelError: not found, or of an architecture that cannot be packed.
+        ModelError: it is not found, or has an architecture that cannot be packed.
     """
     with explained(settings.name):
         config: PreTrainedConfig = AutoConfig.from_pretrained(_source_of(settings.name), trust_remote_code=False)
@@ -117,7 +117,7 @@ def _source_of(name: str) -> str:
 
 
 def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:
-    """The adapter's shape; never on the output layer, whose effect on prompt log-probabilities engines ignore.
+    """The adapter's shape. It leaves out the output layer, where engines ignore it in prompt log-probabilities.
 
     Raises:
         ModelError: the model has no such layers.
@@ -138,21 +138,21 @@ def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:
             f"expected model.lora.layers of at most {layers}, all that {settings.name!r} has; got {lora.layers}"
         )
     chosen = list(range(layers - lora.layers, layers))
-    # By name, since peft chooses among no other targets.
+    # By name, since peft cannot choose layers among other targets.
     return shape(target_modules=list(adapted_layers(config, every)), layers_to_transform=chosen)
 
 
 def merges(settings: ModelConfig, config: PreTrainedConfig) -> bool:
     """Whether `MergedLinear` is faster: in a model hardly wider than the adapter's rank.
 
-    Not with bfloat16, in which the sum W + s B A would lose small updates, nor with 4 bits, which it would restore.
+    Not with bfloat16, in which the sum W + s B A would lose small updates, nor with 4 bits, which it would undo.
     """
     exact = settings.dtype == "float32" and settings.quantize == "none"
     return exact and config.get_text_config().hidden_size <= _WIDEST_MERGED * settings.lora.rank
 
 
 def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...]:
-    """The last names of the layers that get an adapter, e.g. `q_proj`, found on a model without weights.
+    """The last parts of the names of the layers that get an adapter, e.g. `q_proj`, found on a model without weights.
 
     Raises:
         ModelError: no layer fits `lora.target_modules`.
@@ -164,9 +164,9 @@ def adapted_layers(config: PreTrainedConfig, lora: LoraConfig) -> tuple[str, ...
 
 
 def _max_tokens(config: PreTrainedConfig) -> int:
-    """The longest prompt + action: the positions, the attention window if layers have one, or longrope's first range.
+    """The longest prompt + action: the least of all positions, any attention window, and longrope's first range.
 
-    Beyond that range longrope takes other frequencies, for all of a batch if one sequence is longer.
+    Beyond that range, longrope uses other frequencies, for the whole batch if one sequence is longer.
     """
     if config.is_encoder_decoder:  # the T5 family: relative positions
         return ANY_LENGTH
@@ -180,7 +180,7 @@ def _max_tokens(config: PreTrainedConfig) -> int:
     windows = {
         "sliding_window": "sliding_attention",
         "attention_chunk_size": "chunked_attention",
-        "keep_window_size": "full_attention",  # Doge: of more tokens it keeps some, later ones among them
+        "keep_window_size": "full_attention",  # Doge: of longer inputs it keeps some tokens, even later ones
     }
     for setting, kind in windows.items():
         if values.get(setting) and (not kinds or kind in kinds):

@@ -39,7 +39,7 @@ class _SelectedLogProbs(torch.autograd.Function):
             log_prob_N[span] = log_prob_rV[token_row_N[span] - start, token_id_N[span]]
             if mean_weight_RH is not None:
                 mean_weight_RH[start:end] = log_prob_rV.exp_().to(weight_VH.dtype) @ weight_VH
-        # Not W itself: with ZeRO 3 it is gathered for this pass alone, and would stay until the backward pass.
+        # Not W itself: with ZeRO 3 it is gathered for this pass only, and would stay until the backward pass.
         ctx.save_for_backward(weight_VH[token_id_N] if needs_grad else None, token_row_N, mean_weight_RH)
         return log_prob_N
 
@@ -71,7 +71,7 @@ def logits(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
 class SelectedLogProbs(nn.Module):
     """Log-probabilities of chosen tokens through an output layer, which gets no gradient.
 
-    A module that is called (see `Backend`), in place of the output layer, which would compute the logits of all
+    A module that is itself called (see `Backend`), because the output layer would compute the logits of all
     positions.
     """
 
@@ -86,8 +86,8 @@ class SelectedLogProbs(nn.Module):
     ) -> Tensor:
         """log p(token_id[n]) under softmax(hidden[token_row[n]] @ weight.T), float32 (float64 stays), shape (N,).
 
-        `token_row_N` ascends; row r's tokens are `row_starts[r]` to `row_starts[r + 1]`, known on the host (R + 1,) so
-        that it need not wait for the device.
+        `token_row_N` ascends; row r's tokens are `row_starts[r]` to `row_starts[r + 1]`. `row_starts` (R + 1,) is on
+        the host, which then need not wait for the device.
         """
         scaled_RH = hidden_RH if self._scale == 1.0 else hidden_RH * self._scale
         return _SelectedLogProbs.apply(  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ def convert_once() -> Iterator[None]:
 
 
 class _Converted(torch.autograd.Function):
-    """A copy of a weight in another type, through which the weight gets its gradient."""
+    """A copy of a weight in another type, through which the weight receives its gradient."""
 
     @staticmethod
     @override
@@ -60,7 +60,7 @@ def _in_type(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _Down(nn.Linear):
-    """A x in the type of x, whatever A's."""
+    """A x in the type of x, whatever the type of A."""
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class _Down(nn.Linear):
 
 
 class _Up(nn.Linear):
-    """y + s B h, into `y`'s own memory where `y` is given: then one kernel, which reads y once and writes it once."""
+    """y + s B h, in place, by one kernel that reads and writes y once; without `y`, only B h."""
 
     @override
     def forward(self, h_XR: Tensor, y: Tensor | None = None, scale: float = 1.0) -> Tensor:
@@ -87,7 +87,7 @@ class LoraLinear(Linear):  # type: ignore[misc]  # peft has no types
     @override
     def update_layer(self, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         super().update_layer(adapter_name, *args, **kwargs)
-        # Modules of their own, which are called: see `Backend`.
+        # Separate modules, which are themselves called: see `Backend`.
         self.lora_A[adapter_name].__class__ = _Down
         self.lora_B[adapter_name].__class__ = _Up
 
@@ -116,7 +116,7 @@ class MergedLinear(Linear):  # type: ignore[misc]
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str], merged: bool = False) -> PeftModel:
-    """Insert LoRA layers into `model`, in place: one trainable adapter for each of `names`, all equal.
+    """Insert LoRA layers into `model`, in place: one trainable adapter for each of `names`, all equal at first.
 
     Raises:
         ModelError: no layer fits `lora.target_modules`.
@@ -138,7 +138,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig, names: Sequence[str],
 
 
 def adapter_parameters(peft_model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:
-    """The weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
+    """The weights of one adapter by their names in a saved peft adapter, without the adapter's name."""
     marker = f".{adapter}."
     return {n.replace(marker, "."): p for n, p in peft_model.named_parameters() if "lora_" in n and marker in n}
 

@@ -41,7 +41,7 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
         model = read(**_arguments(dtype, device, [*plain, *narrow])) if len(narrow) < len(layers) else read()
     for layer in _layers(model).values():
         # On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without
-        # gradient and compute such passes in bfloat16 from then on, so that the policy that acts would be another one.
+        # gradient and compute such passes in bfloat16 from then on: the policy that acts would not be the one learnt.
         layer.support_avx512bf16_for_cpu = False
     return model
 

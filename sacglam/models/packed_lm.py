@@ -27,7 +27,7 @@ ACTOR = "default"  # peft's own name for the first adapter, so that the exported
 CRITIC = "critic"
 BUCKETS = {"cuda": 8}  # packed lengths are multiples of this, which suits matrix units; elsewhere of 1
 _SMALL_BYTES = 64 << 20
-"""Masks below this size are not held against the free memory."""
+"""Masks smaller than this are not compared with the free memory."""
 
 
 def target_of(adapter: str) -> str:
@@ -66,10 +66,10 @@ class PackedLM:
     ) -> None:
         """Freeze `model` and add one LoRA adapter for each name in `adapters`; initially all equal the base model.
 
-        `merged` chooses `MergedLinear`. With `checkpointing` layers are computed again in the backward pass.
+        `merged` chooses `MergedLinear`. With `checkpointing`, layers are recomputed in the backward pass.
         """
         self.architecture = architecture_of(model.config)(model)
-        self.frozen: FrozenLayers | None = None  # set to keep what they compute, if `check_frozen` allows it
+        self.frozen: FrozenLayers | None = None  # set to cache their output, if `check_frozen` allows it
         self._model = model
         scale, names = self.architecture.logit_scale(), list(adapters)
         self._peft = add_adapters(model, _within_stacks(self.architecture, lora), names, merged)
@@ -85,8 +85,8 @@ class PackedLM:
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
             model.disable_input_require_grads()  # or layers below the first adapted one would be recomputed as well
-            # transformers recomputes in training mode alone, which would enable dropout: so only the layer asks for it,
-            # not the modules in it, and not what it calls itself, as OPT's does.
+            # transformers recomputes only in training mode, which would enable dropout: so only the layer is in it, not
+            # its submodules, and not while it runs, since some layers, such as OPT's, call dropout themselves.
             for module in model.modules():
                 if isinstance(module, GradientCheckpointingLayer):
                     module.training = True
@@ -134,7 +134,7 @@ class PackedLM:
         )
 
     def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
-        """The LoRA weights of one adapter by their names in a saved peft adapter, which leave out the adapter's."""
+        """The LoRA weights of one adapter by their names in a saved peft adapter, without the adapter's name."""
         return dict(self._adapters[adapter])
 
     def adapter_bytes(self, base_dtype: bool = False) -> dict[str, bytes]:
@@ -148,7 +148,7 @@ class PackedLM:
     def _select(self, adapter: str) -> None:
         if adapter == self._active:
             return
-        # peft's own way would freeze the others, and a joint backward over two adapters needs both to be trained.
+        # peft's own way would freeze the others, but a joint backward pass over two adapters must train both.
         for layer in self._lora_layers:
             layer._active_adapter = adapter
         self._active = adapter
@@ -165,7 +165,7 @@ class PackedLM:
 
 
 def _without_dropout(layer: nn.Module, checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
-    """`checkpoint` the `function` of a `layer` that is in training mode; whenever it runs, it is in evaluation mode."""
+    """`checkpoint` the `function` of a `layer` in training mode, which is in evaluation mode whenever it runs."""
 
     def run(*inputs: Any) -> Any:
         layer.training = False
@@ -178,7 +178,7 @@ def _without_dropout(layer: nn.Module, checkpoint: Callable[..., Any], function:
 
 
 def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:
-    """The same adapter without the layers that the architecture does not run, as those of a part for images."""
+    """The same adapter without the layers that the architecture does not run, such as those of an image encoder."""
     model = architecture.model
     run = {module for stack in architecture.stacks for module in stack.modules()} | {model.get_output_embeddings()}
     others = [name for name, m in model.named_modules() if m not in run and len(list(m.parameters(recurse=False)))]
@@ -196,7 +196,7 @@ def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> N
     """
     rows = 1 if device.type == "cuda" else len(packed.ids_BS)
     length = packed.ids_BS.shape[1]
-    least = rows * length**2 * (2 + dtype.itemsize)  # boolean, its opposite, and in the model's type
+    least = rows * length**2 * (2 + dtype.itemsize)  # a boolean mask, its negation, and one in the model's type
     if least < _SMALL_BYTES:
         return
     free = free_bytes(str(device))
@@ -205,6 +205,6 @@ def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> N
         raise ModelError(
             f"a state's {most:,} actions are packed to {length:,} tokens with its prompt, and the attention masks of "
             f"{rows} in one pass alone take {least / 2**30:,.1f} GiB of the {free / 2**30:,.1f} GiB that are free on "
-            f"{device}. Expected states with fewer or shorter actions (the tokens that actions begin with alike count "
+            f"{device}. Expected states with fewer or shorter actions (shared leading tokens count "
             "once), or fewer states in one pass: algo.micro_batch_size when learning, env.copies when acting"
         )

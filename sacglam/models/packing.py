@@ -1,13 +1,13 @@
 """Packing: all actions of a state in one sequence, decoder-only and encoder-decoder.
 
 A decoder-only model reads `[prompt | actions]`, the actions as a tree: those that begin with the same tokens share
-them, as `Go to red cat` and `Go to blue door` share `Go to`. Positions go back where a branch begins. An
+them, as `Go to red cat` and `Go to blue door` share `Go to`. Positions rewind where a branch begins. An
 encoder-decoder reads the prompt in its encoder and `[start a1 | start a2 | ...]` in its decoder. A mask hides branches
 from each other, so that each action is scored as if it alone followed the prompt, while the prompt is computed once.
 A state costs at most P + |A| L tokens instead of |A| (P + L).
 
 Shapes (docs/method/notation.md): B rows, P prompt length, A actions, T tokens of an action, S packed length, R scored
-rows, N action tokens, those shared counted once, X actions of all rows.
+rows, N action tokens, shared ones counted once, X actions of all rows.
 """
 
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ class Packed:
     """Actions in rows of S positions, and where in them scores and hidden states are read.
 
     A position is visible to those from itself to `end`, exclusive: a prompt's to the whole row, an action's to its
-    continuations, padding's to itself alone. `scored_rows` lists the positions whose next-token distribution is needed,
+    continuations, padding's only to itself. `scored_rows` lists the positions whose next-token distribution is needed,
     once each (one serves the first token of all a state's actions), as ascending indices into the flattened (B * S)
     positions. Token n of the actions is predicted by `scored_rows[token_row[n]]`; its id is `token_id[n]`. Tokens are
     in the order of these rows: those of row r are `row_starts[r]` to `row_starts[r + 1]`. After `read_for`,
-    several states may share a row: `prompt_row_B` and what has an axis A are then per state, all else per row.
+    several states may share a row: `prompt_row_B` and all that has an axis A are then per state, the rest per row.
     """
 
     ids_BS: Tensor
@@ -59,13 +59,13 @@ class Packed:
         return replace(self, **moved)
 
     def read_for(self, row_B: Tensor) -> "Packed":
-        """The same rows, read for B states, of which several may be in one row."""
+        """The same rows, read for B states, several of which may share a row."""
         names = ("token_index_BAT", "last_row_BA", "prompt_row_B", "actions_BA", "lengths_BA")
         return replace(self, **{name: getattr(self, name)[row_B] for name in names})
 
 
 def distinct(queries: Sequence[TokenisedQuery]) -> tuple[list[TokenisedQuery], Tensor]:
-    """The queries without repetition, and the place of each (B,) among them."""
+    """The distinct queries, and the index of each query among them (B,)."""
     places: dict[TokenisedQuery, int] = {}
     place_B = [places.setdefault(query, len(places)) for query in queries]
     return list(places), torch.tensor(place_B)
@@ -86,7 +86,7 @@ class _Tokens:
     parent_N: Ints  # the token before it; meaningless at depth 0
     end_N: Ints  # the columns from here to the end, exclusive, continue it
     id_N: Ids
-    place_N: Ints  # of its action, or the first of several, among the row's actions in this order
+    place_N: Ints  # of its action (the first, if shared) among the row's actions in this order
     index_XT: Ints  # the tokens of each action, in the order of `queries`; N on padding
     length_X: Ints
     count_B: Ints  # actions of each row
@@ -94,7 +94,7 @@ class _Tokens:
 
     @staticmethod
     def of(queries: Sequence[TokenisedQuery], share: bool) -> "_Tokens":
-        """With `share`, the actions of a row share the tokens of common beginnings, and are sorted to that end."""
+        """With `share`, a row's actions are sorted, and share the tokens of common beginnings."""
         count_B = np.array([len(q.actions) for q in queries])
         length_X = np.array([len(action) for q in queries for action in q.actions])
         row_X, place_X = _positions(count_B)
@@ -140,8 +140,8 @@ class _Tokens:
     ) -> Packed:
         """Rows of `length` positions with each action token at its column plus `offset`.
 
-        `before` them are other tokens, by their row, column, id and end. `prompt_column` has read the prompt and no
-        action.
+        `before` holds the row, column, id and end of all other tokens. The position at `prompt_column` has read the
+        prompt and no action.
         """
         start_B = np.arange(len(self.count_B)) * length  # flat index of each row
         ids = np.zeros((len(start_B), length), dtype=np.int64)
@@ -183,7 +183,7 @@ class _Tokens:
 def pack_causal(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool = True) -> Packed:
     """Rows of `[prompt | actions | padding]` for a decoder-only model; S is rounded up to a multiple of `bucket`.
 
-    Without `share` each action has its tokens to itself.
+    Without `share`, actions share no tokens.
     """
     tokens = _Tokens.of(queries, share)
     prompt_len_B = np.array([len(q.prompt) for q in queries])
@@ -201,7 +201,7 @@ def pack_causal(queries: Sequence[TokenisedQuery], bucket: int = 1, share: bool 
 def pack_seq2seq(queries: Sequence[TokenisedQuery], start: int, bucket: int = 1) -> Packed:
     """Rows of `[start a1 | start a2 | ... | padding]` for a decoder, and of prompts for its encoder.
 
-    P and S are multiples of `bucket`. Actions share no tokens, because this decoder knows positions by their distance
+    P and S are multiples of `bucket`. Actions share no tokens, because this decoder sees only relative positions
     in the row. A state's start tokens have all read the same, so the first one predicts every action's first token.
     """
     tokens = _Tokens.of(queries, share=False)
@@ -238,6 +238,6 @@ def attention_mask(end_BS: Tensor) -> Tensor:
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """The mask as numbers that attention adds to its scores: 0 where visible.
 
-    Of a boolean one every layer would make its own, and on a GPU send a number there and wait.
+    Given a boolean mask, every layer would make its own and, on a GPU, send a number there and wait.
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

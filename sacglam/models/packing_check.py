@@ -32,8 +32,8 @@ _LONGEST_TRIAL = 2048
 def check_packing(model: PreTrainedModel, name: str) -> None:
     """Compare the packed scores of small queries with those of separate sequences.
 
-    It finds models that leak state between actions (recurrent, hybrid), scale or cap logits, ignore positions, or count
-    packed tokens in a window of their own, so decoder-only models need no list of architectures. Encoder-decoders do,
+    It finds models that leak state between actions (recurrent, hybrid), scale or cap logits, ignore positions, or apply
+    their own window to packed tokens, so decoder-only models need no list of architectures. Encoder-decoders do,
     because experts (Switch) compete for tokens in a batch but not in this check.
 
     Raises:
@@ -69,7 +69,7 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
 
 
 def keep_states(lm: PackedLM, name: str) -> None:
-    """From now on, keep the hidden states of the frozen layers; a warning if this model's cannot be skipped."""
+    """From now on, keep the hidden states of the frozen layers; warns if this model's cannot be skipped."""
     try:
         lm.frozen = FrozenLayers(lm.architecture, kept_states_bytes())
         check_frozen(lm, name)
@@ -80,10 +80,10 @@ def keep_states(lm: PackedLM, name: str) -> None:
 
 @torch.no_grad()
 def check_frozen(lm: PackedLM, name: str) -> None:
-    """Compare a pass that takes the frozen layers' kept output with one through all layers.
+    """Compare a pass that takes the frozen layers' kept output with a pass through all layers.
 
     Raises:
-        ModelError: they differ, because later layers read more than the layer before them gives.
+        ModelError: they differ, because later layers read more than the previous layer's output.
     """
     reason = "its layers read more than the one before them gives"
     try:
@@ -99,9 +99,9 @@ def check_frozen(lm: PackedLM, name: str) -> None:
 
 
 def _windows(text_config: PreTrainedConfig) -> dict[str, int]:
-    """Tokens that attention is limited to by a model's own code, by the name of the setting.
+    """Tokens that a model's own code limits attention to, by the name of the setting.
 
-    Not `sliding_window` and `attention_chunk_size`: they limit the mask alone, which is given.
+    Not `sliding_window` and `attention_chunk_size`: they only affect the mask, which is given.
     """
     return {
         name: min(value, text_config.max_position_embeddings)
@@ -111,7 +111,7 @@ def _windows(text_config: PreTrainedConfig) -> dict[str, int]:
 
 
 def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[float, float]:
-    """The largest gap between packed and separate sequences, of hidden states (relative) and of scores (nats).
+    """The largest gaps between packed and separate sequences: in hidden states (relative) and in scores (nats).
 
     Hidden states are those of the actions' last tokens, which have read all others.
     """
@@ -137,10 +137,10 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
 
 
 def check_architecture(config: PreTrainedConfig, name: str) -> None:
-    """Refuse an encoder-decoder outside the T5 family, and a decoder that is not told positions.
+    """Refuse an encoder-decoder outside the T5 family, and a decoder that takes no positions.
 
     Raises:
-        ModelError: it is one.
+        ModelError: the model is one of these.
     """
     if config.is_encoder_decoder and config.model_type not in T5_FAMILY:
         raise ModelError(
@@ -158,7 +158,7 @@ def check_architecture(config: PreTrainedConfig, name: str) -> None:
 
 
 def _inputs(model: PreTrainedModel, prompt: Ids, action: Ids) -> dict[str, Any]:
-    """One action after the prompt as keyword arguments of the whole model."""
+    """One action after the prompt, as keyword arguments for the whole model."""
     if not model.config.is_encoder_decoder:
         return {"input_ids": _row(model, prompt, action), "use_cache": False}
     started = _row(model, np.array([start_token(model.config)]), action)

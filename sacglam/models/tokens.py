@@ -22,7 +22,7 @@ _EXAMPLE = Observation("You see: red cat", ("Go to red cat", "Grasp", "Open door
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenisedQuery:
-    """A query as token ids: `prompt` (P,) and one array (L_a,) for each action. The same query is the same object."""
+    """A query as token ids: `prompt` (P,) and one array (L_a,) for each action. Equal queries are one object."""
 
     prompt: Ids
     actions: tuple[Ids, ...]
@@ -44,12 +44,12 @@ class QueryTokenizer:
         prompt_eos: bool = False,
         prompt: Prompt = query,
     ) -> None:
-        """`max_tokens` limits prompt + action. `score_eos` ends each action in the end-of-sequence token, `prompt_eos`
-        each prompt. Queries are those of `prompt`.
+        """`max_tokens` limits prompt + action. `score_eos` ends each action with an end-of-sequence token, `prompt_eos`
+        each prompt. Queries come from `prompt`.
 
         Raises:
-            ModelError: the tokenizer lacks such a token or a chat template, or splits no text between a prompt and its
-                action.
+            ModelError: the tokenizer lacks such a token or a chat template, or merges tokens across the boundary of
+                prompt and action.
         """
         if tokenizer.eos_token_id is None and prompt_eos:
             raise ModelError("an encoder's prompt ends in an end-of-sequence token, and this tokenizer has none")
@@ -68,7 +68,7 @@ class QueryTokenizer:
         """Token ids of each query; equal queries give one object.
 
         Raises:
-            ModelError: a text without tokens, or prompt + action longer than the model allows.
+            ModelError: a text has no tokens, or prompt + action is longer than the model allows.
         """
         as_read = {query: self._as_read(query) for query in queries}
         self._fill_cache(as_read.values())
@@ -115,9 +115,9 @@ class QueryTokenizer:
 
 
 def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:
-    """What an action's text loses before it is tokenised: nothing, or its leading space.
+    """The prefix to remove from an action's text before it is tokenised: nothing, or its leading space.
 
-    Tokenizers of Llama 2's form (Mistral-7B-v0.1, Phi-3) put a space before every text, which would make two.
+    Tokenizers like Llama 2's (Mistral-7B-v0.1, Phi-3) put a space before every text, which would make two.
 
     Raises:
         ModelError: neither way gives the tokens of prompt and action as one text.

@@ -74,7 +74,7 @@ class ReplayBuffer:
         self._ring: list[Entry] = []
         self._next = 0
         self.others: Sequence[Episode] = ()
-        """Episodes that are not in the buffer, but in its graph."""
+        """Episodes that are in the buffer's graph but not in the buffer."""
         self._graph: ReplayGraph | None = None  # built when first needed
         self._not_in_graph: list[Episode] = []
         self._relabelled = np.zeros(config.capacity, dtype=bool)
@@ -139,7 +139,7 @@ class ReplayBuffer:
 
     @property
     def achieved(self) -> npt.NDArray[np.bool_]:
-        """Which types of other goals each entry's step achieved; empty if the buffer has copies."""
+        """For each entry, the types of other goals that its step achieved; empty if the buffer has copies."""
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:
@@ -219,7 +219,7 @@ class _Numbers(dict[Any, int]):
 
 
 def _episodes(columns: Columns, texts: _Texts) -> Iterator[Episode]:
-    """The episodes of a buffer's `state()`; the reader of checkpoints has refused indices below 0.
+    """The episodes of a buffer's `state()`; the reader of checkpoints has already refused indices below 0.
 
     Raises:
         ValueError, LookupError: it is damaged.

@@ -1,7 +1,7 @@
 """Demonstrations: a file of episodes as JSON lines, written and read one at a time.
 
-If the environment repeats itself, an episode is a function of goal, seed and actions, and a line has only these.
-Otherwise it holds everything that the environment returned. Either way the episode is replayed and checked.
+If the environment repeats itself, an episode is a function of goal, seed and actions, and a line holds only these.
+Otherwise a line holds everything that the environment returned. Either way, the episode is replayed and checked.
 """
 
 import hashlib
@@ -80,10 +80,10 @@ class _Recorded:
 def read(file: Path, env: CheckedEnv, repeats: bool = True) -> Iterator[Episode]:
     """The episodes of `file`, in order; `repeats` says whether `env` can play one again from its actions alone.
 
-    Decisions have log-probability 0 and version 0: how likely the action was is unknown. Holds one line at a time.
+    Decisions have log-probability 0 and version 0: how likely the action was is unknown. Reads one line at a time.
 
     Raises:
-        DemonstrationError: the file cannot be read, or a line is not an episode of `env`: names the line.
+        DemonstrationError: the file cannot be read, or a line, which the message names, is not an episode of `env`.
     """
     goals, number, found = dict.fromkeys(env.goals("train")), 0, False
     try:
@@ -156,7 +156,7 @@ def write(file: Path, episodes: Iterable[Episode], repeats: bool, progress: Call
 
     Raises:
         DemonstrationError: the file already exists.
-        OSError: it cannot be written; nothing is left of it.
+        OSError: the file cannot be written; nothing of it remains.
     """
     if file.exists():
         raise DemonstrationError(f"{file} already exists; choose another file, or remove it")

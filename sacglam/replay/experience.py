@@ -43,7 +43,7 @@ class Experience(ABC):
 
 
 class OnPolicy(Experience):
-    """Keeps one interval's steps, as one batch. Has no state: by the time of a checkpoint they have been learnt."""
+    """Keeps one interval's steps, as one batch. Has no state: by the time of a checkpoint they have been used."""
 
     def __init__(self) -> None:
         self._windows: tuple[Window, ...] = ()

@@ -24,7 +24,7 @@ _STEP = np.dtype([("pair", "i8"), ("next", "i8"), ("reward", "f8"), ("won", "?")
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Outcomes = Counter[tuple[int, Observation | None]]
-"""How often each action of a state led where; None: to the termination of an episode."""
+"""How often each action of a state led to each next state; None: the episode terminated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ReplayGraph:
     The `history` steps that a prompt shows are part of a state: two corridors that look alike are different states
     after different steps. If the agent still sees too little, or chance decides, an action has several outcomes and its
     value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. If the
-    environment is deterministic, its values are lower bounds of the optimal Q.
+    environment is deterministic, its values are lower bounds on the optimal Q.
 
     Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
     termination of an episode, and a goal's values come from its own episodes alone.
@@ -59,7 +59,7 @@ class ReplayGraph:
         history: int = 0,
         goal_type: Callable[[str], str] = str,
     ) -> None:
-        """`gamma` discounts a step."""
+        """`gamma` is the discount of one step."""
         self._gamma, self._rewards, self._history, self.goal_type = gamma, rewards, history, goal_type
         self._apart = rewards.success is None  # each goal has the values of its own episodes only
         self.goals_by_type: dict[str, list[str]] = {}
@@ -198,7 +198,7 @@ class ReplayGraph:
             counts_S[step + 1 : end] = False
         hit_S = np.zeros_like(counts_S)
         hit_S[[step for step, _ in reached]] = True
-        # Leave out steps that were paid for another goal, and steps back to a state where this goal holds: a goal that
+        # Leave out steps rewarded for another goal, and steps back to a state where this goal holds: a goal that
         # held from the start need not be listed again there.
         back_S = self._back_S & np.isin(self._next_S, self._next_S[hit_S])
         counts_S &= hit_S | ~(self._won_S | back_S)

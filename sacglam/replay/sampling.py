@@ -19,14 +19,14 @@ from sacglam.types import GOAL_REWARDS, Rewards, Window
 
 @dataclass(frozen=True)
 class WindowCutter:
-    """Cuts the windows that an algorithm learns, with the `history` steps before them that prompts show."""
+    """Cuts the windows that an algorithm learns from, with the `history` steps before them that prompts show."""
 
     algo: AlgoConfig
     history: int = 0
     rewards: Rewards = GOAL_REWARDS
 
     def of(self, steps: int) -> "WindowCutter":
-        """The same, for batches of another number of steps."""
+        """The same cutter for batches of `steps` steps."""
         return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
 
     def fill(
@@ -48,7 +48,7 @@ class WindowCutter:
         learnt = range(self.algo.learnt_steps(found))
         taken = [(found.observations[t], found.actions[t], found.past(t, self.history)) for t in learnt]
         values = tuple(known.action_values(entry.goal, state, past) for state, _, past in taken)
-        # The mean of an action's outcomes is no bound of the return after one of them.
+        # The mean over an action's outcomes does not bound the return after one of them.
         bounds = tuple(
             UNTRIED if known.varies(state, action, past) else each[action]
             for (state, action, past), each in zip(taken, values, strict=True)
@@ -167,7 +167,7 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
 
     The known value itself is the target in two cases. Where all actions of the next state have been tried, the critic
     has nothing to add but its errors. Where the action has had several outcomes, the known value is their mean, and the
-    larger of that mean and of what follows one of them would be too high.
+    larger of that mean and the value after one of them would be too high.
     """
     episode, t = graph.draw(rng, goal)
     state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]

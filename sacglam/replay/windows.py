@@ -2,7 +2,7 @@
 
 from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
-_UNKNOWN = -1e9  # a lower bound of any return; finite, since 0 * inf is NaN
+_UNKNOWN = -1e9  # a lower bound on any return; finite, since 0 * inf is NaN
 
 
 def window(
@@ -16,10 +16,9 @@ def window(
 ) -> Window:
     """At most `length` steps of `episode` from `start` on, as if `goal` had been its goal (paper, Section 2.3).
 
-    The episode's own goal keeps the environment's rewards and end. For any other goal the episode ends with the step
-    that achieved it, with the reward of a success and termination there; steps before it have reward 0, or the
-    environment's own. A window may be cut short by the end. It also holds up to `history` steps before its first,
-    whatever the goal.
+    The episode's own goal keeps the environment's rewards and end. For any other goal, the episode terminates at the
+    step that achieved it, with the reward of a success; earlier steps have reward 0, or the environment's own. The end
+    may cut a window short. A window also holds up to `history` steps before its first, whatever the goal.
 
     Raises:
         ValueError: `goal` is neither the episode's own nor achieved in it, or its reward is unknown.
@@ -31,7 +30,7 @@ def window(
         if rewards.success is None:
             raise ValueError(f"cannot relabel with {goal!r}: it is unknown how the environment would have rewarded it")
         earned[end] = rewards.success
-    # Own rewards may be negative, so that nothing is known of the return of an episode that was cut off.
+    # Own rewards may be negative, so nothing is known about the return of an episode that was cut off.
     unknown = rewards.own and real and not episode.steps[end].terminated
     return Window(
         goal=goal,

@@ -1,1 +1,1 @@
-"""The folder of a run, its checkpoints, and what it tells while it runs."""
+"""The folder of a run, its checkpoints, and what it reports while it runs."""

@@ -48,7 +48,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
 
     Raises:
         CheckpointError: it cannot be written, for example because the disk is full; earlier checkpoints stay intact.
-        ValueError: an array holds Python objects, which checkpoints may not.
+        ValueError: an array holds Python objects, which checkpoints must not contain.
     """
     folder, writing = (root / f"{prefix}{step:0{_DIGITS}d}" for prefix in (_PREFIX, _WRITING))
     replaced = root / f"{_WRITING}replaced"
@@ -67,7 +67,7 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
         _sync(root)
         _drop_unfinished(root)
     except OSError as error:
-        with suppress(OSError):  # there is none, or the new one is in its place
+        with suppress(OSError):  # nothing was replaced, or the new one is in place
             replaced.rename(folder)
         _drop_unfinished(root)
         kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
@@ -148,7 +148,7 @@ def _arrays(npz: bytes) -> dict[str, npt.NDArray[Any]]:
 
 
 def _check_numbers(checkpoint: Checkpoint) -> None:
-    """Refuse numbers that no run would save: not finite, or no column of floats, booleans or non-negative integers."""
+    """Refuse numbers no run would save: non-finite, or columns not of floats, booleans or non-negative integers."""
     for name, tensor in checkpoint.tensors.items():
         if not tensor.isfinite().all():
             raise ValueError(f"{name} is not finite: the weights have diverged, or were changed")

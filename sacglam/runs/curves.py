@@ -26,11 +26,11 @@ _PANELS: Mapping[str, Mapping[str, str]] = {
     "value loss": {"value_loss": ""},
     "share of clipped samples": {"clipped_share": ""},
 }
-"""Titles, and the metrics drawn there with their labels."""
+"""Titles of panels, and the metrics drawn in each with their labels."""
 
 
 def draw_curves(directory: RunDirectory) -> None:
-    """Plot what was logged over environment steps, marking success before, after and of the random policy."""
+    """Plot logged metrics over environment steps; mark success before and after training, and the random policy's."""
     lines, figure = directory.metrics(), Figure(figsize=(12, 6.5), layout="constrained")
     logged = {name for line in lines for name in line}
     panels = {title: names for title, names in _PANELS.items() if title == "success" or logged & names.keys()}

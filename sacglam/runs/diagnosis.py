@@ -19,8 +19,8 @@ _MARGIN = 0.05  # gain in success over the random policy or an earlier quarter o
 _COLLAPSED_START, _COLLAPSED, _UNDECIDED, _CEILING = 0.2, 0.05, 0.6, 0.95  # shares of the random policy's entropy
 _CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
 _GAP = 0.15  # how far greedy success may fall below sampled
-_EPISODES_OF_A_TYPE = 20  # with none achieved, the type counts as out of reach
-_TOO_SHORT = 2  # a run that needs more than this many times its budget
+_EPISODES_OF_A_TYPE = 20  # if all of these fail, the type counts as out of reach
+_TOO_SHORT = 2  # times the budget: it is too short for a run that needs more
 _OPEN = "policy.temperature=auto or policy.length_normalised=true"
 
 
@@ -85,7 +85,7 @@ def diagnose(evidence: Evidence) -> dict[str, str]:
 
 
 def collapsed_start(entropy: float, uniform: float) -> str | None:
-    """A warning if the untrained policy barely explores, from its and the random policy's mean entropy in nats."""
+    """A warning if the untrained policy barely explores, given its mean entropy and the random policy's, in nats."""
     if entropy >= _COLLAPSED_START * uniform:
         return None
     return (

@@ -55,7 +55,7 @@ def locked_folder(root: Path, busy: str, name: str = _LOCK, patience_s: float = 
 
 
 Trusted = bool | Literal["environment"]
-"""Whether a folder may name code; `environment`: only an environment's, for readers that make none."""
+"""Whether a folder may name code; `environment`: only an environment's, for readers that create no environment."""
 
 
 class RunDirectory:
@@ -170,11 +170,11 @@ class RunDirectory:
         return LineLog(self.metrics_file).lines()
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl` of evaluations during training."""
+        """The lines of `metrics.jsonl` from evaluations during training."""
         return [line for line in self.metrics() if EVALUATED in line]
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """The best of the `evaluations`, whose agent is in `best/`; the first of several."""
+        """The best of the `evaluations`, whose agent is in `best/`; the first if tied."""
         return max(self.evaluations(), key=measure, default=None)
 
     def summary(self) -> dict[str, Any] | None:
@@ -183,7 +183,7 @@ class RunDirectory:
 
 
 def measure(line: Mapping[str, Any]) -> float:
-    """What one evaluation is better by: the return, where rewards are the environment's own, or else success."""
+    """The score for comparing evaluations: the return if rewards are the environment's own, otherwise success."""
     return float(line.get(EVALUATED_RETURN, line[EVALUATED]))
 
 
@@ -212,7 +212,7 @@ def check_empty(folder: Path, ignored: Collection[str] = (), hint: str = "") -> 
     """Check that a folder is missing or empty, apart from `ignored` files.
 
     Raises:
-        RunDirectoryError: it holds other files, whose message ends with `hint`, or it is not a folder.
+        RunDirectoryError: it holds other files (the message then ends with `hint`), or it is not a folder.
     """
     try:
         present = sorted(each.name for each in folder.iterdir() if each.name not in ignored)

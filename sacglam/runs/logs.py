@@ -43,7 +43,7 @@ class LineLog:
             log.write(json.dumps(line).encode() + b"\n")
 
     def lines(self) -> list[dict[str, Any]]:
-        """All readable lines; a crash may have truncated the last one, and a fault damaged any."""
+        """All readable lines; a crash may have truncated the last one, and a fault may have damaged any."""
         return [line for line in self._read() if line is not None]
 
     def rewind(self, env_steps: int, updates: int) -> int:
@@ -59,7 +59,7 @@ class LineLog:
         return lines[:-1].count(None)
 
     def _read(self) -> list[dict[str, Any] | None]:
-        """Every line, None if it is damaged, the last one also if it is empty."""
+        """Every line, or None if it is damaged; an empty last line is also None."""
         with open_log(self.file) as log:
             return [parse_line(text, self.form) for text in log.read().split(b"\n")]
 

@@ -45,7 +45,7 @@ class MetricsWindow:
 
     def __post_init__(self) -> None:
         if self.sums.keys() != self.counts.keys():
-            raise ValueError("a window of metrics counts what it sums up")
+            raise ValueError("expected the same metrics in sums and counts")
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of one update."""
@@ -56,7 +56,7 @@ class MetricsWindow:
     def add_episodes(
         self, episodes: Iterable[Episode], goal_type: Callable[[str], str], own_rewards: bool = False
     ) -> None:
-        """Add finished episodes; success by goal type is averaged since the last flush, and return with own rewards."""
+        """Add finished episodes, averaging success by goal type (and return, with own rewards) since the last flush."""
         for episode in episodes:
             self.recent = [*self.recent, episode.success][-_RECENT_EPISODES:]
             success, achieved = float(episode.success), sum(len(step.achieved) for step in episode.steps)
@@ -75,7 +75,7 @@ class MetricsWindow:
 
 
 def _entropy_share(episode: Episode) -> dict[str, float]:
-    """Sampled entropy relative to the random policy's: -sum log pi(a|s) / sum ln |A|; empty without choices."""
+    """Sampled entropy relative to the random policy's: -sum log pi(a|s) / sum ln |A|; empty if there was no choice."""
     uniform = sum(math.log(len(episode.observation(t).actions)) for t in range(len(episode.steps)))
     sampled = -sum(decision.log_prob for decision in episode.decisions)
     return {"entropy_share": sampled / uniform} if uniform else {}

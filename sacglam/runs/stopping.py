@@ -72,7 +72,7 @@ class StopSignal:
         self.requested = True
         self._restore()
         with suppress(OSError):  # stderr is closed
-            os.write(2, self._answer)  # print might be at work
+            os.write(2, self._answer)  # the signal may have interrupted a print
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -17,7 +17,7 @@ _MOST_RESTARTS = 10  # over all engines: more point to a cause that a restart do
 class EngineGroup:
     """Splits states over the engines. One that dies or hangs is replaced, given the newest adapter, and asked again.
 
-    Episodes live in the driver, and a lost engine takes only its answer with it: no transition is lost or duplicated.
+    Episodes live in the driver, so a lost engine loses only its answer: no transition is lost or duplicated.
     """
 
     start: Callable[[int], Worker]

@@ -19,13 +19,13 @@ class WorkerLost(SacglamError):
 
 
 class Worker:
-    """Runs the methods of one object, in the order of submission; this class, at once and in this process."""
+    """Runs the methods of one object in the order of submission. This class runs them at once, in this process."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> "Future[Any]":
-        """Call `method`; without `reply` its result may stay there, and None come back.
+        """Call `method`; without `reply`, its result may not be sent back, and the future then returns None.
 
         The future raises `WorkerLost` if the worker has died, or whatever the call raised.
         """

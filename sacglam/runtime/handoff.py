@@ -26,7 +26,7 @@ class Handoff:
     every: int
     clock: PhaseClock
     first: int = 0
-    """Updates from which `every` counts."""
+    """Number of updates at which `every` starts to count."""
 
     def probe(self, updates: int) -> Sequence[Query]:
         """The probe states, or none if no comparison is due."""

@@ -18,7 +18,7 @@ from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
 class LearnerGroup:
     """Makes every call on all ranks, since they meet in collectives; the first rank's result is returned.
 
-    Where there are no engines it is the scorer, too: each rank scores its share of the states.
+    Without engines it is also the scorer: each rank scores its share of the states.
 
     The methods are those of the learner, and raise `LearnerError` if a rank dies, hangs or fails.
     """
@@ -28,9 +28,9 @@ class LearnerGroup:
     timeout_s: float
     """Limits each call."""
     updates: int = 0
-    """Those that have finished."""
+    """Updates that have finished."""
     begun: int = 0
-    """Those requested."""
+    """Updates that were requested."""
     _pending: "deque[tuple[int, list[Future[Any]]]]" = field(default_factory=deque, init=False)
 
     @property
@@ -70,7 +70,7 @@ class LearnerGroup:
         return self.updates
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, float32, from the weights that learn."""
+        """log pi over each query's actions, float32, from the learner's current weights."""
         return self._dealt("score", queries)
 
     def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
@@ -78,11 +78,11 @@ class LearnerGroup:
         return self._dealt("ask", queries, name)
 
     def teach(self, name: str, *lesson: Any) -> None:
-        """Have the classifier `name` learn: see its `learn`."""
+        """Train the classifier `name`: see its `learn`."""
         self._call("teach", name, *lesson)
 
     def _dealt(self, method: str, queries: Sequence[Query], *args: Any) -> list[npt.NDArray[np.float32]]:
-        """The results of all queries, which the ranks share."""
+        """The results for all queries, which are divided among the ranks."""
         shares = self._results(self._submit(method, queries, *args, reply_from_all=True))
         return [shares[place % len(shares)][place // len(shares)] for place in range(len(queries))]
 

@@ -43,7 +43,7 @@ class Plan:
     device: str
     engine_threads: int
     learner_threads: int
-    note: str | None = None  # what to know of it
+    note: str | None = None  # what the user should know
     fault: str | None = None  # why it cannot run here
 
     def describe(self) -> str:
@@ -83,7 +83,7 @@ def split_gpus(
     Without `vllm` to serve the model there are no engines, and ranks on all GPUs score and learn.
 
     Raises:
-        ConfigError: they take more GPUs than that.
+        ConfigError: they take more GPUs than there are.
     """
     if engines is None and not vllm:
         engines = 0
@@ -121,7 +121,7 @@ def plan(config: Config, machine: Machine) -> Plan:
         if engines + ranks > machine.cores:
             note = "there are more processes than cores: it works, but every one of them is slower"
     elif learners == 0 and engines * parallel == 1 and machine.gpus == 1:
-        note = f"the one GPU is shared by engine and learner: {config.engine_memory:.0%} of its memory is the engine's"
+        note = f"engine and learner share the only GPU: {config.engine_memory:.0%} of its memory is the engine's"
     elif learners == 0:
         fault = (
             "a learner in the driver's process would share a GPU with an engine; give it one of its own "
@@ -146,10 +146,10 @@ def overrides(
 ) -> list[str]:
     """The command line's placement options as configuration overrides; `gpus` determines the numbers left out.
 
-    `vllm` says whether it is here and serves the model.
+    `vllm`: whether it is installed and serves the model.
 
     Raises:
-        ConfigError: `gpus` goes with another device, or is too small.
+        ConfigError: `gpus` contradicts `device`, or is too small.
     """
     if gpus is not None:
         if device not in (None, "cuda"):

@@ -22,17 +22,17 @@ from sacglam.runtime.group import Worker, WorkerLost
 # The object store holds batches, adapters and a learner's whole state: some megabytes, or 0.8 GB for a model with
 # 7 billion parameters. By default Ray takes a third of the machine's memory.
 _LEAST_STORE_BYTES, _MOST_STORE_BYTES = 512 << 20, 2 << 30
-# Ray puts its sockets into TMPDIR, 68 characters deeper, and the path of a socket has at most 107.
+# Ray's sockets are in TMPDIR, with paths 68 characters longer, and the path of a socket has at most 107.
 _LONGEST_TMPDIR = 39
 # Listen on loopback only. Ray has an option for it (`_options`); gloo, NCCL and vLLM read these.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
-# In a user's or a cluster's environment the second one would leave every worker on the first GPU.
+# If the user's or the cluster's environment sets the second one, every worker would use the first GPU.
 _WORKER = {"TOKENIZERS_PARALLELISM": "false", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0"}
 _RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-# In order: start no idle process per core: our workers, with environments of their own, could not use it. On Linux,
-# despite the name, keep Ray from replacing 127.0.0.1 with the machine's address. Keep the workers' priority: by default
-# Ray lowers it, and whatever else runs on the machine slows engines until they miss their time-out. If a worker's own
-# process dies, end its children: an engine on several GPUs holds their memory in those.
+# In order: start no idle processes, one per core; our workers have their own environments and could not use them. Keep
+# Ray from replacing 127.0.0.1 with the machine's address, on Linux despite the name. Keep the workers' priority: by
+# default Ray lowers it, and whatever else runs on the machine slows engines until they miss their time-out. If a
+# worker's own process dies, end its children, which hold the GPUs' memory of an engine on several GPUs.
 _OWN_RAY = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -51,7 +51,7 @@ class WorkerSpec:
 
 
 class _Actor:
-    """A worker's process, as Ray calls it."""
+    """What Ray calls in a worker's process."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
@@ -68,7 +68,7 @@ class _Actor:
         self._children = [child.pid for child in psutil.Process().children(recursive=True)]  # vLLM with several GPUs
 
     def call(self, method: str, reply: bool, *args: Any) -> tuple[Any, float]:
-        """The result if there is to be a `reply`, and the CPU seconds of the call."""
+        """Call `method`; return its result (None without `reply`) and its CPU seconds."""
         if self._failure is not None:
             raise self._failure
         started = cpu.seconds(self._children)
@@ -98,10 +98,10 @@ class RayWorker(Worker):
     """Calls methods of an object in another process."""
 
     cpu_seconds = 0.0
-    """Of the calls whose results have come."""
+    """CPU seconds of the calls whose results have arrived."""
 
     def __init__(self, ray: Any, actor: Any, own: bool) -> None:
-        """`actor` is a Ray handle of `_Actor`; `own`: we started Ray."""
+        """`actor` is a Ray handle of `_Actor`; `own`: whether we started Ray."""
         self._ray = ray
         self._actor = actor
         self._own = own
@@ -197,7 +197,7 @@ class RayRuntime:
         on_terminate = signal.getsignal(signal.SIGTERM)
         if len(os.environ.get("TMPDIR", "")) > _LONGEST_TMPDIR:
             os.environ.setdefault("RAY_TMPDIR", "/tmp")
-        # A cluster outlives its drivers; Ray processes that we start must not, even if we are killed meanwhile.
+        # A cluster outlives its drivers; Ray processes that we start must not outlive us, even if we are killed.
         if self._own:
             self._reaper = reaper.start()
         try:
@@ -207,7 +207,7 @@ class RayRuntime:
             raise ConfigError(f"expected {expected}, but {error}") from error
         if self._reaper:
             reaper.started(self._reaper)
-        with contextlib.suppress(ValueError):  # not the main thread, where Ray sets none
+        with contextlib.suppress(ValueError):  # outside the main thread, where Ray sets no handler either
             signal.signal(signal.SIGTERM, on_terminate)
 
     def _options(self, address: str | None) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class RayRuntime:
     def _reserve(self, timeout_s: float) -> None:
         from ray.util.placement_group import placement_group
 
-        # The GPUs if there are any, else the threads.
+        # A worker's GPUs if it has any, otherwise its threads.
         bundles = [{"GPU": spec.gpus} if spec.gpus else {"CPU": spec.threads} for spec in self._specs]
         self._group = placement_group(bundles, strategy="PACK")
         try:
@@ -264,7 +264,7 @@ class RayRuntime:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all workers, in the calls whose results have come."""
+        """CPU seconds of all workers, in the calls whose results have arrived."""
         return sum(worker.cpu_seconds for worker in self._workers)
 
     def close(self) -> None:

@@ -40,12 +40,12 @@ def started(reaper: Reaper) -> None:
 
 
 def watch(driver: int, others: Sequence[int]) -> None:
-    """Wait for the end of `driver` or of input, then end its children but `others`, and their descendants."""
+    """Wait for the end of `driver` or of input, then end its children, except `others`, and their descendants."""
     known: set[psutil.Process] = set()
     starting = True
     while True:
         parents = {process.pid for process in known if process.is_running()}
-        for process in psutil.process_iter(["ppid"]):  # by number, so that parents come first
+        for process in psutil.process_iter(["ppid"]):  # in the order of ids, so that parents come first
             parent = process.info["ppid"]
             if parent in parents or (starting and parent == driver and process.pid not in {os.getpid(), *others}):
                 known.add(process)

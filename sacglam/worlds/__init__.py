@@ -1,1 +1,1 @@
-"""Other people's environments as ours. The registry finds them by name, and nothing imports them."""
+"""Adapters of other people's environments. The registry finds them by name; nothing imports them."""

@@ -1,4 +1,4 @@
-"""One rank on a fake GPU: `python -m tests.integration.gpu_rank RANK WORLD FOLDER`; gloo in the place of NCCL."""
+"""One rank on a fake GPU, with gloo for NCCL: `python -m tests.integration.gpu_rank RANK WORLD FOLDER STAGE...`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.integration.rank import BATCHES, QUERIES, TIMEOUT_S, make_learner, se
 
 # The actor learns from the second update on, and DeepSpeed's timers would wait for the GPU from the third.
 QUICK = ("algo.warmup_updates=1", "algo.micro_batch_size=4", "model.dtype=float32")
-STAGES = (0, 1, 3)  # what stage 2 adds, the partition of gradients, is tried without the fake GPU
 FIRST, LAST = BATCHES[:2], BATCHES[2:3]
 
 
@@ -41,8 +40,7 @@ def trial(world: int, stage: int, device: str, gpu: FakeGpu | None = None) -> di
 
 
 def main() -> None:
-    rank, world = map(int, sys.argv[1:3])
-    folder = Path(sys.argv[3])
+    rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     deepspeed.PERSISTENT_ELEMENTS = 0  # so that even the smallest weights are sharded
     join = dist.init_process_group
@@ -53,7 +51,7 @@ def main() -> None:
 
     with fake_gpu(hooks=True) as gpu, mock.patch.object(dist, "init_process_group", join_by_gloo):
         deepspeed.init_distributed(rank, world, f"file://{folder}/meeting-{world}", "cuda", TIMEOUT_S)
-        found = {stage: trial(world, stage, "cuda", gpu) for stage in STAGES}
+        found = {stage: trial(world, stage, "cuda", gpu) for stage in map(int, sys.argv[4:])}
     (folder / f"{world}-{rank}.pkl").write_bytes(pickle.dumps(found))
 
 

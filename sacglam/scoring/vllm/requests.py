@@ -2,7 +2,7 @@
 
 The actions of a state are a trie of tokens after its prompt. Each inner node is one request, for the scores of its
 children as the next token. vLLM computes a request's last row whatever its cache holds, so a state's requests share its
-prompt. Of its prompt log-probabilities, cached rows have none, and by default every action computes its prompt again.
+prompt. With prompt log-probabilities, which cached rows do not have, every action would compute its prompt again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ from sacglam.errors import EngineError
 from sacglam.models.tokens import TokenisedQuery
 
 MAX_LOG_PROB = 1e-3
-"""A larger number is no log-probability; rounding errors are far smaller."""
+"""A larger number is not a log-probability; rounding errors are far smaller."""
 MAX_TOKEN_IDS = 128
 """The most token ids whose scores vLLM returns for one request."""
 
 Tokens = tuple[int, ...]
-"""Tokens from a prompt's first on; their score is that of the last one after the others."""
+"""Tokens from the first of a prompt on; their score is that of the last one, given the others."""
 Output = Any
 """A finished `vllm.RequestOutput` with flat log-probabilities (`vllm.logprobs.FlatLogprobs`)."""
 Send = Callable[[Sequence[Tokens], Sequence[Mapping[str, Any]]], Sequence[Output]]
@@ -57,12 +57,12 @@ def _requested(send: Send, wanted: Iterable[Tokens]) -> dict[Tokens, float]:
     scores: dict[Tokens, float] = {}
     for (node, ids), output in zip(requests, outputs, strict=True):
         rows = output.outputs[0].logprobs if output.outputs else None
-        found = dict(zip(rows.token_ids, rows.logprobs, strict=True)) if rows else {}  # and the sampled token
+        found = dict(zip(rows.token_ids, rows.logprobs, strict=True)) if rows else {}  # also has the sampled token
         scores |= {(*node, token): found.get(token, nan) for token in ids}
     return scores
 
 
 def _path(query: TokenisedQuery, action: Sequence[int]) -> list[Tokens]:
-    """The tokens up to each of the action's."""
+    """For each of the action's tokens, the tokens up to and including it."""
     tokens, first = (*query.prompt.tolist(), *action), len(query.prompt) + 1
     return [tokens[:end] for end in range(first, len(tokens) + 1)]

@@ -23,11 +23,11 @@ from sacglam.types import Episode, LogPolicy, Query, Window
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # time limits, exceeded only if the smallest piece of work takes longer
 _STEADY_S = 4.0
 _SHARE_OF_FREE = 0.7
-_EVALUATED = 32  # states at once in an evaluation: it has up to 64, but with more than this one hardly takes less
+_EVALUATED = 32  # states at once: an evaluation has up to 64, but beyond this number the time per state hardly falls
 
 
 class RecordingScorer(UniformScorer):
-    """The random policy, keeping the states it is asked about."""
+    """The random policy, which keeps the states that it is asked about."""
 
     def __init__(self) -> None:
         self.states: list[Query] = []
@@ -47,7 +47,7 @@ class RandomRollout:
     environment_s: float  # of one environment step, resets included
     replay_s: float  # to store an interval and draw its batches
     episode_steps: float  # mean
-    replay_bytes: int  # that the algorithm keeps of its rollouts, once it is full
+    replay_bytes: int  # of the rollouts that the algorithm keeps, once its memory of them is full
 
 
 def play(config: Config) -> RandomRollout:
@@ -127,15 +127,15 @@ class Calibration:
 
 
 def calibrate(config: Config, model: AgentModel, played: RandomRollout, display: Display) -> Calibration:
-    """Score as many states as play at once, and take an update, or as much of both as the time allows.
+    """Score as many states as there are copies, and make one update, or as much of both as the time allows.
 
-    `config` is of one process. Changes the weights of `model`; hidden states are not kept (`Config.keeps_states`),
-    since the same states are repeated here.
+    `config` is for a single process. Changes the weights of `model`. Hidden states are not cached
+    (`Config.keeps_states`), since the same states recur here.
     """
     model.lm.frozen = None
     clock = PhaseClock()
     clock.watch(Recorder(config.device))
-    # The actor learns at once, as later in a run, and the algorithm goes through its rows a single time.
+    # The actor learns from the first update, as later in a run, and each row is learnt once.
     once = config.model_copy(update={"algo": config.algo.steady().once()})
     learner = build_learner(once, model, clock)
 
@@ -158,9 +158,9 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
 def grow(
     run: Callable[[int], None], most: int, limit_s: float, clock: PhaseClock, device: str, display: Display
 ) -> Sample:
-    """Run sizes 1, 2, 4, ... up to `most`, while the next is expected to fit in time and memory; the last one run.
+    """Run sizes 1, 2, 4, ... up to `most`, as long as the next should fit in time and memory; return the last one run.
 
-    Smaller sizes warm up. `most` is repeated for some seconds, for a mean.
+    The smaller sizes serve as a warm-up. `most`, if reached, is repeated for a few seconds and averaged.
     """
     start, size, times = time.perf_counter(), 1, 1
     while True:

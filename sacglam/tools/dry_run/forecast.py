@@ -72,7 +72,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
 def predict(config: Config, where: Plan, played: RandomRollout, calibration: Calibration) -> dict[str, float]:
     """Seconds of a whole run by phase, as if phases never overlapped.
 
-    Engines, or ranks where there are none, share the states evenly, and ranks the rows; communication takes no time.
+    Assumes that engines (ranks, if there are none) share the states evenly, and ranks the rows. Communication is free.
     """
     ranks = max(1, where.learners)
     scored_s, evaluated_s = (
@@ -88,7 +88,7 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     for phase, seconds in calibration.update.seconds.items():
         times = _intervals(config) * config.algo.rows_of_interval(phase) / ranks / calibration.update.size
         found[phase] = seconds * (updates_of(config) if phase == "optimizer" else times)
-    if initial := config.replay.demonstration_updates:  # each as long as any other
+    if initial := config.replay.demonstration_updates:  # each takes as long as any other update
         row_s = sum(calibration.update.seconds.values()) / calibration.update.size
         found[INITIAL] = initial * row_s * config.algo.batch_size / ranks
     scored = states_of_evaluations(config, played.episode_steps)
@@ -98,12 +98,12 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
 
 
 def updates_of(config: Config) -> int:
-    """Gradient updates of the whole run; those that the first intervals leave out are counted, too."""
+    """Gradient updates of the whole run, including those that the first intervals skip."""
     return _intervals(config) * config.algo.updates
 
 
 def states_of_evaluations(config: Config, episode_steps: float) -> float:
-    """States scored outside of the rollout: evaluations (before, after, interim) and samples.
+    """States scored outside the rollout: evaluations (before, after, interim) and samples.
 
     The states of a sample are scored three times: as they are played, and for probabilities and Q values.
     """
@@ -116,5 +116,5 @@ def states_of_evaluations(config: Config, episode_steps: float) -> float:
 
 
 def _intervals(config: Config) -> int:
-    """Those in which the policy plays: before them, in random steps, nothing is scored or learnt."""
+    """Intervals in which the policy plays; during the random steps before them, nothing is scored or learnt."""
     return math.ceil((config.steps - config.random_steps) / config.algo.update_interval)

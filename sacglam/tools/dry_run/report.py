@@ -67,7 +67,7 @@ def _memory(found: Forecast) -> Table:
         for part, size in process.parts.items():
             table.add_row(name, part, "not known here" if size is None else _mib(size))
             name = ""
-        table.add_row("", "[bold]all that is known", f"[bold]{_mib(process.known)}")
+        table.add_row("", "[bold]known total", f"[bold]{_mib(process.known)}")
         table.add_section()
     if found.calibration:
         device = found.config.device

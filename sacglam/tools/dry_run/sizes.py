@@ -40,7 +40,7 @@ class Sizes:
 
 
 def sizes_of(model: AgentModel) -> Sizes:
-    """Measure the model's tensors; a quantised layer counts its logical, unpacked parameters."""
+    """Measure the model's tensors; of a quantised layer, the unpacked parameters are counted."""
     kinds: dict[str, list[Tensor]] = defaultdict(list)
     loras = 0
     for name, tensor in model.state().items():

@@ -12,7 +12,7 @@ from sacglam import files
 from sacglam.tools.experiments.results import OVERALL, Curve
 from sacglam.tools.experiments.statistics import band
 
-# Okabe and Ito: distinct with any common form of colour blindness; the markers, without any colour.
+# Okabe and Ito's colours are distinct with any common form of colour blindness, the markers even without colour.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _MARKERS = "osD^vP*X"
 _X = {
@@ -27,7 +27,7 @@ Values = Mapping[str, Any]
 
 
 def draw_report(report: Values, file: Path) -> None:
-    """Draw a panel for each group and axis, from the values of `report.json`: two in a row, one colour for a label."""
+    """Draw a panel for each group and axis, from the values of `report.json`: two in a row, one colour per label."""
     panels = [(group, axis) for group in report["groups"] for axis in group["axes"]]
     drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
     styles = {label: i for i, label in enumerate(dict.fromkeys(member["label"] for member in drawn))}
@@ -55,7 +55,7 @@ def _draw_curves(
 ) -> None:
     for label, member in members.items():
         seeds = [curves[metric or OVERALL] for curves in member["curves"].values()]
-        if all(seed.get(axis) for seed in seeds):  # older runs have no CPU seconds, short ones no point of some metric
+        if all(seed.get(axis) for seed in seeds):  # older runs lack CPU seconds, short ones some metrics
             _draw_seeds(axes, seeds, axis, label, styles[label])
     if members and metric is None:
         level = float(np.mean([member["random"][OVERALL].mean for member in members.values()]))
@@ -69,7 +69,7 @@ def _draw_curves(
 def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: int) -> None:
     """The mean as a line, the standard deviation as a band, and each seed as a thin line.
 
-    Over steps the seeds were evaluated at the same points; over other axes each has its own, up to its own end.
+    Over steps, all seeds were evaluated at the same points; over other axes, each has its own points and end.
     """
     seeds = [(curve[axis], curve["values"]) for curve in curves]
     if axis == "steps":

@@ -26,7 +26,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 ABLATIONS = {file.stem: file for file in sorted((Path(__file__).parents[2] / "ablations").glob("*.yaml"))}
 """The files of the paper's ablations, which `compare` knows by name."""
 _EVALUATIONS, _MOST_SEEDS = 20, 1000
-_LONGEST_NAME = 200  # bytes; a file system takes 255, of which a log's name needs some
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and the name of a log is longer
 _BY_TYPE = {"Episodes": "goal_share/", "Learning progress": "progress/", "Greedy success": "eval_success/"}
 
 
@@ -38,12 +38,12 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
 
     @cached_property
     def name(self) -> str:
-        """Its folder, so variants of one name share their runs: the overrides, after any base other than `base`."""
+        """Its base, unless that is `base`, and its overrides. Names its folder, so equal names share their runs."""
         kept = list(self.set)
-        for each in self.set:  # is it a part of what differs from the base, given the others?
+        for each in self.set:  # left out if it changes nothing, given the others
             others = [*kept]
             others.remove(each)
-            with suppress(ConfigError):  # the others need it
+            with suppress(ConfigError):  # the others are invalid without it
                 if configuration.load(self.base, others) == self.config():
                     kept = others
         parts = (self.base.stem, ",".join(sorted(kept)))
@@ -59,8 +59,8 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
 class Group(Section, strict=False):
     """Variants to compare, by label: one table, and one panel of the figure for each of `axes`.
 
-    `metric` is a name in `metrics.jsonl`; None is greedy success. If it ends in `/`, as `goal_share/` does, it is of
-    all goal types: one table and one panel for each variant, with a curve for each type.
+    `metric` is a name in `metrics.jsonl`; None is greedy success. One that ends in `/`, like `goal_share/`, stands for
+    all goal types, and gives one table and one panel for each variant, with a curve for each type.
     """
 
     title: str
@@ -72,8 +72,8 @@ class Group(Section, strict=False):
 class Experiment(Section, strict=False):
     """A question (`title`, `about`) and the groups of variants that answer it, perhaps from a file.
 
-    In a file, a `base` is a configuration's name or its path relative to the file; the experiment's is that of all
-    variants without their own, and overrides may be those of the base. The report is `NAME.md`, `.json` and `.png`.
+    In a file, a `base` is a configuration's name or its path relative to the file. The experiment's base applies to
+    variants without their own, whose overrides may repeat its values. The report is `NAME.md`, `.json` and `.png`.
     """
 
     title: str
@@ -151,7 +151,7 @@ def seeds(text: str) -> range:
 def runs(experiment: Experiment, seeds: Sequence[int], overrides: Sequence[str], root: Path) -> list[Run]:
     """All runs in alternating order: seed 0 of every variant, then seed 1 from the second variant on, and so forth.
 
-    So no variant has the quiet hours of the machine to itself, or always runs after the same other one.
+    So no variant gets the machine's quiet hours to itself, or always runs after the same other one.
     """
     variants = experiment.variants
     return [
@@ -162,10 +162,10 @@ def runs(experiment: Experiment, seeds: Sequence[int], overrides: Sequence[str],
 
 
 def experiment(given: Sequence[Path], overrides: Sequence[str] = ()) -> Experiment:
-    """A comparison of the configurations given, or one experiment: the name of an ablation, or a file with `groups`.
+    """A comparison of the given configurations, or one experiment: the name of an ablation, or a file with `groups`.
 
     Raises:
-        ConfigError: the file is not right, or as for `comparison`.
+        ConfigError: the file is invalid, or as for `comparison`.
     """
     return (from_file(given[0]) if len(given) == 1 else None) or comparison(given, overrides)
 
@@ -174,7 +174,7 @@ def from_file(given: Path) -> Experiment | None:
     """The experiment of a shipped ablation, or of the file at a path; None if there is none.
 
     Raises:
-        ConfigError: its file is not right.
+        ConfigError: its file is invalid.
     """
     file = given if given.is_file() else ABLATIONS.get(str(given), given)
     try:
@@ -191,7 +191,7 @@ def from_file(given: Path) -> Experiment | None:
         found = Experiment.model_validate({**values, "name": file.stem})
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ConfigError(f"{file} is no experiment; see docs/guides/comparing.md. " + "; ".join(faults)) from error
+        raise ConfigError(f"{file} is not an experiment; see docs/guides/comparing.md. " + "; ".join(faults)) from error
 
     def placed(variant: Variant) -> Variant:
         base = variant.base if "base" in variant.model_fields_set else found.base
@@ -234,17 +234,17 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     if len(environments) == 1:
         environments, axes = {"Success": variants}, AXES
     groups = [Group(title=title, variants=members, axes=axes) for title, members in environments.items()]
-    if any(each.config(overrides).goals.type != "uniform" for each in variants.values()):  # how such an agent develops
+    if any(each.config(overrides).goals.type != "uniform" for each in variants.values()):  # show how these develop
         groups += [Group(title=title, variants=variants, metric=metric) for title, metric in _BY_TYPE.items()]
     about = "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes."
     return Experiment(title="Comparison", about=about, groups=tuple(groups))
 
 
 def evaluation_grid(configs: Sequence[Config]) -> int | None:
-    """Environment steps between evaluations for all, where the configurations do not already agree; else None.
+    """Environment steps between evaluations to set for all configurations; None if they already agree.
 
-    If all that have interim evaluations agree, the others follow. Otherwise about 20 evaluations in the shortest
-    budget, at a multiple of every update interval, so that all are evaluated at the same steps.
+    If those with interim evaluations agree, the others follow. Otherwise the shortest budget gets about 20 evaluations,
+    at multiples of every update interval, so all are evaluated at the same steps.
     """
     every = {config.evaluation.every_steps for config in configs}
     given = every - {0}

@@ -36,7 +36,7 @@ def report(experiment: Experiment, runs: Sequence[Run], threshold: float, comman
 
 
 def _setting(results: Sequence[Result]) -> Values:
-    """What ran where; the runs differ in what has several values."""
+    """What ran where; a list with several values shows a difference between runs."""
     configs, summaries = [result.config for result in results], [result.summary for result in results]
     machines = [summary.get("machine") or {"cpu": "unknown", "cores": "unknown"} for summary in summaries]
     other = [(each.run.title, line) for each in results for line in differences(each.config, each.run.config)]
@@ -66,7 +66,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _groups(group: Group, found: Mapping[Run, Result | None], threshold: float) -> list[Values]:
-    """The values of a group; if its metric has goal types, of one for each variant, whose members are the types."""
+    """The values of a group; if its metric is by goal type, of one group per variant, whose members are the types."""
     values, metric = _group(group, found, threshold), group.metric or ""
     if not metric.endswith("/"):
         return [values]
@@ -145,7 +145,7 @@ def _by_type(rates: Sequence[Mapping[str, float]]) -> dict[str, Estimate | None]
 
 
 def _curves(result: Result, metric: str | None) -> Values:
-    """The curves of one run: success by goal type, or one metric, or all that begin with one that ends in `/`."""
+    """The curves of one run: success by goal type, or one metric, or all that begin with a name ending in `/`."""
     if metric is not None:
         names = {name: None for line in result.lines for name in line if name.startswith(metric)}
         return {name: result.metric(name) for name in (names if metric.endswith("/") else [metric])}
@@ -154,7 +154,7 @@ def _curves(result: Result, metric: str | None) -> Values:
 
 
 def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:
-    """Of each two members with results: the ratios of their costs over the seeds that both have."""
+    """For each pair of members with results, the ratios of their costs over the seeds that both have."""
     costs = {
         label: {each.run.seed: _costs(each.success(), threshold) for each in results}
         for label, results in known.items()
@@ -170,6 +170,6 @@ def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Val
 
 
 def _costs(curve: Curve, threshold: float) -> dict[str, float | None]:
-    """Where on each axis the first evaluation at or above the threshold was; None if there is none."""
+    """The place, on each axis, of the first evaluation at or above the threshold; None if there is none."""
     first = next((i for i, value in enumerate(curve["values"]) if value >= threshold), None)
     return {axis: None if first is None else curve[axis][first] for axis in AXES if axis in curve}

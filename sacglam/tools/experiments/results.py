@@ -1,4 +1,4 @@
-"""What runs leave in their folders: whether it is the run that is asked for, and the results of a finished one."""
+"""Reads the folders of runs: whether one holds the run that is asked for, and the results of a finished run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Result:
 
 
 def steps_of(run: Run) -> int:
-    """Environment steps that a run has taken, by its last line of metrics."""
+    """Environment steps that a run has taken, according to its last line of metrics."""
     lines = run.directory.metrics()
     return lines[-1]["env_steps"] if lines else 0
 
@@ -77,12 +77,12 @@ def read(run: Run) -> Result | None:
 
 
 def _folder(run: Run) -> RunDirectory:
-    """The run's folder. Where its command names no code of its own, the folder may not either."""
+    """The run's folder, which may name foreign code only if the command does."""
     return RunDirectory(run.directory.root, bool(run.config.own_code) or "environment")
 
 
 def check_same(runs: Sequence[Run]) -> None:
-    """Refuse to mix runs of other settings with those of now.
+    """Refuse to mix in runs that were made with other settings.
 
     Raises:
         RunDirectoryError: a folder holds a run with another configuration; names the keys that differ.
@@ -98,7 +98,7 @@ def check_same(runs: Sequence[Run]) -> None:
 
 
 def differences(there: Config, now: Config) -> list[str]:
-    """The settings that differ, as `key: value there, value now`. What is left open now agrees with any."""
+    """The settings that differ, as `key: value there, value now`. A setting left open now agrees with any value."""
     before, after = _flat(there.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
     if Path(now.model.name).exists():  # a run records the absolute path
         after["model.name"] = str(Path(now.model.name).resolve())

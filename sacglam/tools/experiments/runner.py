@@ -23,7 +23,7 @@ _LOG_LINES = 12
 def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> bool:
     """Run what is not finished, `jobs` at a time in the given order, even if some fail; returns whether none did.
 
-    The first SIGINT or SIGTERM is passed on to the runs, which write a checkpoint, and no other is started. A second
+    The first SIGINT or SIGTERM is passed on to the runs, which write a checkpoint, and no more are started. A second
     one ends them at once. Runs inherit the lock of the folder `root`. So a run that outlives a killed command keeps
     the folder locked, and no other process can start to write into the same run.
 
@@ -74,7 +74,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
 
 
 def gpu_shares(runs: Sequence[Run], jobs: int) -> list[dict[str, str]]:
-    """The variables that give each of the parallel `jobs` its own GPUs of this machine.
+    """Environment variables that give each of the parallel `jobs` its own GPUs of this machine.
 
     Several runs share a GPU only if each needs a single one: runs with engines or ranks do not know of each other.
 
@@ -111,7 +111,7 @@ def _start(run: Run, lock: int, variables: dict[str, str]) -> subprocess.Popen[b
 
 
 def _outcome(run: Run, success: bool, stopping: bool) -> str:
-    """What became of a run, in a few words; of a failed one, the end of its log."""
+    """What became of a run, in a few words; if it failed, also the end of its log."""
     if success:
         summary = run.directory.summary() or {}
         return f"success {summary['success_after']['overall']:.3f} after {summary['train_seconds']:.0f} s of training"

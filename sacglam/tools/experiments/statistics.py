@@ -37,7 +37,7 @@ class Estimate:
 class Crossing:
     """The cost of a threshold over seeds, such as steps or seconds; None among `values` is a run that never reached it.
 
-    Such a run is treated as infinite in `median`, which is None if it is.
+    Such a run is treated as infinite in `median`, which is None if the median is infinite.
     """
 
     values: tuple[float | None, ...]
@@ -46,12 +46,12 @@ class Crossing:
 
 
 def t_975(degrees: int) -> float:
-    """Student's t at 0.975; between tabulated degrees of freedom the fewer, which is the wider interval."""
+    """Student's t at 0.975; between tabulated degrees of freedom, that of the lower, so the interval is wider."""
     return _T_975[max(each for each in _T_975 if each <= degrees)]
 
 
 def estimate(values: Sequence[float | None]) -> Estimate | None:
-    """Mean, spread (n - 1 in the denominator) and interval of the values that there are; None if there are none."""
+    """Mean, spread (n - 1 in the denominator) and interval of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return Estimate(known[0], None, None, None, 1) if known else None
@@ -61,9 +61,9 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
 
 
 def ratio(numerators: Sequence[float | None], denominators: Sequence[float | None]) -> Estimate | None:
-    """Geometric mean of the ratios seed by seed, where both are known and positive, with its interval.
+    """Geometric mean of the ratios by seed, where both values are known and positive, with its interval.
 
-    The interval is Student's t on the logarithms, so that A / B and B / A say the same; `std` is left out.
+    The interval is Student's t on the logarithms, so A / B and B / A agree; `std` is None.
     """
     found = estimate([log(a / b) for a, b in zip(numerators, denominators, strict=True) if a and b])
     if found is None:
@@ -89,7 +89,7 @@ def area(axis: Sequence[float], values: Sequence[float], end: float) -> float:
 def band(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]], at: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Mean and standard deviation (n - 1; 0 of one) over `curves` at `at`, by straight lines between their points."""
+    """Mean and standard deviation (n - 1; 0 for one curve) of `curves` at `at`, interpolated linearly."""
     values_SN = np.array([np.interp(at, axis, values) for axis, values in curves])
     spread_N = values_SN.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(at))
     return values_SN.mean(axis=0), spread_N

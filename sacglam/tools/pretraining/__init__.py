@@ -1,1 +1,1 @@
-"""How the tiny language models are made: from random play, and for the built-in ones plain word knowledge."""
+"""Makes the tiny language models: from random play and, for the built-in ones, plain word knowledge."""

@@ -1,4 +1,4 @@
-"""What a model reads: what any language model knows about an environment's words, but never what to do.
+"""The corpus of a model: what any language model knows about an environment's words, but never what to do.
 
 There are two kinds of document:
 
@@ -20,16 +20,16 @@ from sacglam.prompt import Prompt
 from sacglam.types import Observation
 
 Document = tuple[str, str]
-"""A beginning, which ends as a prompt does, and its continuation, which is all that an encoder-decoder learns."""
+"""A beginning that ends like a prompt, and its continuation; an encoder-decoder learns only the latter."""
 Documents = Callable[[], Document]
 """Draws the next document."""
 Play = list[tuple[Observation, int]]
 """Consecutive states of an episode, and the index of the action taken in each."""
 
 PLAYED_STEPS, LONGEST_EPISODE = 10_000, 50
-"""Steps of random play that an environment's corpus is drawn from, and the most of one episode."""
+"""Steps of random play that an environment's corpus is drawn from, and the maximum per episode."""
 HELD_OUT = 0.1
-"""Share of the episodes that is held out for `questions`."""
+"""Share of episodes held out for `questions`."""
 SHOWN_STEPS = 3
 QUESTION = "Which:"
 MATCHED_ACTIONS, SINGLE = 8, 0.8
@@ -54,7 +54,7 @@ def random_play(
 
 
 def questions(episodes: Sequence[Play], rng: Random, count: int = 100, draws: int = 10_000) -> list[Document]:
-    """Up to `count` *matching* documents about whole states with one right answer, which is an action.
+    """Up to `count` *matching* documents about whole states, each with one right answer, which is an action.
 
     Fewer if `draws` attempts do not yield as many.
     """
@@ -100,7 +100,7 @@ def play(env: TextEnv, goal: str, seed: int, longest: int, rng: Random) -> tuple
 
 
 def write(prompt: Prompt, goal: str, played: Play) -> Document:
-    """Steps as the prompt of the last one, with the others as its history, and its action.
+    """The prompt of the last step, with the others as its history, and its action.
 
     The beginning is the first step's prompt if the template puts earlier steps before later ones.
     """
@@ -119,9 +119,9 @@ def matching(observation: Observation, rng: Random) -> Document:
 
 
 def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
-    """The question which parts contain a word, the whole text, and the answer.
+    """A question (which parts contain this word?) with the whole text, and the answer.
 
-    Most words are in one part only, so that the answer is a single text and not a list in any order.
+    Most words are drawn from those in only one part, so that the answer is a single text, not a list in any order.
     """
     parts = [part for part in SEPARATORS.split(text) if part.strip()] + list(actions)
     having = {word: [part for part in parts if word in part.split()] for part in parts for word in part.split()}

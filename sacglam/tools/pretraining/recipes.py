@@ -22,7 +22,7 @@ from sacglam.tools.pretraining.corpus import Document, Documents
 END = "<|end|>"
 
 CONTINUATION = 32
-"""Tokens of a continuation that are learned: an action and the observation after it."""
+"""Maximum tokens of a continuation that are learned: an action and the observation after it."""
 IGNORED = -100
 
 
@@ -44,7 +44,7 @@ class PretrainSettings:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text and of the end after it."""
+    """The ids of each text, followed by that of the end token."""
     return tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
 
 
@@ -54,7 +54,7 @@ class TinyModel(ABC):
     def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
         self.tokenizer = tokenizer
         self.settings = settings
-        self.model = self.build(-(-len(tokenizer) // 64) * 64)  # rows of the embedding that suit kernels
+        self.model = self.build(-(-len(tokenizer) // 64) * 64)  # kernels prefer multiples of 64 rows
 
     @abstractmethod
     def build(self, vocabulary: int) -> PreTrainedModel:
@@ -62,7 +62,7 @@ class TinyModel(ABC):
 
     @abstractmethod
     def loss(self, draw: Documents) -> Tensor:
-        """Draw a batch of documents; their mean loss per token in nats."""
+        """Draw a batch of documents; return their mean loss per token in nats."""
 
     @abstractmethod
     def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class Llama(TinyModel):
         target_BT = ids_BT.clone()
         prompts = encode(self.tokenizer, [prompt for prompt, _ in documents])
         for row_T, prompt in zip(target_BT, prompts, strict=True):
-            row_T[: len(prompt) - 1] = IGNORED  # except its end
+            row_T[: len(prompt) - 1] = IGNORED  # without the end token that `encode` adds
         logits_BTV = self.model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
         return logits_BTV[:, :-1], target_BT[:, 1:]
 
@@ -174,4 +174,4 @@ def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
 
 
 MODELS: dict[str, type[TinyModel]] = {"llama": Llama, "t5": T5}
-"""By the names of their architectures."""
+"""Kinds of model by the name of their architecture."""

@@ -1,4 +1,4 @@
-"""Trains a tokenizer and a model of two layers on a corpus."""
+"""Trains a tokenizer and a two-layer model on a corpus."""
 
 import json
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from sacglam.tools.pretraining.recipes import END, IGNORED, PretrainSettings, Ti
 PIECES = r"\n?\p{Lu}[\p{Ll} ]*:| Go to(?= )| ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]"
 """What may become one token: a label such as `You see:` with its line break, `Go to`, a word, a number, a sign.
 
-Labels as one token make a prompt a third shorter, and the learner that much faster."""
+Labels as single tokens make a prompt a third shorter, and the learner that much faster."""
 
 WARM_UP, DECAY, MEASURE_EVERY = 100, 500, 250
-"""Steps in which the learning rate of an environment's model rises and falls, and between measurements of matching."""
+"""Steps in which the learning rate rises, in which it falls, and between measurements of matching (with questions)."""
 MATCHED = 0.95
-"""Share of right answers at which matching is learnt."""
+"""Share of right answers at which matching counts as learnt."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The steps of a training, the mean loss of the last 100 in nats, and the share of questions answered right."""
+    """The number of training steps, the mean loss of the last 100 in nats, and the share of right answers."""
 
     steps: int
     loss: float
@@ -39,7 +39,7 @@ class Pretrained:
         if self.matching is None:
             return text
         advice = "try more --steps, or texts that are shorter or have fewer different words"
-        unmatched = f"\nwords were not matched, so an agent may not learn which action fits its goal; {advice}"
+        unmatched = f"\nthe model cannot match words, so an agent may not learn which action fits its goal; {advice}"
         return f"{text}, matching {self.matching:.2f}{unmatched if self.matching < MATCHED else ''}"
 
 
@@ -53,8 +53,8 @@ def pretrain(
 ) -> Pretrained:
     """Train a model and write it to `folder` as transformers files.
 
-    With `questions`, which have one right answer each, training ends once the model answers them, or after the set
-    steps. The same settings and documents on the same machine give the same files.
+    With `questions`, which have one right answer each, training ends once the model answers them, or after
+    `settings.steps`. The same settings and documents on the same machine give the same files.
     """
     sample = ["".join(draw()) for _ in range(4000)]
     tokenizer = train_tokenizer(sample, settings)
@@ -76,14 +76,14 @@ def pretrain(
 def fitted(
     settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast, documents: Sequence[str]
 ) -> PretrainSettings:
-    """`settings` with a context in which these documents fit, and as many tokens in a batch as before."""
+    """`settings` with a context that fits these documents, and as many tokens in a batch as before."""
     longest = max(len(row) for row in encode(tokenizer, documents))
     context = min(max(longest, settings.context), settings.max_positions)
     return replace(settings, context=context, batch_size=max(1, settings.batch_size * settings.context // context))
 
 
 def _train(learner: TinyModel, draw: Documents, display: Display, questions: Sequence[Document] | None) -> list[float]:
-    """The losses of all steps: those of the settings, or fewer once the `questions` are answered."""
+    """Train, and return the loss of each step: `settings.steps` of them, or fewer if the `questions` are answered."""
     end, parameters = learner.settings.steps, list(learner.model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learner.settings.lr, betas=(0.9, 0.98), weight_decay=0.01)
     schedule: lr_scheduler.LRScheduler

@@ -56,7 +56,7 @@ class Profile:
     algorithm: str
     device: str
     threads: int
-    warm_up_intervals: int  # left out; those that fill the replay buffer are among them
+    warm_up_intervals: int  # not measured, including those that fill the replay buffer
     intervals: int
     env_steps: int
     updates: int
@@ -80,7 +80,7 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
     config = config.model_copy(
         update={"steps": 2**62, "algo": config.algo.steady(), "partner": config.partner.steady()}
     )
-    # A run that has begun needs what it began with no longer.
+    # A run that has begun no longer needs what it started from.
     parts = build(config.model_copy(update={"init_from": None}) if begun else config, display.note)
     with StopSignal() as stop, closing(parts):
         loop = Loop(config, parts)
@@ -119,12 +119,12 @@ class _Meter:
         self._marks = [self._mark()]
 
     def run(self, turns: Iterator[None], intervals: int) -> Profile:
-        """Warm up until there were updates twice, then measure."""
+        """Warm up for two intervals with updates, then measure."""
         config, learners, marks = self._config, self._parts.learners, self._marks
         self._parts.clock.watch(self.recorder)
         self._display.stage(f"{self._label}: filling the replay buffer, warming up", _WARM_UP)
         for done in range(_WARM_UP):
-            # Asking ranks waits for their pending updates (runtime.lag), so not right before the measured intervals.
+            # Not right before the measured intervals: asking ranks waits for their pending updates (runtime.lag).
             begun, on_rank, updates = learners.begun, self._seconds_of_ranks(), marks[-1].updates
             while marks[-1].updates == updates:
                 self._interval(turns, "warm-up")

@@ -20,7 +20,7 @@ from sacglam.tools.profile.phases import Event, phase_table
 
 
 def write(folder: Path, profiles: Sequence[Profile], events: Mapping[str, Sequence[Event]]) -> None:
-    """Write `profile.json` and `trace.json` (of the events by label) to `folder`, which is created."""
+    """Write `profile.json` and `trace.json` (of the events by label) to `folder`, which is created if missing."""
     values = {"profiles": [asdict(profile) for profile in profiles], "versions": versions()}
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def _work(profiles: Sequence[Profile]) -> Table:
         "environment steps per second": lambda p: f"{p.env_steps / p.wall_seconds:.3g}",
         "updates per second": lambda p: f"{p.updates / p.wall_seconds:.3g}",
     }
-    table = Table("", title="What was done in it", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table("", title="Work done", title_justify="left", box=box.SIMPLE_HEAD)
     for profile in profiles:
         table.add_column(escape(profile.label), justify="right")
     for title, show in rows.items():

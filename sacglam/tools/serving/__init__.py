@@ -1,1 +1,1 @@
-"""A trained agent over HTTP on loopback: answers as JSON, and a page on which a person plays next to it."""
+"""A trained agent over HTTP on loopback: answers as JSON, and a page on which a person plays alongside it."""

@@ -42,7 +42,7 @@ class Played(Form, extra="forbid"):
 
 
 class Advisor:
-    """Asks the agent about states. What arrives while a batch is computed is the next one."""
+    """Asks the agent about states. Requests that arrive while a batch is computed form the next batch."""
 
     def __init__(self, agent: Agent) -> None:
         """Nothing else may use the agent meanwhile."""
@@ -54,7 +54,7 @@ class Advisor:
         """The most probable `action`, and `probabilities` and `q` of all; `q` is null if the critic values states.
 
         Raises:
-            SacglamError: the actions repeat themselves, or the texts do not fit the model.
+            SacglamError: an action is repeated, or the texts do not fit the model.
         """
         check_actions(state)
         asked = self._agent.model.prompt(goal, state, past)
@@ -121,7 +121,7 @@ class Game:
         return {"observation": state.text, "actions": list(state.actions), **outcome, **advice}
 
     def _go_to(self, played: Played) -> None:
-        at, self._at = self._at, None  # until all is well
+        at, self._at = self._at, None  # set again at the end, if nothing fails
         done = len(at.actions) if at else 0
         if at is None or (at.goal, at.seed, at.actions) != (played.goal, played.seed, played.actions[:done]):
             if not any(played.goal in self._env.goals(split) for split in SPLITS):

@@ -1,4 +1,4 @@
-"""`sacglam serve`: an HTTP server on loopback. A request that is not right gets a 4xx with the reason."""
+"""`sacglam serve`: an HTTP server on loopback. An invalid request gets a 4xx with the reason."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ class Server(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke off concerns nobody else."""
+        """Ignore it: a connection that broke off affects nobody else."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _QUIET_S
     server_version = "sacglam"
     sys_version = ""
-    _CODES: ClassVar = {501: 405, 505: 400}  # the standard library's for other methods and versions
+    _CODES: ClassVar = {501: 405, 505: 400}  # instead of the standard library's for unknown methods and versions
 
     server: Server
 

@@ -44,7 +44,7 @@ _SUMMARY = ("finished", "seed", "threads", "device", "platform", "versions", "se
 def _open(folder: Path, init: bool = False) -> Any:
     """Aim's repository in `folder`.
 
-    Aim starts `python -m alembic`, where both Python and alembic put the working directory before all other modules.
+    Aim starts `python -m alembic`, in which both Python and alembic search the working directory first.
     """
     from aim.sdk.repo import Repo
 
@@ -62,7 +62,7 @@ def _open(folder: Path, init: bool = False) -> Any:
 
 
 class AimRun:
-    """A run in Aim. What is added again, by name, context and step, is replaced."""
+    """A run in Aim. A value added again with the same name, context and step replaces the earlier one."""
 
     def __init__(self, directory: RunDirectory, folder: Path, known: str | None) -> None:
         """The Aim run with the hash `known`, or a new one if the repository in `folder` does not have it.

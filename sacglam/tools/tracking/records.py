@@ -12,8 +12,8 @@ from sacglam.runs.logs import METRICS_LINE, Line
 
 AXES = ("updates", "seconds")
 """Counters that are tracked in the context of every value, so that the explorer can use them as its x axis."""
-_SUBSETS = {"success": "train", "eval_success": "eval", "heldout_success": "heldout"}  # the last one in earlier runs
-_ZERO = 1e-6  # Aim's explorer takes an x of 0 for missing, and then does not draw the curve
+_SUBSETS = {"success": "train", "eval_success": "eval", "heldout_success": "heldout"}  # the last: in older runs only
+_ZERO = 1e-6  # Aim's explorer treats an x of 0 as missing, and then does not draw the curve
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SampledStep(Form):
     actions: Annotated[list[str], Field(min_length=1)]
     probabilities: list[Annotated[float, Field(ge=0, le=1)]]
     q: list[Annotated[float, Field(ge=-1e30, le=1e30)]]
-    """Empty if the critic values states alone."""
+    """Empty if the critic values only states."""
     taken: int
     achieved: list[str]
 
@@ -72,7 +72,7 @@ def of_metrics(line: Mapping[str, Any]) -> list[Point]:
         head, _, goal_type = key.partition("/")
         if key in ("env_steps", *AXES):
             continue
-        value = float(number)  # Aim takes ints of 64 bits alone
+        value = float(number)  # Aim takes only 64-bit ints
         if head in _SUBSETS:
             context = {"subset": _SUBSETS[head], "goal_type": goal_type or "overall"}
             points.append(Point("success", value, step, context))
@@ -139,6 +139,6 @@ def as_text(episode: SampledEpisode) -> str:
 
 
 def algorithm(config: Config) -> str:
-    """The name that curves are grouped by: the algorithm, and whether it has hindsight."""
+    """The name that curves are grouped by: the algorithm, and whether it uses hindsight."""
     algo = config.algo
     return f"{algo.label}+HER" if config.replay.hindsight.relabels and not algo.on_policy else algo.label

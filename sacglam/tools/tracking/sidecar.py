@@ -1,7 +1,6 @@
-"""Trackers while a run trains: a process for each reads the run's files, so that no failure of it can harm the run.
+"""Feeds trackers while a run trains: a process for each reads the run's files, so its failures cannot harm the run.
 
-The run only writes files. When it ends, in whatever way, the process sees the end of its input, copies the rest and
-exits.
+The run only writes files. However it ends, the process sees the end of its input, copies the rest and exits.
 """
 
 import json
@@ -53,14 +52,14 @@ def install(name: str) -> str:
 def explained(name: str, folder: Path) -> Iterator[None]:
     """Turn any error of a tracker's library into a `TrackingError`.
 
-    The libraries have no base class for errors: a lock, a full disk and a damaged file each raise another's.
+    The libraries have no common base class for errors: a lock, a full disk and a damaged file each raise another type.
     """
     try:
         yield
     except SacglamError:
         raise
     except Exception as error:
-        message = (str(error).strip().splitlines() or ["no message"])[0][:200]  # a database's adds its statement
+        message = (str(error).strip().splitlines() or ["no message"])[0][:200]  # databases append the SQL statement
         place = folder / ".aim" if name == "aim" else folder
         raise TrackingError(
             f"{TITLES[name]} cannot use {place}: {type(error).__name__}: {message.rstrip('.')}"
@@ -69,7 +68,7 @@ def explained(name: str, folder: Path) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Sidecars(Tracker):
-    """A process for each of a run's trackers, which copies the run into it, and a function of the user's."""
+    """For each of a run's trackers, a process that copies the run into it; and the user's callback, if any."""
 
     directory: RunDirectory
     names: Sequence[str]
@@ -90,7 +89,7 @@ class Sidecars(Tracker):
                     stderr=subprocess.DEVNULL,
                     text=True,
                     env=subprocesses.environment(OMP_NUM_THREADS="1"),
-                    start_new_session=True,  # so that Ctrl-C reaches the training alone
+                    start_new_session=True,  # so that Ctrl-C reaches only the training
                 )
             except OSError as error:
                 self._give_up(name, f"its process cannot be started: {error}")
@@ -147,10 +146,10 @@ class Sidecars(Tracker):
 def sidecar_for(
     directory: RunDirectory, config: TrackingConfig, display: Display, callback: Callback | None = None
 ) -> Sidecars:
-    """The sidecars of the run in `directory`: one for each of `tracking.to`; with auto, Aim's where it is installed.
+    """The sidecars of the run in `directory`: one for each of `tracking.to`; with auto, Aim's if it is installed.
 
     Raises:
-        TrackingError: a tracker is named and not installed.
+        TrackingError: a tracker is named but not installed.
     """
     named = [name for name in ("aim",) if installed(name)] if config.to == "auto" else config.to
     if missing := [name for name in named if not installed(name)]:

@@ -1,7 +1,7 @@
 """Copies a run's files into a tracker: all at once for `sacglam track`, line by line while the run trains.
 
-All trackers but Aim take numbers alone. Their packages are imported when a run is written into them. Writing a run
-again from its first line adds nothing to any of them.
+All trackers but Aim take only numbers. A tracker's package is imported only when a run is written into it. Writing a
+run again, from its first line, adds nothing to any of them.
 """
 
 import os
@@ -28,7 +28,7 @@ from sacglam.tools.tracking.records import AXES, Point, algorithm, of_summary
 
 _WAIT_S = 1.0
 _NICENESS = 10
-_PATIENCE_S = 10.0  # with the sidecar of a run that was killed a moment ago, which writes the rest and ends
+_PATIENCE_S = 10.0  # to wait for the sidecar of a run that was just killed, which writes the rest and ends
 _PROJECT = "sacglam"
 Log = Callable[[Mapping[str, float], int], Any]
 
@@ -52,7 +52,7 @@ class Numbers:
             self.log(numbers, points[0].step)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Add the evaluations before and after training, once there are both, since nothing can be replaced."""
+        """Add the evaluations before and after training, once both are there, since nothing can be replaced later."""
         ends = of_summary(summary) if summary.get("finished") else []
         for step in sorted({point.step for point in ends}):
             self.add([point for point in ends if point.step == step])
@@ -60,7 +60,7 @@ class Numbers:
 
 
 def _wandb(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
-    """A row for each line. The rows that a server has are not sent again; an offline run is replaced."""
+    """A row for each line. Rows that the server already has are not sent again; an offline run is replaced."""
     import wandb
 
     config = directory.config()
@@ -88,7 +88,7 @@ def _wandb(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
 
 
 def _trackio(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
-    """Trackio's local database, wherever TRACKIO_DIR says; a run that it has is replaced."""
+    """Trackio's local database, in the place that TRACKIO_DIR names; a run that it already has is replaced."""
     import trackio
 
     with suppress(ValueError):  # there is no project yet
@@ -159,10 +159,10 @@ def fill(
     wait: Callable[[], bool] = lambda: False,
     advance: Callable[[int], None] = lambda lines: None,
 ) -> str:
-    """Write the run into a tracker whose files are in `repo`, and return what it is known by there (its `NAME.json`).
+    """Write the run into a tracker whose files are in `repo`, and return its id there (kept in `NAME.json`).
 
-    `wait` is called before each reading of the files, and returns whether more lines may follow; after the last one
-    the evaluations of the summary are added. What is there already is replaced or left out, so it is safe to repeat.
+    `wait` is called before the files are read each time, and returns whether more lines may follow; after the last one
+    the evaluations of the summary are added. It is safe to repeat: what is there already is replaced or skipped.
     `advance` is called with the number of lines done.
 
     Raises:
@@ -200,7 +200,7 @@ def main() -> None:
     """Fill a tracker from a run's files until standard input ends; a failure prints one line to standard output."""
     os.nice(_NICENESS)
     reply = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever it prints
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # hides whatever the tracker prints
 
     ended = threading.Event()
 

@@ -13,7 +13,7 @@ from sacglam.worlds.babyai.goals import ANY_DOOR, TASKS, Goal, family, text
 from sacglam.worlds.babyai.level import Event, Level
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
-"""GLAM's, in the order of the library's numbers."""
+"""GLAM's names of the actions, in the order of minigrid's numbers."""
 
 
 class BabyAI(BaseEnv[Goal]):
@@ -23,7 +23,7 @@ class BabyAI(BaseEnv[Goal]):
         tasks: some of `go_to`, `pick_up`, `put_next`, `open` and `sequence`; by default all, as in GLAM's mixed level.
         room_size: side of a room with its walls, 5 to 25.
         num_distractors: objects besides those of the goal.
-        max_steps: steps until an episode is truncated; by default the library's limit: `room_size` squared for each
+        max_steps: steps until an episode is truncated; by default minigrid's limit: `room_size` squared for each
             object of the goal, twice that for a door.
 
     Raises:
@@ -43,7 +43,7 @@ class BabyAI(BaseEnv[Goal]):
             raise ConfigError(f"babyai: expected tasks among {', '.join(TASKS)}, got {list(tasks)}")
         super().__init__("babyai with these tasks", max_steps)
         self._check_range("room_size", room_size, 5, 25)
-        most = (room_size - 2) ** 2 // 4  # so that scenes in which everything can be reached are found quickly
+        most = (room_size - 2) ** 2 // 4  # with more, scenes in which everything can be reached are hard to find
         self._check_range(f"num_distractors (in rooms of size {room_size})", num_distractors, 0, most)
         self._space = family(tuple(task for task in TASKS if task in tasks))
         self._trained = {text: goal for text, goal in self._space.items() if not goal.heldout}
@@ -74,7 +74,7 @@ class BabyAI(BaseEnv[Goal]):
 
     @override
     def optimal_length(self) -> int | None:
-        """Steps of the library's bot from here to the goal, an upper bound of the fewest; 0 once it is achieved.
+        """Steps that minigrid's bot takes from here to the goal, an upper bound on the fewest; 0 once it is achieved.
 
         None if the bot does not get there.
         """
@@ -85,7 +85,7 @@ class BabyAI(BaseEnv[Goal]):
         return self._level.advice()
 
     def _candidates(self, event: Event) -> Iterator[str]:
-        """What `event` achieves, whether a goal of these tasks or not; adds `event` to the history."""
+        """What `event` achieves, whether or not it is a goal of these tasks; adds `event` to the history."""
         yield text(event.type, *event.things)
         if event.type == "open":
             yield text("open", ANY_DOOR)

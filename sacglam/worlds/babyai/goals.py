@@ -1,7 +1,7 @@
 """The goals of BabyAI-Text: the missions of GLAM (Carta et al., 2023), each with one text.
 
-The library writes "a red ball" where a scene has two of them, "the red ball" where it has one. A goal must not depend
-on the scene, so it always says "the", and any red ball will do.
+Minigrid writes "a red ball" if a scene has two of them, and "the red ball" if it has one. A goal must not depend on
+the scene, so it always says "the", and any red ball will do.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def text(type_: str, *things: Thing) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A mission about one or two things, those that the agent needs first coming first."""
+    """A mission about one or two things, in the order in which the agent needs them."""
 
     text: str
     type: str
@@ -61,7 +61,7 @@ class Goal:
 
 @cache
 def family(tasks: tuple[str, ...]) -> Mapping[str, Goal]:
-    """All goals of `tasks` by their texts, in a fixed order. A goal about two things is about different ones."""
+    """All goals of `tasks` by their texts, in a fixed order. Two things in one goal are never the same."""
     objects = [Thing(colour, type_) for type_ in TYPES for colour in COLOURS]
     single, doors = [(thing,) for thing in objects], [(ANY_DOOR,), *((Thing(colour, "door"),) for colour in COLOURS)]
     things = {"go_to": single, "pick_up": single, "open": doors}

@@ -61,7 +61,7 @@ class Level(RoomGridLevel):  # type: ignore[misc]
         return text, events, truncated
 
     def advice(self) -> int | None:
-        """What the library's bot does here, None if it has no plan. It remembers, so ask it at every step."""
+        """The next action of minigrid's bot; None if it has no plan. The bot has a memory, so ask it at every step."""
         self._bot = self._bot or BabyAIBot(self)
         try:
             action = self._bot.replan(self._taken)
@@ -70,9 +70,9 @@ class Level(RoomGridLevel):  # type: ignore[misc]
         return None if action == Actions.done else int(action)
 
     def bot_steps(self) -> int | None:
-        """Steps in which the library's bot, which sees no more than the agent, solves the mission from here.
+        """Steps that minigrid's bot, which sees no more than the agent, takes to solve the mission from here.
 
-        None if it does not, such as after the goal's box was opened, which destroys it.
+        None if it cannot, for example once the goal's box has been opened, which destroys it.
         """
         level = deepcopy(self)
         bot = BabyAIBot(level)
@@ -87,7 +87,7 @@ class Level(RoomGridLevel):  # type: ignore[misc]
 
     @override
     def _gen_grid(self, width: int, height: int) -> None:
-        """Draw scenes until one suits the mission; the library's own loop prints each that does not."""
+        """Draw scenes until one suits the mission; minigrid's own loop prints each one that does not."""
         while True:
             super(RoomGridLevel, self)._gen_grid(width, height)
             try:
@@ -136,7 +136,7 @@ class Level(RoomGridLevel):  # type: ignore[misc]
 
 
 def _instruction(goal: Goal) -> Any:
-    """The library's verifier of `goal`: it rejects scenes, sets the step limit and guides the bot."""
+    """Minigrid's verifier of `goal`: it rejects scenes, sets the step limit and guides the bot."""
     first, *others = [verifier.ObjDesc(thing.type, thing.colour or None) for thing in goal.things]
     if goal.type == "put_next":
         return verifier.PutNextInstr(first, *others)

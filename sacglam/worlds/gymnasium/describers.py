@@ -1,4 +1,4 @@
-"""Describers: a gymnasium environment as text, by options and guesses, or by methods of its own."""
+"""Describers turn a gymnasium environment into text, by options and guesses or by methods that override these."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _PLACES = {
 _PLACE = re.compile(r"(obs|info|environment)(\.[a-zA-Z]\w*)*")  # names that begin with an underscore are private
 _RULES = ("reward", "terminated", "never")  # of success
 _GOAL_ENV, _TASK = "compute_reward", "Solve the task"
-_MAX_NUMBERS = 64  # such as a board of chess
+_MAX_NUMBERS = 64  # the squares of a chessboard
 
 
 class Describer:
@@ -73,7 +73,7 @@ class Describer:
 
     @property
     def one_task(self) -> bool:
-        """Whether every reset sets the same task, that of the option or none in particular."""
+        """Whether every reset sets the same task: that of the option, or the default."""
         return "goal" not in self._places and type(self).goal is Describer.goal
 
     def goals(self) -> Sequence[str]:
@@ -86,7 +86,7 @@ class Describer:
         if "actions" in self._places or not self._discrete:
             found = named if isinstance(named, list) else self._at("actions", obs, info)
             texts: dict[str, Any] = {}
-            for i, each in enumerate(found):  # a text stands for the first action of that text
+            for i, each in enumerate(found):  # of several actions with the same text, the first counts
                 named_one = isinstance(each, str)
                 texts.setdefault(each if named_one else f"Action {each}", i if named_one and self._discrete else each)
             return texts
@@ -113,7 +113,7 @@ class Describer:
         return bool(values[0]) if values else terminated and rule != "never" and (reward > 0 or rule == "terminated")
 
     def _by_reward(self, obs: Any, info: Any) -> list[str]:
-        """The goals of a GoalEnv that were met: what was achieved earns at least the reward of the goal itself."""
+        """The goals of a GoalEnv that were met: what was achieved earns at least as much as the goal itself would."""
 
         def reward(desired: Any, achieved: Any) -> float:
             return float(self.env.compute_reward(achieved, desired, info))
@@ -128,7 +128,7 @@ class Describer:
         option = self._options.get(facet)
         if getattr(type(self), facet) is not getattr(Describer, facet):
             if option is not None:
-                raise ConfigError(f"the option {facet} has no effect: {type(self).__name__} gives it; leave one out")
+                raise ConfigError(f"the option {facet} has no effect: {type(self).__name__} overrides it; drop one")
             return "", type(self).__name__
         if isinstance(option, str) and _PLACE.fullmatch(option):
             return option, option
@@ -171,7 +171,7 @@ def _numbers(value: Any, kinds: str = "iubf") -> list[float]:
     """A number, or a few of them, as a list; empty if it is anything else."""
     try:
         array = np.asarray(value)
-    except ValueError:  # of several shapes
+    except ValueError:  # parts of different shapes
         return []
     return list(array.ravel()) if array.dtype.kind in kinds and array.size <= _MAX_NUMBERS else []
 

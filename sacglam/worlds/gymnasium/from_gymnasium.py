@@ -20,7 +20,7 @@ from sacglam.types import Observation, Step
 from sacglam.worlds.gymnasium.describers import Describer
 from sacglam.worlds.gymnasium.toy_text import describer_of
 
-_TRIES = 100  # seeds to try for an episode of a task, before the seed at which it was found
+_TRIES = 100  # random seeds to try for an episode of a task, before falling back to the seed at which it was found
 
 
 class GymnasiumWorld(BaseEnv[None]):
@@ -28,8 +28,8 @@ class GymnasiumWorld(BaseEnv[None]):
 
     The episode for goal g and seed s begins with `reset(seed=s)`. If that sets another task than g, further seeds,
     drawn from g and s, are tried in turn until a reset sets g. The reward is 1 at the step that achieves g, which
-    ends the episode. The environment's own reward shows success where nothing else does, and is learnt from only with
-    `env.reward: environment`.
+    ends the episode. The environment's own reward indicates success if nothing else does, and is learnt from only
+    with `env.reward: environment`.
 
     Args:
         name: `gymnasium:` and an id of gymnasium's, `module:Id-v0`, or `module:factory`; or `openenv:` and an address.
@@ -38,9 +38,9 @@ class GymnasiumWorld(BaseEnv[None]):
             Also a text for `goal`, names of `Discrete` actions for `actions`,
             and `reward`, `terminated` or `never` for `success`.
         describer: a subclass of `Describer`, as `package.module:Class`.
-        practice: also train on the describer's other goals, not on the environment's own tasks alone.
+        practice: also train on the describer's other goals, not only on the environment's own tasks.
         max_steps: steps until an episode is truncated; by default the environment's own limit.
-        resets: number of resets in which the environment's tasks are collected.
+        resets: number of resets from which the environment's tasks are collected.
 
     Raises:
         ConfigError: the environment cannot be made or described.
@@ -87,7 +87,7 @@ class GymnasiumWorld(BaseEnv[None]):
 
     @override
     def _start(self, wanted: None, rng: Random) -> Observation:
-        """Start with the first seed whose task is the goal, or with any for a goal that the describer lists.
+        """Start with the first seed whose task is the goal, or the episode's own seed if the describer adds the goal.
 
         Raises:
             EnvironmentContractError: the environment does not repeat its tasks.
@@ -104,13 +104,13 @@ class GymnasiumWorld(BaseEnv[None]):
                 f"{self.name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
                 "that reset seeds with its seed"
             )
-        self._rewarded = True  # in every step of the episode
-        # What holds from the start is no achievement, unless it is what the episode is for.
+        self._rewarded = True  # in every step of the episode so far
+        # What already holds at the start is not an achievement, unless it is the episode's goal.
         self._achieved = set(self._describer.achieved(obs, info) or ()) - {goal}
         return self._observe(obs, info)
 
     def begin_call(self, method: str, *given: Any) -> None:
-        """Start the call that follows, if the environment is on a server."""
+        """Send the request of the call that comes next, if the environment is on a server."""
         if self.name.startswith("openenv:"):
             self._env.begin_call(method, given[1] if method == "reset" else self._argument(given[0]))
 
@@ -143,7 +143,7 @@ class GymnasiumWorld(BaseEnv[None]):
         return goals
 
     def _observe(self, obs: Any, info: Any, over: bool = False) -> Observation:
-        # Some environments list no actions once they have ended; a truncated state still has a policy.
+        # Some environments list no actions once they have ended, but the policy is also needed in a truncated state.
         self._actions = self._describer.actions(obs, info) or (self._actions if over else {})
         return Observation(self._describer.text(obs, info), tuple(self._actions))
 
@@ -176,7 +176,7 @@ def _open(name: str, settings: str) -> tuple[Any, Describer]:
             env: Any = importlib.import_module("sacglam.worlds.openenv").RemoteEnv(id, **kwargs)
         elif module and attribute.isidentifier():
             env = find(id, "environment")(**kwargs)
-        else:  # without gymnasium's check: ours plays it in full
+        else:  # without gymnasium's check, since ours plays whole episodes
             env = gymnasium.make(id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
@@ -190,7 +190,7 @@ def _open(name: str, settings: str) -> tuple[Any, Describer]:
         raise ConfigError(f"{name}: {error}") from error
 
 
-@cache  # dozens of copies search for the same tasks
+@cache  # since dozens of copies search for the same tasks
 def _tasks(name: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     """The tasks that resets with the seeds 0, 1, ... give: the first seed of each, and its observation."""
     env, describer = _open(name, settings)

@@ -60,10 +60,10 @@ class SacglamEnv(gymnasium.Env[Any, Any]):
 
     @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[_Results, _Results]:
-        """Start an episode; `options` may fix its `goal` and `seed`, which are drawn otherwise.
+        """Start an episode; `options` may fix its `goal` and `seed`, which are otherwise drawn.
 
         Raises:
-            ConfigError: another option, or no goal of this environment.
+            ConfigError: there is another option, or the goal is not one of this environment's.
         """
         super().reset(seed=seed)
         goal, env_seed = int(self.np_random.integers(len(self._goals))), int(self.np_random.integers(2**31))

@@ -109,7 +109,7 @@ _DESCRIBERS: Mapping[type, type[Describer]] = {FrozenLakeEnv: FrozenLake, CliffW
 
 
 def describer_of(env: Any) -> type[Describer]:
-    """The describer of an environment, without its wrappers, that gets none by an option."""
+    """The describer of an unwrapped environment for which no option names one."""
     return next((describer for kind, describer in _DESCRIBERS.items() if isinstance(env, kind)), Describer)
 
 

@@ -1,4 +1,4 @@
-"""Environments on OpenEnv servers, by OpenEnv's protocol: anyone's, to be described, and ours, just as they are."""
+"""Environments on OpenEnv servers: anyone's, which need a describer, and ours, which can be used as they are."""
 
 import json
 import weakref
@@ -41,14 +41,14 @@ class Session(ABC):
         """Connects with the first request."""
         self.url = url.rstrip("/")
         self._socket: Any = None
-        self._begun: tuple[Any, ...] = ()  # the call whose answer is under way
+        self._begun: tuple[Any, ...] = ()  # the call whose answer is pending
 
     @abstractmethod
     def _data(self, method: str, *given: Any) -> Mapping[str, Any]:
-        """What a request sends for a call of `reset` or `step`."""
+        """The data that a request sends for a call of `reset` or `step`."""
 
     def begin_call(self, method: str, *given: Any) -> None:
-        """Send the request of the call that follows, so that those of several sessions overlap."""
+        """Send the request of the call that comes next, so that the requests of several sessions overlap."""
         if self._begun:  # its caller failed before it asked for the answer
             self._socket.close()
         data = self._data(method, *given)
@@ -87,7 +87,7 @@ class Session(ABC):
         try:
             yield
         except (OSError, WebSocketException, ValueError) as error:
-            if self._socket:  # an answer that came later would be taken for that of another request
+            if self._socket:  # a late answer would be taken for that of another request
                 self._socket.close()
             raise self._broken(method, f"{error}{_GONE}") from error
 
@@ -98,7 +98,7 @@ class Session(ABC):
 class RemoteEnv(Session):
     """An environment on anyone's server, with the methods of a gymnasium environment; `info` is an answer's metadata.
 
-    A server says which ends are truncations only if its metadata have `truncated`.
+    The end of an episode counts as a truncation only if the server's metadata say `truncated`.
     """
 
     def __init__(self, url: str, **parameters: Any) -> None:
@@ -144,7 +144,7 @@ class RemoteEnv(Session):
 
 
 class Served(Session, TextEnv):
-    """An environment on a server of ours: the same as in this process, to the last text."""
+    """An environment on a server of ours, which behaves exactly as it would in this process."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -161,7 +161,7 @@ class Served(Session, TextEnv):
         return list(self._about["tasks"])
 
     def notes(self) -> Sequence[str]:
-        """The environment's own."""
+        """The environment's own notes."""
         return list(self._about["notes"])
 
     @override
@@ -221,7 +221,7 @@ def _get(url: str, path: str) -> Any:
     """The JSON at a path of a server; None if it has no such page.
 
     Raises:
-        ConfigError: nothing answers there, or with something else.
+        ConfigError: nothing answers there, or the answer is an error or not JSON.
     """
     try:
         opener = build_opener(ProxyHandler({} if _local(url) else None))

@@ -1,4 +1,4 @@
-"""A server of our environments by OpenEnv's protocol. Only this file imports openenv."""
+"""Serves our environments over OpenEnv's protocol. Only this file imports openenv."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,12 +16,12 @@ from sacglam.errors import ConfigError, SacglamError
 from sacglam.types import Observation
 from sacglam.worlds.openenv.client import ABOUT
 
-_SESSIONS = 1024  # at a time
+_SESSIONS = 1024  # at the same time
 _SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class TextAction(Action):  # type: ignore[misc]
-    """An action by its text."""
+    """An action, given by its text."""
 
     action: str = Field(description="One of the observation's actions, word for word; any other text changes nothing.")
 
@@ -48,7 +48,7 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
     def reset(
         self, seed: Any = None, episode_id: Any = None, split: Any = "train", index: Any = None, goal: Any = None
     ) -> TextAnswer:
-        """Start the episode of a goal, or of that with this index in the split, or of one that the seed draws."""
+        """Start an episode of `goal`, or else of the goal at `index` in `split`, or else of one drawn with `seed`."""
         seed = SystemRandom().randrange(2**31) if seed is None else seed
         if not (isinstance(seed, int) and isinstance(goal, str | None)):
             raise ConfigError(f"expected a whole number as the seed and a text as the goal, got {seed!r} and {goal!r}")
@@ -86,7 +86,7 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
 
     @property
     def state(self) -> State:
-        """The episode's goal and seed, the fewest steps to the goal and a good action; the last two as far as known."""
+        """The episode's goal and seed and, if known, the fewest steps to the goal and a good action."""
         if not self._last.actions:
             return self._state
         known = {"optimal_length": self._env.optimal_length(), "expert": self._env.expert()}
@@ -122,7 +122,7 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
 
 
 def application(name: str, options: Mapping[str, Any]) -> Any:
-    """The ASGI application of a server of the environment that `make(name, **options)` makes."""
+    """An ASGI application that serves the environment `make(name, **options)`."""
     env = make(name, **options)
     factory = partial(ServedEnvironment, name, options)
     app = create_app(factory, TextAction, TextAnswer, env_name=name, max_concurrent_envs=_SESSIONS)
@@ -142,7 +142,7 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
         except SacglamError as error:
             return {"error": str(error)}
 
-    app.add_exception_handler(ConfigError, refuse)  # what was asked cannot be done
+    app.add_exception_handler(ConfigError, refuse)  # a bad request, not a server error
     app.add_api_route(ABOUT, about)
     app.add_api_route(f"{ABOUT}/goal_type", goal_type)
     return app

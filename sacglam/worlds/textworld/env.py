@@ -20,7 +20,7 @@ class TextWorld(BaseEnv[list[Game]]):
     Args:
         games: number of games. An episode takes place in one where its goal is possible and not yet a fact.
         rooms: rooms of a game.
-        objects: objects of a game, containers and furniture among them.
+        objects: objects of a game, including containers and furniture.
         first_seed: seed of the first game; the others follow.
         max_steps: steps until an episode is truncated.
 
@@ -55,7 +55,7 @@ class TextWorld(BaseEnv[list[Game]]):
 
     @override
     def _start(self, wanted: list[Game], rng: Random) -> Observation:
-        """Start one of the games in which the goal is possible. A game always starts alike.
+        """Start one of the games in which the goal is possible. A game always starts the same way.
 
         Raises:
             ConfigError: the game cannot be compiled.
@@ -71,7 +71,7 @@ class TextWorld(BaseEnv[list[Game]]):
 
     @override
     def step(self, action: int) -> Step:
-        """Enter the command with this index. It achieves the goals that were no facts before, and now are."""
+        """Enter the command with this index. It achieves the goals that were not facts before and now are."""
         before, (command, effect) = self._facts, list(self._actions.items())[action]
         self._facts = self._game.after(before, effect)
         self._answer(command)

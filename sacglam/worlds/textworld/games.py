@@ -1,4 +1,4 @@
-"""TextWorld's games, their rules and texts: the only file that imports it."""
+"""TextWorld's games, their rules and texts. Only this file imports TextWorld."""
 
 from collections.abc import Set
 from functools import cache, cached_property, lru_cache
@@ -18,7 +18,7 @@ from sacglam.errors import ConfigError
 _LOOKING = ("examine", "inventory", "look")
 _PLACED = ("in", "on", "at")
 _CACHED = 10_000
-"""Lists of actions cached for a game."""
+"""Number of lists of actions that are cached per game."""
 
 Facts = frozenset[Proposition]
 
@@ -68,7 +68,7 @@ class Game:
     def advice(self, facts: Facts, goal: str) -> str | None:
         """The first command of a shortest path to `goal`; None if there is none.
 
-        A breadth-first search, over the actions that lead to the goal or to what these need.
+        A breadth-first search over the actions that lead to the goal, or to what such actions need.
         """
         possible, actions = self._everything
         wanted = {fact for fact in possible if self._goal(fact) == goal}
@@ -107,7 +107,7 @@ class Game:
     def _actions(self, facts: Facts) -> dict[str, Action]:
         actions = self._applicable(facts)
         commands = dict(zip(self._inform.gen_commands_from_actions(actions), actions, strict=True))
-        # What `look` and `inventory` answer is in the text.
+        # The observation already has the answers to `look` and `inventory`.
         return {command: commands[command] for command in sorted(commands) if command.split()[0] not in _LOOKING}
 
     def _applicable(self, facts: Facts) -> list[Action]:
@@ -132,9 +132,7 @@ class Game:
                 try:
                     compile_game(self._game, self._options)
                 except (CouldNotCompileGameError, OSError) as error:
-                    raise ConfigError(
-                        f"textworld: Inform 7, which comes with it, does not compile a game: {error}"
-                    ) from error
+                    raise ConfigError(f"TextWorld's Inform 7 cannot compile the game: {error}") from error
                 try:
                     Path(made, "game").rename(folder)
                 except OSError:  # another process was first

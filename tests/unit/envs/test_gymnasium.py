@@ -293,7 +293,7 @@ def test_a_goal_env_s_threshold_counts() -> None:
         ("gymnasium:FrozenLake-v7", {}, "It provides versioned environments"),
         ("gymnasium:no_such_module:Lake-v0", {}, "No module named 'no_such_module'"),
         (LAKE, {"kwargs": {"slippery": True}}, "unexpected keyword argument 'slippery'"),
-        (LAKE, {"text": "obs"}, "the option text has no effect: FrozenLake gives it"),
+        (LAKE, {"text": "obs"}, "the option text has no effect: FrozenLake overrides it"),
         (LAKE, {"actions": ["left", "right"]}, r"a list of 4 names of actions, got \['left', 'right'\]"),
         (LAKE, {"actions": "left"}, "a list of 4 names of actions, got 'left'"),
         (LAKE, {"resets": 0}, "expected resets of at least 1, got 0"),

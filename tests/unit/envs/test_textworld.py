@@ -42,7 +42,7 @@ def test_what_cannot_be_compiled_is_explained_and_what_was_compiled_is_kept(
     env = make("textworld", **STUDIO)
     with monkeypatch.context() as patch:
         patch.setenv("INFORM_HOME", str(tmp_path))
-        with pytest.raises(ConfigError, match="does not compile a game"):
+        with pytest.raises(ConfigError, match="Inform 7 cannot compile the game"):
             env.reset("take key", 0)
         assert list(cache.iterdir()) == []
     start = env.reset("take key", 0)

@@ -48,7 +48,7 @@ def test_a_run_whose_rollout_overlaps_updates_continues_in_one_process() -> None
 
 def test_a_learner_in_the_driver_shares_one_gpu_and_no_more() -> None:
     words = ["device=cuda", "engines.count=1"]
-    assert "the one GPU is shared by engine and learner: 40% of its memory" in planned(Machine(gpus=1, cores=8), *words)
+    assert "engine and learner share the only GPU: 40% of its memory" in planned(Machine(gpus=1, cores=8), *words)
     assert config.load(None, [*words, "learners.count=1"]).engine_memory == 0.85
     assert "--learners 1" in planned(Machine(gpus=2, cores=8), *words)
 

@@ -88,7 +88,7 @@ def test_a_failed_import_blocks_what_needs_it() -> None:
 def test_another_version_is_a_warning_and_a_missing_one_a_fault() -> None:
     other = replace(LAPTOP, installed={**BASE, "transformers": "5.17.0"})
     assert works(other)[0]
-    assert named(other, "transformers").came == "5.17.0; tested with 5.19.0"
+    assert named(other, "transformers").found == "5.17.0; tested with 5.19.0"
     assert named(other, "transformers").level == "warning"
     missing = replace(LAPTOP, installed={k: v for k, v in BASE.items() if k != "numpy"})
     assert not works(missing)[0]
@@ -114,7 +114,7 @@ def test_gpus_that_torch_cannot_use() -> None:
     assert "torch cannot compute on it: CUDA error: no kernel image" in (verdicts(old_gpus)["gpu"].reason or "")
     slow = replace(GPU_SERVER, torch=Torch("12.8", (V100,) * 2))
     assert works(slow)[2]
-    assert named(slow, "GPU 0").came.endswith("; no fast bfloat16")
+    assert named(slow, "GPU 0").found.endswith("; no fast bfloat16")
 
 
 def test_triton_needs_a_c_compiler_and_pythons_headers() -> None:
@@ -174,7 +174,7 @@ def test_four_gpus_are_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     whole = replace(GPU_SERVER, torch=Torch(*json.loads(capsys.readouterr().out)))
     for index in range(4):
         finding = named(whole, f"GPU {index}")
-        assert finding.came == "NVIDIA H100 80GB HBM3, 80 GiB, compute capability 9.0, torch for CUDA 13.0"
+        assert finding.found == "NVIDIA H100 80GB HBM3, 80 GiB, compute capability 9.0, torch for CUDA 13.0"
         assert finding.level == "ok"
     assert works(whole)[2]
 
@@ -202,13 +202,14 @@ def test_pinned_versions_are_those_of_the_project() -> None:
     assert "pytest" not in found
 
 
+@pytest.mark.slow  # it imports all that there is
 def test_the_command_finds_this_machine_fit_for_training() -> None:
     done = subprocess.run(sacglam("doctor", "--json"), capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert [verdict["way"] for verdict in found["verdicts"]] == ["one", "cpu", "gpu"]
     assert found["verdicts"][0]["works"]
-    assert cpu.model() in found["findings"][0]["came"]
+    assert cpu.model() in found["findings"][0]["found"]
 
 
 @pytest.mark.slow

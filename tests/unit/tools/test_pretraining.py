@@ -232,7 +232,7 @@ def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture:
     made = CliRunner().invoke(app, command)
     assert made.exit_code == 0, made.output
     assert "2 steps, loss" in made.output
-    assert "words were not matched" in made.output
+    assert "cannot match words" in made.output
     model = build_model(load(None, [f"model.name={tmp_path}/model", "device=cpu"]))
     assert len(model.tokenizer([Query("Goal: a\nBits: A b C\nAction:", (" Make a", " Make B"))])) == 1
     again = CliRunner().invoke(app, command)

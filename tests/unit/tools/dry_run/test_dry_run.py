@@ -42,6 +42,7 @@ def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> t
     return done.exit_code, done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["builtin", "builtin-t5"])
 @pytest.mark.parametrize("algo", ["algo.micro_batch_size=8", PPO], ids=["sac", "ppo"])
 def test_everything_is_shown(model: str, algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
