@@ -29,12 +29,17 @@ def default_threads(processes: int = 1) -> int:
 
 
 def _quotas() -> list[int]:
-    """Quotas of this process's control group (version 2) and those above it, in whole cores, at least 1."""
+    """Quotas of this process's control groups, in whole cores, at least 1."""
+    limits = [text.split() for text in in_control_groups("cpu.max")]  # `quota period`, or `max period`
+    return [max(1, int(limit[0]) // int(limit[1])) for limit in limits if limit and limit[0] != "max"]
+
+
+def in_control_groups(file: str) -> list[str]:
+    """What `file` says in this process's control group (version 2) and in those above it; empty where there is none."""
     own = re.search(r"^0::/(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
     folder = _CGROUP / own[1] if own else _CGROUP
     folders = [folder, *(above for above in folder.parents if above.is_relative_to(_CGROUP))]
-    limits = [_read(each / "cpu.max").split() for each in folders]  # `quota period`, or `max period`
-    return [max(1, int(limit[0]) // int(limit[1])) for limit in limits if limit and limit[0] != "max"]
+    return [_read(each / file) for each in folders]
 
 
 def seconds(others: Iterable[int] = ()) -> float:

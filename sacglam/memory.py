@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from sacglam import cpu
+
 CPU_CACHE_BYTES = 1 << 30
 """Prefix cache of a vLLM engine without a GPU."""
 _MOST_STATES_BYTES = 2 << 30  # thousands of states of a small model; more would hardly recur
@@ -49,7 +51,7 @@ def free_bytes(device: str) -> int:
     if device.startswith("cuda"):
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for reuse
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    return int(psutil.virtual_memory().available)
+    return min([psutil.virtual_memory().available, *(limit - used for limit, used in _limits())])
 
 
 def kept_states_bytes() -> int:
@@ -58,7 +60,14 @@ def kept_states_bytes() -> int:
 
 
 def total_bytes(device: str) -> int:
-    """Bytes of all memory of the GPU `device`, or else of the machine."""
+    """Bytes of all memory of the GPU `device`, or else of the machine or this process's share of it."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[1])
-    return int(psutil.virtual_memory().total)
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())])
+
+
+def _limits() -> list[tuple[int, int]]:
+    """Limit of each control group of this process that has one, and what its processes hold, without cached files."""
+    limits, stats = map(cpu.in_control_groups, ("memory.max", "memory.stat"))
+    held = [re.search(r"^anon (\d+)$", stat, re.MULTILINE) for stat in stats]
+    return [(int(limit), int(at[1]) if at else 0) for limit, at in zip(limits, held, strict=True) if limit.isdigit()]

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pickle import PickleBuffer
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -219,17 +217,6 @@ class Adapter:
     version: int
     files: Mapping[str, bytes]
     probe: Sequence[LogPolicy] = ()
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Pickle the files apart from the rest, so that Ray copies tens of megabytes once instead of four times."""
-        if operator.index(protocol) < 5:
-            return object.__reduce_ex__(self, protocol)
-        files = {name: PickleBuffer(content) for name, content in self.files.items()}
-        return _adapter, (self.version, files, self.probe)
-
-
-def _adapter(version: int, files: Mapping[str, "bytes | memoryview"], probe: Sequence[LogPolicy]) -> Adapter:
-    return Adapter(version, {name: bytes(content) for name, content in files.items()}, probe)
 
 
 @dataclass(frozen=True, slots=True)

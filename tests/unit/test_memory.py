@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
+from sacglam import cpu
 from sacglam.errors import OutOfMemory, memory_explained
 from sacglam.memory import free_bytes, peak_bytes, resident_bytes, total_bytes
 
@@ -30,6 +34,27 @@ def test_this_process_is_a_part_of_the_machine() -> None:
     assert free is not None
     assert 10 * MIB < resident < total
     assert 0 < free < total
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "total", "free"),
+    [
+        ("1000", "anon 550\nfile 400\ninactive_anon 30", 1000, 450),
+        ("1000", "", 1000, 1000),
+        ("max", "anon 550", 5000, 4000),
+        ("9000", "anon 10", 5000, 4000),
+        ("", "", 5000, 4000),
+    ],
+)
+def test_a_control_group_limits_what_there_is(
+    limit: str, stat: str, total: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of 5,000 bytes, of which 4,000 are free."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=5000, available=4000))
+    monkeypatch.setattr(cpu, "_CGROUP", tmp_path)
+    for name, text in {"max": limit, "stat": stat}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert (total_bytes("cpu"), free_bytes("cpu")) == (total, free)
 
 
 def test_what_torch_keeps_of_a_gpu_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

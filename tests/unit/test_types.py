@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sacglam.types import Adapter, Decision, Episode, Observation, Query, Step, Window
+from sacglam.types import Decision, Episode, Observation, Query, Step, Window
 
 S = [Observation(f"state {t}", ("left", "right")) for t in range(3)]
 EPISODE = Episode(
@@ -53,13 +53,3 @@ def test_importing_loads_no_engine() -> None:
     code += "print([m for m in ('vllm', 'deepspeed', 'ray', 'aim') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert found.stdout.strip() == "[]"
-
-
-def test_an_adapters_files_survive_a_pickle_apart_from_it_or_within() -> None:
-    adapter = Adapter(7, {"weights": bytes(range(256)) * 9, "config": b"{}"})
-    apart: list[pickle.PickleBuffer] = []
-    stream = pickle.dumps(adapter, protocol=5, buffer_callback=apart.append)
-    assert adapter.files["weights"] not in stream
-    assert pickle.loads(stream, buffers=[memoryview(each) for each in apart]) == adapter
-    for protocol in (2, 5):
-        assert pickle.loads(pickle.dumps(adapter, protocol=protocol)) == adapter
