@@ -125,8 +125,7 @@ class Loop:
         started, cpu_started = time.perf_counter(), self._cpu_seconds()
         yield
         self.progress.seconds += time.perf_counter() - started
-        if self.progress.cpu_seconds is not None:
-            self.progress.cpu_seconds += self._cpu_seconds() - cpu_started
+        self.progress.cpu_seconds += self._cpu_seconds() - cpu_started
 
     def _cpu_seconds(self) -> float:
         """CPU seconds so far of this process, its environment workers, and finished calls to other processes."""
@@ -171,7 +170,7 @@ class Loop:
             raise CheckpointError(
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
-        self.progress = Progress(**{"cpu_seconds": None, **values["progress"]})
+        self.progress = Progress(**values["progress"])
         found, config = collector.demonstrations, self._config.replay
         if found and values["demonstrations"] != found.checksum:
             raise DemonstrationError(f"{config.demonstrations} was changed since the run began; restore it from a copy")

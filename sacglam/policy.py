@@ -13,6 +13,7 @@ from sacglam.types import LogPolicy
 Policy = Callable[[LogPolicy], int]
 """Chooses an action index, given the log-probabilities of all actions."""
 _HIGHEST_TEMPERATURE = 1e3
+MOST_SCORE_WEIGHT, _SCORES_IN_Q = 0.2, 0.03
 
 
 def greedy(log_pi: LogPolicy) -> int:
@@ -60,3 +61,13 @@ def opening_temperature(policies: Sequence[LogPolicy], share: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if mean_entropy(policies, math.exp(middle)) < target else (low, middle)
     return float(f"{math.exp(high):.3g}")
+
+
+def opening_score_weight(policies: Sequence[LogPolicy], temperature: float) -> float:
+    """The weight w of scores in Q with which they add 0.03 to it: the standard deviation over a state's actions.
+
+    At most 0.2, and rounded to three digits. `policies` have temperature 1. Far larger, the term would outweigh what
+    an action gains: the policy would confirm its own opinions.
+    """
+    spread = float(np.mean([log_pi.astype(np.float64).std() for log_pi in policies])) / temperature
+    return float(f"{_SCORES_IN_Q / max(spread, _SCORES_IN_Q / MOST_SCORE_WEIGHT):.3g}")

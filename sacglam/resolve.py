@@ -15,9 +15,10 @@ from sacglam.config.sections import EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError
 from sacglam.models.loading import load_shape
-from sacglam.policy import opening_temperature
+from sacglam.policy import opening_score_weight, opening_temperature
 from sacglam.recording import record
 from sacglam.scoring.base import UniformScorer
+from sacglam.types import LogPolicy
 
 OPEN_SHARE = 0.5
 """`policy.temperature: auto` raises the initial policy's entropy to this share of the random policy's."""
@@ -26,7 +27,7 @@ _EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # episodes the budget leaves eac
 
 
 def resolve(config: Config) -> Config:
-    """The configuration of a run: device, threads, the folder of a local model, copies, temperature.
+    """The configuration of a run: device, threads, the folder of a local model, copies, temperature, weight of scores.
 
     Values that are already settled stay, so a resumed run keeps its own.
 
@@ -36,7 +37,7 @@ def resolve(config: Config) -> Config:
     """
     settled = on_this_machine(config)
     check_engines(settled)
-    return with_temperature(with_reward_scale(with_copies(settled)))
+    return with_scores(with_reward_scale(with_copies(settled)))
 
 
 def derived(config: Config, resolved: Config) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def derived(config: Config, resolved: Config) -> dict[str, Any]:
         "env.copies": (config.env.copies, resolved.env.copies),
         "algo.reward_scale": (config.algo.reward_scale, resolved.algo.reward_scale),
         "policy.temperature": (config.policy.temperature, resolved.policy.temperature),
+        "critic.score_weight": (config.critic.score_weight, resolved.critic.score_weight),
     }
     return {key: now for key, (asked, now) in pairs.items() if now != asked}
 
@@ -151,16 +153,29 @@ def _obstacle_to_vllm(config: Config) -> str | None:
     return None
 
 
-def with_temperature(config: Config) -> Config:
-    """`config` with a number for `policy.temperature: auto`, which all processes of a run then share.
+def with_scores(config: Config) -> Config:
+    """`config` with numbers for what depends on the untrained model's scores: all processes of a run share them.
+
+    They are `policy.temperature: auto` and `critic.score_weight: auto`.
+    """
+    policy, critic = config.policy, config.critic
+    if policy.temperature == "auto":
+        temperature = opening_temperature(_first_policies(config), OPEN_SHARE)
+        policy = policy.model_copy(update={"temperature": temperature})
+    if critic.score_weight == "auto":
+        assert policy.temperature != "auto"
+        weight = opening_score_weight(_first_policies(config, length_normalised=False), policy.temperature)
+        critic = critic.model_copy(update={"score_weight": weight})
+    return config.model_copy(update={"policy": policy, "critic": critic})
+
+
+def _first_policies(config: Config, **changed: Any) -> list[LogPolicy]:
+    """The untrained policy in the first states, at temperature 1.
 
     If the learner runs in other processes, the model is loaded here as well, on the CPU.
     """
-    if config.policy.temperature != "auto":
-        return config
-    open_at = config.policy.model_copy(update={"temperature": 1.0})
     here = in_one_process(config, "cpu" if config.learners.count else config.device)
     cpu.prepare(here.threads or cpu.cores())
-    policies = build_model(here.model_copy(update={"policy": open_at})).log_policy(first_states(config))
-    temperature = opening_temperature(policies, OPEN_SHARE)
-    return config.model_copy(update={"policy": open_at.model_copy(update={"temperature": temperature})})
+    policy = config.policy.model_copy(update={"temperature": 1.0, **changed})
+    critic = config.critic.model_copy(update={"score_weight": 0.0})
+    return build_model(here.model_copy(update={"policy": policy, "critic": critic})).log_policy(first_states(config))

@@ -226,9 +226,8 @@ class Run:
 
     def _counters(self) -> dict[str, float]:
         progress = self._loop.progress
-        steps: dict[str, float] = {"env_steps": progress.env_steps, "updates": progress.updates}
-        seconds = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
-        return steps | {name: round(each, 3) for name, each in seconds.items() if each is not None}
+        seconds = {"seconds": round(progress.seconds, 3), "cpu_seconds": round(progress.cpu_seconds, 3)}
+        return {"env_steps": progress.env_steps, "updates": progress.updates, **seconds}
 
     def _checkpoint(self) -> None:
         """Write a checkpoint unless the current state is saved already. A broken policy raises and is not saved."""

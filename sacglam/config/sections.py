@@ -127,8 +127,9 @@ class CriticConfig(Section):
     """Independent Q functions; targets and actor use their minimum."""
     hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
-    score_weight: NonNegativeFloat = 0.0
-    """Adds w (log p(a) - mean log p) to Q; the learnt w starts at this / `policy.temperature`. 0: no such term."""
+    score_weight: NonNegativeFloat | Literal["auto"] = 0.0
+    """Adds w (log p(a) - mean log p) to Q; the learnt w starts at this / `policy.temperature`. 0: no such term.
+    `auto`: 0.2, or less if the untrained model's scores differ much, by over 0.15 nats (standard deviation)."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: a moving average of the adapter, or the online one (saves one forward in four)."""
 

@@ -142,11 +142,7 @@ class Learner:
             return Adapter(self.updates, files, self.log_policy(probe) if probe else ())
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, from the current weights: the reference for engines' scores.
-
-        Raises:
-            DivergenceError: the policy is not a number.
-        """
+        """log pi over each query's actions, from the current weights: the reference for engines' scores."""
         return self.backend.as_forward(self.model.log_policy)(queries)
 
     def score(self, queries: Sequence[Query]) -> list[LogPolicy]:

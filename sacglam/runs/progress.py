@@ -19,14 +19,14 @@ _Seconds = Annotated[float, Field(ge=0)]
 class Progress:
     """Counters of one run; `seconds` is training time, without evaluations and checkpoints.
 
-    `cpu_seconds` is the CPU time of all its processes in that time; None in old runs, which did not count it.
+    `cpu_seconds` is the CPU time of all its processes in that time.
     """
 
     env_steps: _Count = 0
     updates: _Count = 0
     episodes: _Count = 0
     seconds: _Seconds = 0.0
-    cpu_seconds: _Seconds | None = 0.0
+    cpu_seconds: _Seconds = 0.0
 
     @property
     def place(self) -> tuple[int, int]:

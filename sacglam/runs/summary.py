@@ -119,7 +119,7 @@ def summary_of_end(
         "episodes": progress.episodes,
         "updates": progress.updates,
         "train_seconds": train_seconds,
-        "train_cpu_seconds": None if progress.cpu_seconds is None else round(progress.cpu_seconds, 3),
+        "train_cpu_seconds": round(progress.cpu_seconds, 3),
         "seconds": {**seconds, "other": round(max(0.0, train_seconds - during), 3)},
         **processes,
         "seed": config.seed,

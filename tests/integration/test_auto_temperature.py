@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typing_extensions import override
 
@@ -87,14 +88,25 @@ def test_a_collapsed_start_is_reported(settings: list[str], collapsed: bool, tmp
 
 
 def test_auto_leaves_an_open_policy_as_it_is() -> None:
-    found = resolving.with_temperature(config.load(None, ["policy.temperature=auto", "device=cpu"]))
-    assert found == config.load(None, ["policy.temperature=1", "device=cpu"])
+    found = resolving.with_scores(config.load(None, ["policy.temperature=auto", "device=cpu"]))
+    assert found == config.load(None, ["policy.temperature=1", "critic.score_weight=0.2", "device=cpu"])
+
+
+def test_the_weight_of_scores_is_lower_where_the_model_has_opinions() -> None:
+    asked = config.load(None, ["env.name=bitflip", "env.options={bits: 6, text: furniture}", "device=cpu"])
+    found = resolving.with_scores(asked)
+    assert resolving.derived(asked, found) == {"critic.score_weight": found.critic.score_weight}
+    policies = build.build_model(found).log_policy(first_states(found))
+    spread = np.mean([log_pi.std() for log_pi in policies])
+    assert found.critic.score_weight == pytest.approx(0.03 / spread, rel=0.01)
+    assert 0.01 < found.critic.score_weight < 0.05
+    assert resolving.with_scores(found) == found
 
 
 def test_auto_opens_the_first_states() -> None:
     closed = config.load(None, [*HOUSE, "policy.temperature=auto"])
-    found = resolving.with_temperature(closed)
-    assert found == closed.model_copy(update={"policy": found.policy})
+    found = resolving.with_scores(closed)
+    assert found == closed.model_copy(update={"policy": found.policy, "critic": found.critic})
     states = first_states(found)
     policies = build.build_model(found).log_policy(states)
     assert mean_entropy(policies) == pytest.approx(resolving.OPEN_SHARE * uniform_entropy(policies), rel=0.01)

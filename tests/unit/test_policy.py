@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacglam.policy import SamplingPolicy, greedy, mean_entropy, opening_temperature, uniform_entropy
+from sacglam.policy import (
+    SamplingPolicy,
+    greedy,
+    mean_entropy,
+    opening_score_weight,
+    opening_temperature,
+    uniform_entropy,
+)
 from sacglam.types import LogPolicy
 
 LARGEST_BELOW_ONE = 1.0 - 2.0**-53  # the largest number that Generator.random() gives
@@ -107,6 +114,23 @@ def test_the_opening_temperature_by_hand() -> None:
 def test_a_policy_that_is_open_already_keeps_temperature_1() -> None:
     assert opening_temperature([_log_policy(0.4, 0.6)], 0.5) == 1.0
     assert opening_temperature([_log_policy(1.0)], 0.5) == 1.0  # there is nothing to choose
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "temperature", "expected"),
+    [
+        ([(0.9, 0.1)], 1.0, 0.0273),  # ln 9 apart, a standard deviation of 1.0986
+        ([(0.9, 0.1)], 4.0, 0.109),
+        ([(0.9, 0.1), (0.5, 0.5)], 1.0, 0.0546),
+        ([(0.5, 0.5)], 1.0, 0.2),
+        ([(0.55, 0.45)], 1.0, 0.2),  # 0.1003
+        ([(1.0,)], 1.0, 0.2),
+    ],
+)
+def test_the_opening_weight_of_scores_by_hand(
+    probabilities: list[tuple[float, ...]], temperature: float, expected: float
+) -> None:
+    assert opening_score_weight([_log_policy(*each) for each in probabilities], temperature) == expected
 
 
 _scores = st.lists(st.floats(-1e3, 0.0, width=32), min_size=1, max_size=6)

@@ -11,7 +11,7 @@ from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER, SAMPLES, SAMPLES_STEPS
 from sacglam.memory import resident_bytes
-from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_temperature
+from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_scores
 from sacglam.runs.display import Display
 from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, calibrate, play
@@ -59,7 +59,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     display.stage(f"loading {config.model.name}", 1)
     try:
         check_engines(config)
-        model = build_model(with_temperature(here))
+        model = build_model(with_scores(here))
     except ModelError as error:
         return Forecast(config, [*missing, str(error)])
     sizes = sizes_of(model)
