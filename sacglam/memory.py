@@ -69,5 +69,5 @@ def total_bytes(device: str) -> int:
 def _limits() -> list[tuple[int, int]]:
     """Limit of each control group of this process that has one, and what its processes hold, without cached files."""
     limits, stats = map(cpu.in_control_groups, ("memory.max", "memory.stat"))
-    held = [re.search(r"^anon (\d+)$", stat, re.MULTILINE) for stat in stats]
-    return [(int(limit), int(at[1]) if at else 0) for limit, at in zip(limits, held, strict=True) if limit.isdigit()]
+    held = [sum(map(int, re.findall(r"^(?:anon|shmem) (\d+)$", stat, re.MULTILINE))) for stat in stats]
+    return [(int(limit), used) for limit, used in zip(limits, held, strict=True) if limit.isdigit()]

@@ -162,7 +162,7 @@ def with_scores(config: Config) -> Config:
     if policy.temperature == "auto":
         temperature = opening_temperature(_first_policies(config), OPEN_SHARE)
         policy = policy.model_copy(update={"temperature": temperature})
-    if critic.score_weight == "auto":
+    if critic.score_weight == "auto" and config.algo.has_q:
         assert policy.temperature != "auto"
         weight = opening_score_weight(_first_policies(config, length_normalised=False), policy.temperature)
         critic = critic.model_copy(update={"score_weight": weight})

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sacglam import files, memory
 from sacglam.config.sections import CriticConfig
-from sacglam.errors import CheckpointError, ModelError
+from sacglam.errors import CheckpointError, DivergenceError, ModelError
 from sacglam.models.heads import PolicyHead
 from sacglam.models.packed_lm import ACTOR, CRITIC, LMOutput, PackedLM
 from sacglam.models.packing import Packed, sent
@@ -95,8 +95,15 @@ class AgentModel(ABC):
         return sent(torch.tensor(values, dtype=dtype), self.device)
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, float32."""
-        return for_each(queries, _STATES, lambda some: self.policy(self.lm.forward(self.pack(some), ACTOR)))
+        """log pi over each query's actions, float32.
+
+        Raises:
+            DivergenceError: the weights produce NaN.
+        """
+        found = for_each(queries, _STATES, lambda some: self.policy(self.lm.forward(self.pack(some), ACTOR)))
+        if any(np.isnan(log_pi).any() for log_pi in found):
+            raise DivergenceError("the policy is NaN: the weights have diverged; lower the learning rates")
+        return found
 
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """min_c Q_c of each query's actions as a float32 array (A,); empty if the critic is a V function."""

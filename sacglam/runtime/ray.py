@@ -195,7 +195,7 @@ class RayRuntime:
 
     def _start(self, address: str | None) -> None:
         on_terminate = signal.getsignal(signal.SIGTERM)
-        if len(os.environ.get("TMPDIR", "")) > _LONGEST_TMPDIR:
+        if self._own and len(os.environ.get("TMPDIR", "")) > _LONGEST_TMPDIR:
             os.environ.setdefault("RAY_TMPDIR", "/tmp")
         # A cluster outlives its drivers; Ray processes that we start must not outlive us, even if we are killed.
         if self._own:

@@ -39,7 +39,7 @@ def test_this_process_is_a_part_of_the_machine() -> None:
 @pytest.mark.parametrize(
     ("limit", "stat", "total", "free"),
     [
-        ("1000", "anon 550\nfile 400\ninactive_anon 30", 1000, 450),
+        ("1000", "anon 500\nfile 400\nshmem 50\ninactive_anon 30", 1000, 450),
         ("1000", "", 1000, 1000),
         ("max", "anon 550", 5000, 4000),
         ("9000", "anon 10", 5000, 4000),

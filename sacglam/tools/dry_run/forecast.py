@@ -59,7 +59,8 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     display.stage(f"loading {config.model.name}", 1)
     try:
         check_engines(config)
-        model = build_model(with_scores(here))
+        here = with_scores(here)
+        model = build_model(here)
     except ModelError as error:
         return Forecast(config, [*missing, str(error)])
     sizes = sizes_of(model)

@@ -13,7 +13,9 @@ from sacglam.tools.experiments.plan import Run
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
-_OPEN = {"device": "auto", "policy.temperature": "auto", "env.copies": 0, "algo.reward_scale": None}
+_OPEN = {"env.copies": 0, "algo.reward_scale": None} | dict.fromkeys(
+    ("device", "policy.temperature", "critic.score_weight"), "auto"
+)
 """Settings that a run settles, and the values that leave them open."""
 
 Curve = dict[str, tuple[float, ...]]

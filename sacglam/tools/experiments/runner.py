@@ -36,7 +36,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
     stopping, succeeded = False, True
     with locked_folder(root, busy) as lock, StopSignal() as stop:
         waiting, active = [run for run in runs if not run.finished], dict[Run, subprocess.Popen[bytes]]()
-        free, used = gpu_shares(waiting, jobs), dict[Run, dict[str, str]]()
+        free, used = gpu_shares(waiting, min(jobs, len(waiting))), dict[Run, dict[str, str]]()
         finished = len(runs) - len(waiting)
         display.note(f"{len(runs)} runs, {finished} of them finished before; Ctrl-C stops, the same command resumes")
         display.stage("all runs", sum(run.config.steps for run in runs))
@@ -81,11 +81,12 @@ def gpu_shares(runs: Sequence[Run], jobs: int) -> list[dict[str, str]]:
     Raises:
         ConfigError: there are too few.
     """
-    configs = [run.config for run in runs if run.config.device in ("auto", "cuda")]
-    if jobs == 1 or not configs or cluster() or not (gpus := machine().gpus):
+    configs = [run.config for run in runs if run.config.device != "cpu"]
+    named = any(":" in config.device for config in configs)
+    if jobs <= 1 or not configs or named or cluster() or not (gpus := machine().gpus):
         return [{}] * jobs
     needed = max(1, *(c.engines.count * c.engines.tensor_parallel + c.learners.count for c in configs))
-    if needed > 1 and jobs * needed > gpus:
+    if jobs * needed > gpus and not all(config.in_one_process for config in configs):
         raise ConfigError(
             f"expected {jobs * needed} GPUs for --jobs {jobs}, since a run takes up to {needed}; this machine has "
             f"{gpus}: use --jobs {max(1, gpus // needed)}"

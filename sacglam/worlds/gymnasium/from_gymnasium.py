@@ -174,7 +174,7 @@ def _open(name: str, settings: str) -> tuple[Any, Describer]:
     try:
         if kind == "openenv":
             env: Any = importlib.import_module("sacglam.worlds.openenv").RemoteEnv(id, **kwargs)
-        elif module and attribute.isidentifier():
+        elif module and attribute.isidentifier() and hasattr(importlib.import_module(module), attribute):
             env = find(id, "environment")(**kwargs)
         else:  # without gymnasium's check, since ours plays whole episodes
             env = gymnasium.make(id, disable_env_checker=True, **kwargs)

@@ -153,3 +153,8 @@ def test_a_random_model_of_known_shape_can_be_tried(tmp_path: Path, monkeypatch:
     (tmp_path / "here").mkdir()
     code, said = dry_run(tmp_path / "here", monkeypatch, f"model.name={tmp_path / 'model'}", "device=cpu")
     assert code == 0, said
+
+
+def test_a_run_with_a_judge_can_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = dry_run(tmp_path, monkeypatch, "partner=judge", "device=cpu")
+    assert code == 0, said

@@ -9,6 +9,7 @@ import pytest
 
 from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError, UntrustedError
+from sacglam.resolve import derived
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.results import check_same, differences, read, steps_of
 from tests.unit.tools.experiments.conftest import Finish
@@ -79,3 +80,12 @@ def test_a_run_whose_folder_names_an_algorithm_is_refused_before_that_is_importe
     with pytest.raises(UntrustedError, match="antigravity:Config"):
         read(planted)
     assert "antigravity" not in sys.modules
+
+
+def test_all_that_a_run_derives_may_differ_from_a_file_that_leaves_it_open() -> None:
+    open_ = ["env.copies=0", "policy.temperature=auto", "critic.score_weight=auto", "env.reward=environment"]
+    asked = configuration.load(None, [*open_, "replay.hindsight.type=none"])
+    settled = ["env.copies=4", "policy.temperature=2", "critic.score_weight=0.1", "algo.reward_scale=3"]
+    found = configuration.load(None, [*open_, "replay.hindsight.type=none", *settled])
+    assert len(derived(asked, found)) == 4
+    assert differences(found, asked) == []

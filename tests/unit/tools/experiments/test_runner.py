@@ -143,6 +143,7 @@ def test_each_parallel_run_has_gpus_of_its_own(tmp_path: Path, gpus: Callable[[i
         (2, 3, [], ["0", "1", "0"]),
         (1, 2, [], ["0", "0"]),
         (2, 2, ["device=cpu"], [None, None]),
+        (2, 2, ["device=cuda:1"], [None, None]),
         (2, 1, [], [None]),
         (0, 2, [], [None, None]),
     ],
@@ -167,3 +168,12 @@ def test_more_parallel_runs_than_gpus_are_refused(tmp_path: Path, gpus: Callable
     gpus(4)
     with pytest.raises(ConfigError, match=r"expected 6 GPUs for --jobs 2, since a run takes up to 3; .* use --jobs 1"):
         runner.gpu_shares([ranked(tmp_path, "engines.count=1", "learners.count=2")], 2)
+    with pytest.raises(ConfigError, match=r"expected 5 GPUs for --jobs 5, since a run takes up to 1; .* use --jobs 4"):
+        runner.gpu_shares([ranked(tmp_path, "learners.count=1")], 5)
+
+
+def test_the_only_run_sees_all_gpus(tmp_path: Path, gpus: Callable[[int], None]) -> None:
+    gpus(2)
+    run = Scripted(plan.Variant(base=configuration.QUICKSTART), 0, ("learners.count=2",), tmp_path, SHOW_GPUS)
+    runner.run_all([run], 2, tmp_path, Shown())
+    assert run.log.read_text().split()[-1] == "None"  # CUDA_VISIBLE_DEVICES leaves out none
