@@ -23,7 +23,6 @@ from sacglam.models.packed_lm import PackedLM
 from sacglam.models.packing_check import keep_states
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
-from sacglam.policy import MOST_SCORE_WEIGHT
 from sacglam.prompt import Prompt
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import Worker, gather
@@ -177,8 +176,8 @@ def build_model(config: Config) -> AgentModel:
     ends, prompt = (config.policy.score_eos, lm.architecture.prompt_eos), Prompt(config.prompt)
     tokenizer = QueryTokenizer(loaded.tokenizer, loaded.max_tokens, *ends, prompt)
     policy = PolicyHead.of(config.policy)
-    weight = MOST_SCORE_WEIGHT if critic.score_weight == "auto" else critic.score_weight  # auto: see `sacglam.resolve`
-    settings = critic.model_copy(update={"score_weight": weight / policy.temperature})  # of the score the policy reads
+    weight = critic.first_score_weight / policy.temperature  # of the score that the policy reads
+    settings = critic.model_copy(update={"score_weight": weight})
     return model_class(lm, tokenizer, policy, settings)
 
 

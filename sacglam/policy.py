@@ -8,12 +8,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from sacglam.config.sections import MOST_SCORE_WEIGHT
 from sacglam.types import LogPolicy
 
 Policy = Callable[[LogPolicy], int]
 """Chooses an action index, given the log-probabilities of all actions."""
 _HIGHEST_TEMPERATURE = 1e3
-MOST_SCORE_WEIGHT, _SCORES_IN_Q = 0.2, 0.03
+_SCORES_IN_Q = 0.03
 
 
 def greedy(log_pi: LogPolicy) -> int:

@@ -116,6 +116,9 @@ def _fields(key: str, text: str, known: set[str]) -> set[str]:
     return {str(name) for name, *_ in found}
 
 
+MOST_SCORE_WEIGHT = 0.2
+
+
 class CriticConfig(Section):
     """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
 
@@ -132,6 +135,11 @@ class CriticConfig(Section):
     `auto`: 0.2, or less if the untrained model's scores differ much, by over 0.15 nats (standard deviation)."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: a moving average of the adapter, or the online one (saves one forward in four)."""
+
+    @property
+    def first_score_weight(self) -> float:
+        """`score_weight`, or the most that `auto` may come to."""
+        return MOST_SCORE_WEIGHT if self.score_weight == "auto" else self.score_weight
 
 
 def _temperature(value: Any) -> Any:

@@ -73,8 +73,7 @@ class QHeads(nn.Module):
         each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
         initial value, so the head need not recover at the last token what the model knew at earlier ones."""
         super().__init__()
-        assert config.score_weight != "auto"  # see `sacglam.build`
-        weights_C = torch.full((config.num_critics,), config.score_weight)
+        weights_C = torch.full((config.num_critics,), config.first_score_weight)
         self.score_weights = nn.Parameter(weights_C) if config.score_weight else None
         self._on_actions = config.input == "observation_action"
         outputs = 1 if self._on_actions else MAX_ACTIONS

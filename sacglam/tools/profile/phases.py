@@ -1,12 +1,9 @@
 """The phases of the clock: recorded as events of a trace, and shown under the names people use."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 from typing_extensions import override
 
 from sacglam.clock import Watcher
@@ -64,16 +61,3 @@ def ordered(names: Iterable[str]) -> list[str]:
     """`names` in the order of the loop; phases missing from `TITLES` are sorted by name and precede the rest."""
     order = {name: place for place, name in enumerate(TITLES)}
     return sorted(set(names), key=lambda name: (order.get(name, order[OTHER] - 0.5), name))
-
-
-def phase_table(title: str, columns: Sequence[tuple[str, Mapping[str, float], Callable[[float], str]]]) -> Table:
-    """A row for each phase and one for all; a column is its header, seconds by phase, and how to print them."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("phase", no_wrap=True, vertical="bottom")
-    for header, _, _ in columns:
-        table.add_column(header, justify="right", no_wrap=True)
-    for name in ordered(name for _, seconds, _ in columns for name in seconds):
-        table.add_row(escape(TITLES.get(name, name)), *(show(seconds.get(name, 0.0)) for _, seconds, show in columns))
-    table.add_section()
-    table.add_row("[bold]all", *(show(sum(seconds.values())) for _, seconds, show in columns))
-    return table

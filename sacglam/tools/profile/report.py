@@ -16,7 +16,8 @@ from sacglam import files
 from sacglam.errors import write_explained
 from sacglam.runs.summary import versions
 from sacglam.tools.profile.measure import Profile
-from sacglam.tools.profile.phases import Event, phase_table
+from sacglam.tools.profile.phases import Event
+from sacglam.tools.profile.table import phase_table
 
 
 def write(folder: Path, profiles: Sequence[Profile], events: Mapping[str, Sequence[Event]]) -> None:
