@@ -184,7 +184,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("file", [*DOCS, *sorted((ROOT / "docs" / "results").glob("*.md"))], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", TYPED, ids=lambda file: file.name)
 def test_links_lead_to_pages_and_headings_that_exist(file: Path) -> None:
     broken = []
     text = re.sub(r"```.*?```", "", file.read_text(), flags=re.DOTALL)
