@@ -2,6 +2,7 @@
 
 import sys
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sacglam import cpu
 from sacglam.build import build_model
 from sacglam.collector import build_env, first_states
 from sacglam.config import Config
+from sacglam.config.experiment import DERIVED
 from sacglam.config.sections import EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError
@@ -42,13 +44,7 @@ def resolve(config: Config) -> Config:
 
 def derived(config: Config, resolved: Config) -> dict[str, Any]:
     """The values that `resolve` settled and that affect learning, by setting."""
-    pairs = {
-        "env.copies": (config.env.copies, resolved.env.copies),
-        "algo.reward_scale": (config.algo.reward_scale, resolved.algo.reward_scale),
-        "policy.temperature": (config.policy.temperature, resolved.policy.temperature),
-        "critic.score_weight": (config.critic.score_weight, resolved.critic.score_weight),
-    }
-    return {key: now for key, (asked, now) in pairs.items() if now != asked}
+    return {key: now for key in DERIVED if (now := attrgetter(key)(resolved)) != attrgetter(key)(config)}
 
 
 def with_copies(config: Config) -> Config:

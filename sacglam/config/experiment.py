@@ -10,6 +10,9 @@ from sacglam.config.algorithm import AlgoConfig
 from sacglam.config.kinds import GoalsConfig, PartnerConfig
 from sacglam.config.section import NonNegative, Section
 
+DERIVED = {"env.copies": 0, "algo.reward_scale": None, "policy.temperature": "auto", "critic.score_weight": "auto"}
+"""Settings that affect learning and that `sacglam.resolve` settles, and the values that leave them open."""
+
 
 class Config(Section):
     """One experiment."""

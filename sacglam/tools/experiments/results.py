@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sacglam.config import Config
+from sacglam.config.experiment import DERIVED
 from sacglam.errors import RunDirectoryError
 from sacglam.runs.directory import RunDirectory
 from sacglam.tools.experiments.plan import Run
@@ -13,9 +14,7 @@ from sacglam.tools.experiments.plan import Run
 OVERALL = "overall"
 _EVALUATION = "eval_success/"
 
-_OPEN = {"env.copies": 0, "algo.reward_scale": None} | dict.fromkeys(
-    ("device", "policy.temperature", "critic.score_weight"), "auto"
-)
+_OPEN = {"device": "auto", **DERIVED}
 """Settings that a run settles, and the values that leave them open."""
 
 Curve = dict[str, tuple[float, ...]]
