@@ -1,7 +1,7 @@
 """Builds the parts of a run from its configuration, in one process or many. Everything is wired here."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,14 @@ class Parts:
         return self.collector.experience.metrics(version) | self.collector.goals.metrics() | self.partner.metrics()
 
     def processes(self, config: Config) -> dict[str, Any]:
-        """The summary's entries on processes other than the driver; empty if there are none."""
-        if self.runtime is None:
-            return {}
-        processes: dict[str, Any] = {"engines": config.engines.count, "learners": config.learners.count}
-        if self.handoff:
-            processes["engine_restarts"] = self.handoff.engines.restarts
-        if config.learners.count:  # otherwise the driver learns, on its own clock
-            processes["learner_seconds"] = {name: round(each, 3) for name, each in self.learners.seconds().items()}
-        return processes
+        """The summary's entries on processes other than the driver."""
+        apart = self.learners.seconds() if config.learners.count else {}  # else the driver learns, on its own clock
+        return {
+            "engines": config.engines.count,
+            "learners": config.learners.count,
+            "engine_restarts": self.handoff.engines.restarts if self.handoff else 0,
+            "learner_seconds": {name: round(each, 3) for name, each in apart.items()},
+        }
 
     def close(self) -> None:
         """End all processes except this one."""
@@ -206,10 +205,24 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     learner = Learner(model, algorithm, backend, config.algo, updates, settings, clock, classifiers)
     if config.init_from:
         with backend.gathered(change=True):
-            fits = load_exported(Path(config.init_from), model)
+            fits, theirs = load_exported(Path(config.init_from), model)
         if not fits:
             warnings.warn(f"the critic of {config.init_from} does not fit; this run's starts untrained", stacklevel=2)
+        if changed := _changed(theirs, settings):
+            warnings.warn(
+                f"the agent in {config.init_from} was trained with {', '.join(changed)}, and so is another policy here",
+                stacklevel=2,
+            )
     return learner
+
+
+def _changed(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """The settings that make another policy of the same adapter, with the values in an exported agent and here."""
+    there, here = (
+        {f"{name}.{key}": value for name in ("policy", "prompt") for key, value in dict(each.get(name, {})).items()}
+        for each in (theirs, ours)
+    )
+    return [f"{key} {there[key]!r} (here {here[key]!r})" for key in here if there.get(key, here[key]) != here[key]]
 
 
 def _classifiers(config: Config) -> dict[str, Any]:

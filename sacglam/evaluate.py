@@ -49,10 +49,12 @@ def evaluate(
     rng: np.random.Generator,
     progress: Callable[[int], None] = lambda done: None,
     prompt: Prompt = query,
+    plan: bool = True,
 ) -> Evaluation:
     """Play `episodes` fresh episodes with goals drawn uniformly from `split`, or from its tasks if there are any.
 
-    `progress` receives the number of finished episodes. `prompt` must be the one the policy was trained with.
+    `progress` receives the number of finished episodes. `prompt` must be the one the policy was trained with. SPL takes
+    a `reset` and a call of the planner for each success; with `plan` false it is None.
 
     Raises:
         ConfigError: the environment has no goals in this split.
@@ -72,11 +74,9 @@ def evaluate(
     for episode in played:
         by_type[env.goal_type(episode.goal)].append(episode.success)
         by_type["overall"].append(episode.success)
-    measured = [each for episode in played if (each := _efficiency(env, episode)) is not None]
-    planned = any(episode.success or _optimal(env, episode) is not None for episode in played)
     return Evaluation(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
-        spl=float(np.mean(measured)) if len(measured) == len(played) and planned else None,
+        spl=_spl(env, played) if plan else None,
         episodes=len(played),
         mean_return=float(np.mean([episode.return_ for episode in played])),
         repeated=_repeated([episode for episode in played if not episode.success]),
@@ -89,12 +89,15 @@ def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
     return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")
 
 
-def _efficiency(env: TextEnv, episode: Episode) -> float | None:
-    """Optimal length over actual length for a success, 0 for a failure; None for a success without a planner."""
-    if not episode.success:
-        return 0.0
-    optimal = _optimal(env, episode)
-    return None if optimal is None else optimal / max(optimal, len(episode.steps))
+def _spl(env: TextEnv, episodes: Sequence[Episode]) -> float | None:
+    """Mean of optimal over actual length, 0 for a failure; None if a success has no plan, or no episode has one."""
+    total, successes = 0.0, [episode for episode in episodes if episode.success]
+    for episode in successes:
+        if (optimal := _optimal(env, episode)) is None:
+            return None
+        total += optimal / max(optimal, len(episode.steps))
+    planned = successes or any(_optimal(env, episode) is not None for episode in episodes)
+    return total / len(episodes) if planned else None
 
 
 def _optimal(env: TextEnv, episode: Episode) -> int | None:
@@ -145,7 +148,8 @@ class Evaluations:
     def interim(self) -> dict[str, float]:
         """Metrics of the current policy, acting greedily."""
         with self.parts.clock.phase("evaluation"):
-            evaluation = self._play(self.parts.scorer, greedy, self.config.evaluation.every_episodes, _INTERIM)
+            episodes = self.config.evaluation.every_episodes
+            evaluation = self._play(self.parts.scorer, greedy, episodes, _INTERIM, plan=False)
         metrics = {f"eval_success/{name}": value for name, value in evaluation.success.items()}
         if self.config.env.reward == "environment":
             metrics[EVALUATED_RETURN] = evaluation.mean_return

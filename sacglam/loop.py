@@ -69,14 +69,15 @@ class Loop:
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
         found = self._parts.collector.demonstrations
-        cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
+        cut, size = WindowCutter(config.algo, config.prompt.history, config.env.rewards), config.algo.batch_size
+        draw = config.replay.hindsight.batch
         while found and progress.updates < updates and not progress.env_steps:
             with self.training_time():
                 batches = list[tuple[bool, Sequence[Window]]]()
                 for number in range(progress.updates, min(progress.updates + IMITATED, updates)):
                     rng = np.random.default_rng([config.seed, _IMITATION, number])
                     cloned = not config.algo.learns_offline and (number % 2 == 0 or config.algo.on_policy)
-                    drawn = found.steps_of(rng, cut) if cloned else config.replay.hindsight.batch(found.ring, rng, cut)
+                    drawn = found.steps_of(rng, cut) if cloned else draw(found.ring, rng, cut, size)
                     batches.append((cloned, drawn))
                 self._parts.learners.imitate(batches)
                 self.finish_updates()
@@ -180,8 +181,8 @@ class Loop:
         collector.experience.load_state(checkpoint.arrays, values["replay"])
         for name, rng in collector.rngs.items():  # before new environments draw their first goals
             rng.bit_generator.state = values[name]
-        collector.goals.load_state(values.get("goals", {}))
-        parts.partner.load_state(values.get("partner", {}))  # older checkpoints have none
+        collector.goals.load_state(values["goals"])
+        parts.partner.load_state(values["partner"])
         collector.rollout.restore(values["rollout"])
         parts.clock.restore(values["clock"])
         self.window = MetricsWindow(**values["window"])

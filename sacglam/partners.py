@@ -78,7 +78,7 @@ def described(episode: Episode, verdict: Verdict) -> Episode:
 
     A step whose verdict names the episode's own goal is rewarded and terminates the episode. A step that only the
     environment rewards, for that goal or for the one that it was reset with instead of an imagined one, loses the
-    reward and truncates the episode, or terminates it if its state offers no actions.
+    reward and truncates the episode.
     """
     said, steps = set[str](), list[Step]()
     for step, goals in zip(episode.steps, verdict, strict=True):
@@ -88,8 +88,7 @@ def described(episode: Episode, verdict: Verdict) -> Episode:
         if episode.goal in named:
             seen = replace(seen, reward=1.0, terminated=True, truncated=False)
         elif step.reward:
-            goes_on = bool(step.observation.actions)
-            seen = replace(seen, reward=0.0, terminated=not goes_on, truncated=goes_on)
+            seen = replace(seen, reward=0.0, terminated=False, truncated=True)
         steps.append(seen)
     return replace(episode, steps=tuple(steps))
 

@@ -1,6 +1,7 @@
 """Settles what a configuration leaves open, once, before anything starts."""
 
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -16,6 +17,7 @@ from sacglam.config.experiment import DERIVED
 from sacglam.config.sections import EnginesConfig, LearnersConfig, RuntimeConfig
 from sacglam.envs import check_env
 from sacglam.errors import ConfigError, ModelError
+from sacglam.models.heads import PolicyHead
 from sacglam.models.loading import load_shape
 from sacglam.policy import opening_score_weight, opening_temperature
 from sacglam.recording import record
@@ -57,8 +59,7 @@ def with_copies(config: Config) -> Config:
     longest = check_env(lambda: build_env(config), episodes=4, repeats=False, steps=_LONGEST_EPISODE).longest
     most = max(1.0, config.steps / (_EPISODES_OF_A_COPY * longest))
     copies = next(size for size in (32, 16, 8, 4, 2, 1) if size <= most and not config.algo.update_interval % size)
-    env = config.env.model_copy(update={"copies": copies, "workers": min(config.env.workers, copies)})
-    return config.model_copy(update={"env": env})
+    return config.model_copy(update={"env": config.env.model_copy(update={"copies": copies})})
 
 
 def with_reward_scale(config: Config) -> Config:
@@ -155,23 +156,33 @@ def with_scores(config: Config) -> Config:
     They are `policy.temperature: auto` and `critic.score_weight: auto`.
     """
     policy, critic = config.policy, config.critic
+    weighs = critic.score_weight == "auto" and config.algo.has_q
+    if not weighs and policy.temperature != "auto":
+        return config
+    policies = _first_policies(config)
     if policy.temperature == "auto":
-        temperature = opening_temperature(_first_policies(config), OPEN_SHARE)
+        temperature = opening_temperature(policies(policy.length_normalised), OPEN_SHARE)
         policy = policy.model_copy(update={"temperature": temperature})
-    if critic.score_weight == "auto" and config.algo.has_q:
+    if weighs:
         assert policy.temperature != "auto"
-        weight = opening_score_weight(_first_policies(config, length_normalised=False), policy.temperature)
+        weight = opening_score_weight(policies(False), policy.temperature)
         critic = critic.model_copy(update={"score_weight": weight})
     return config.model_copy(update={"policy": policy, "critic": critic})
 
 
-def _first_policies(config: Config, **changed: Any) -> list[LogPolicy]:
-    """The untrained policy in the first states, at temperature 1.
+def _first_policies(config: Config) -> Callable[[bool], list[LogPolicy]]:
+    """Computes the untrained policy in the first states, at temperature 1, with `length_normalised` true or false.
 
     If the learner runs in other processes, the model is loaded here as well, on the CPU.
     """
     here = in_one_process(config, "cpu" if config.learners.count else config.device)
     cpu.prepare(here.threads or cpu.cores())
-    policy = config.policy.model_copy(update={"temperature": 1.0, **changed})
+    policy = config.policy.model_copy(update={"temperature": 1.0})
     critic = config.critic.model_copy(update={"score_weight": 0.0})
-    return build_model(here.model_copy(update={"policy": policy, "critic": critic})).log_policy(first_states(config))
+    model, states = build_model(here.model_copy(update={"policy": policy, "critic": critic})), first_states(config)
+
+    def policies(length_normalised: bool) -> list[LogPolicy]:
+        model.policy = PolicyHead(length_normalised)
+        return model.log_policy(states)
+
+    return policies

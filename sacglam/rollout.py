@@ -190,12 +190,12 @@ class Rollout:
         self._open = replayed + self._begin(self.envs[len(state) :])
 
     def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
-        start = Start(saved["goal"], saved["seed"], saved.get("scene"))  # older checkpoints have none
+        start = Start(saved["goal"], saved["seed"], saved["scene"])
         opened = _Open(env, start, env.reset(start.scene or start.goal, start.seed))
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
-        opened.cut, opened.exploring = len(opened.steps), saved.get("exploring", False)  # older checkpoints have none
+        opened.cut, opened.exploring = len(opened.steps), saved["exploring"]
         if opened.close().transcript() != saved["transcript"]:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "

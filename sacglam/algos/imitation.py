@@ -11,6 +11,7 @@ from sacglam.algos.base import Algorithm
 from sacglam.algos.math import finite, taken
 from sacglam.clock import PhaseClock
 from sacglam.models.agent_model import AgentModel
+from sacglam.models.packed_lm import ACTOR
 from sacglam.types import Window
 
 _SMOOTHING = 0.1
@@ -34,7 +35,7 @@ class Imitation(Algorithm):
     def losses(self, batch: tuple[Any, Tensor], update: int) -> tuple[Tensor, dict[str, Tensor]]:
         packed, action_B = batch
         with self._clock.phase("forward"):
-            log_pi_BA: Tensor = self._model.evaluate(packed).log_pi_BA
+            log_pi_BA = self._model.policy(self._model.lm.forward(packed, ACTOR))
             taken_B = taken(log_pi_BA, action_B)
             every_B = finite(log_pi_BA).sum(dim=-1) / (log_pi_BA != -torch.inf).sum(dim=-1)
             loss = -((1 - _SMOOTHING) * taken_B + _SMOOTHING * every_B).mean()

@@ -123,8 +123,7 @@ class OffPolicy(Algorithm):
         scale = self._config.reward_scale or 1.0
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
         # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from. If no window
-        # needs one, this is a window's first state (the one after termination may have no actions), which
-        # `bootstraps_W` then ignores.
+        # needs one, this is a window's first state, which `bootstraps_W` then ignores.
         last = [query(w, len(w)) for w in rows if not w.terminated]
         return SacBatch(
             packed=self._model.pack([query(w, t) for _, w, t in learnt]),

@@ -113,7 +113,8 @@ class OffPolicyConfig(AlgoConfig):
         or frozen backbone). With `td_lambda`, a target with its own adapter also takes a pass at each step.
         """
         own_pass = critic.backbone == "separate" or critic.target_backbone == "adapter"
-        bootstrap = (1 + own_pass) / self.window + (own_pass and self.td_lambda is not None)
+        at_each_step = critic.target_backbone == "adapter" and self.td_lambda is not None
+        bootstrap = (1 + own_pass) / self.window + at_each_step
         return (gradient_passes(critic) + bootstrap) * self.batch_size
 
 

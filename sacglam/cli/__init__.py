@@ -36,7 +36,6 @@ for command in (
     train.pretrain,
 ):
     app.command()(command)
-app.command("aim-import", hidden=True)(tools.track)  # its name in version 0.1.0
 
 
 @app.callback()

@@ -114,9 +114,8 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
         where = f"at {steps:,} steps with a checkpoint" if steps else "before the first step"
         console.print(f"stopped {where}; resume: [bold]sacglam train --resume {run}", soft_wrap=True)
         return
-    columns = {"random": "random policy", "before": "before (greedy)", "after": "after (greedy)"}
-    if summary.get("success_sampled"):  # not in older runs
-        columns["sampled"] = "after (sampled)"
+    columns = {"random": "random policy", "before": "before (greedy)"}
+    columns |= {"after": "after (greedy)", "sampled": "after (sampled)"}
     if summary["success_heldout"]:
         columns["heldout"] = "held-out goals (greedy)"
     table = Table("success", *columns.values())
@@ -129,7 +128,7 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
     console.print(table)
     if summary["updates"] == 0:
         console.print("[bold yellow]No update was made, so this is the untrained model", soft_wrap=True)
-    for warning in summary.get("warnings", ()):  # not in older runs
+    for warning in summary["warnings"]:
         console.print(f"[bold yellow]Warning:[/] {escape(warning)}", soft_wrap=True)
     best = summary.get("best")
     kept = f"; best/ from step {best['env_steps']:,}, to use with --best" if best else ""

@@ -92,11 +92,6 @@ class Config(Section):
                 f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
                 f"({self.env.copies}), because the copies step together"
             )
-        if self.env.copies and self.env.workers > self.env.copies:
-            raise ValueError(
-                f"env.workers ({self.env.workers}) exceeds env.copies ({self.env.copies}): some would have no copy to "
-                f"play; set env.workers to at most {self.env.copies}"
-            )
         if self.algo.on_policy and self.partner.needs_whole_episodes:
             raise ValueError(
                 f"{self.algo.label} learns from steps of unfinished episodes, but partner {self.partner.type} judges "
@@ -180,12 +175,12 @@ class Config(Section):
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:
-        """Minimum number of single-state forward passes F: one for each step to act, and those of the updates.
+        """Minimum number of single-state forward passes F: one for each step that the model takes, and the updates'.
 
         Per environment step, with 16 learnt steps each: 65 F for SAC, 35 F with windows of 8 and the online adapter,
         33 F for PPO.
         """
-        return steps + updates * self.algo.forward_passes(self.critic)
+        return max(0, steps - self.random_steps) + updates * self.algo.forward_passes(self.critic)
 
     def to_yaml(self) -> str:
         """All values, resolved, as YAML that `load` reads back."""

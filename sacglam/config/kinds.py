@@ -3,6 +3,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sacglam.config.section import Named
@@ -72,9 +73,11 @@ class Hindsight(Named):
     def entries(self, buffer: "ReplayBuffer", rng: "np.random.Generator", size: int) -> "Sequence[Entry]":
         """Draw `size` entries with replacement from a buffer that is not empty."""
 
-    def batch(self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter") -> list[Window]:
-        """Draw a batch: windows cut from `entries`, until they hold as many steps as `cut` asks for."""
-        return cut.fill([], buffer, rng)
+    def batch(
+        self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter", steps: int
+    ) -> list[Window]:
+        """Draw a batch of `steps` learnt steps: windows cut from `entries`."""
+        return cut.windows(partial(self.entries, buffer, rng), steps)
 
 
 class PartnerConfig(Named):

@@ -30,9 +30,9 @@ class EnvConfig(Section):
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32
     """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer, so that the budget allows each
     at least six of the longest episodes; nothing is learnt before the first episodes end."""
-    workers: NonNegative = 0
-    """Processes that run the copies, at most one per copy; worthwhile if a step takes a millisecond or more. 0: the
-    driver's process runs them."""
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Processes that run the copies; worthwhile if a step takes a millisecond or more. 0: the driver's process runs
+    them."""
     reward: Literal["goal", "environment"] = "goal"
     """`goal`: 1 for achieving the episode's goal, as hindsight needs it; `environment`: the environment's own rewards,
     of any size, at any step."""

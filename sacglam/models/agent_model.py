@@ -194,9 +194,9 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def load_exported(folder: Path, model: AgentModel) -> bool:
+def load_exported(folder: Path, model: AgentModel) -> tuple[bool, dict[str, Any]]:
     """Load the actor in `folder` (a finished run, or what `sacglam export` wrote) into `model`, and the critic if its
-    tensors fit the model's. Returns whether the critic fitted.
+    tensors fit the model's. Returns whether the critic fitted, and what `critic.json` says.
 
     Raises:
         ModelError: there is neither, it is damaged, or the adapter's base model, rank or alpha differs.
@@ -204,9 +204,14 @@ def load_exported(folder: Path, model: AgentModel) -> bool:
     """
     folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
     try:
-        names, most = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.safetensors"), memory.total_bytes("cpu")
-        settings, adapter, heads = (files.read(folder / name, most) for name in names)
-        given, actor, critic = json.loads(settings), load(adapter), load(heads)
+        names = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.json", "critic.safetensors")
+        texts = [files.read(folder / name, memory.total_bytes("cpu")) for name in names]
+        given, actor, described, critic = (
+            json.loads(texts[0]),
+            load(texts[1]),
+            dict(json.loads(texts[2])),
+            load(texts[3]),
+        )
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(
             f"expected an exported agent in {folder}: {error}. Name a finished run, or what sacglam export wrote"
@@ -227,4 +232,4 @@ def load_exported(folder: Path, model: AgentModel) -> bool:
         state[name].copy_(tensor)
     for name, tensor in state.items():  # targets start equal to the weights they follow
         tensor.copy_(state[name.replace("target_heads.", "heads.").replace("_target.", ".")])
-    return fits
+    return fits, described

@@ -80,10 +80,10 @@ class HindsightReplay(Experience):
     def _batch(self) -> list[Window]:
         size, draw = self.cut.algo.batch_size, self.buffer.hindsight.batch
         if self.demonstrations is None:
-            return draw(self.buffer, self.rng, self.cut)
+            return draw(self.buffer, self.rng, self.cut, size)
         theirs = round(DEMONSTRATED * size)
-        own = draw(self.buffer, self.rng, self.cut.of(size - theirs)) if theirs < size else []
-        return own + (draw(self.demonstrations, self.rng, self.cut.of(theirs)) if theirs else [])
+        own = draw(self.buffer, self.rng, self.cut, size - theirs)
+        return own + draw(self.demonstrations, self.rng, self.cut, theirs)
 
     def graph(self) -> ReplayGraph:
         """The graph of the episodes kept, and of the demonstrations."""

@@ -82,7 +82,7 @@ class ReplayGraph:
             self._add_reached(episode, len(self._places))
             seen = ((episode.observation(t), episode.past(t, self._history)) for t in range(len(episode.steps) + 1))
             numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in seen]
-            if episode.steps[-1].terminated and (self._apart or not episode.success):
+            if (last := episode.steps[-1]).terminated and (self._apart or episode.goal not in last.achieved):
                 numbers[-1] = -1  # it ended whatever the goal; one that achieved its goal could have gone on to another
             been = set[int]()
             for t, step in enumerate(episode.steps):

@@ -1,7 +1,8 @@
 """Ways to sample replay: which steps a batch is drawn from, and for which goals hindsight relabels them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -25,19 +26,15 @@ class WindowCutter:
     history: int = 0
     rewards: Rewards = GOAL_REWARDS
 
-    def of(self, steps: int) -> "WindowCutter":
-        """The same cutter for batches of `steps` steps."""
-        return replace(self, algo=self.algo.model_copy(update={"batch_size": steps}))
-
-    def fill(
-        self, rows: list[Window], buffer: ReplayBuffer, rng: np.random.Generator, known: ReplayGraph | None = None
+    def windows(
+        self, draw: Callable[[int], Sequence[Entry]], steps: int, known: ReplayGraph | None = None
     ) -> list[Window]:
-        """Fill a batch: `rows` of one step each, then windows from the buffer, with action values from `known`."""
-        missing = self.algo.batch_size - len(rows)
-        while missing > 0:
-            for entry in buffer.hindsight.entries(buffer, rng, -(-missing // self.algo.window)):
+        """Windows of at least `steps` learnt steps from the entries that `draw` yields, with values from `known`."""
+        rows = list[Window]()
+        while steps > 0:
+            for entry in draw(-(-steps // self.algo.window)):
                 rows.append(self._window(entry, known))
-                missing -= self.algo.learnt_steps(rows[-1])
+                steps -= self.algo.learnt_steps(rows[-1])
         return rows
 
     def _window(self, entry: Entry, known: ReplayGraph | None) -> Window:
@@ -123,17 +120,18 @@ class Future(Hindsight):
 
     @override
     def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
-        wanted = int(self.share * size + rng.random()) if buffer.achieved.any() else 0
-        return [_relabelled(buffer, rng) for _ in range(wanted)] + _uniform(buffer, rng, size - wanted)
+        achieving = {kind: np.flatnonzero(each) for kind, each in enumerate(buffer.achieved.T) if each.any()}
+        wanted = int(self.share * size + rng.random()) if achieving else 0
 
+        def relabelled() -> Entry:
+            """A step on the way to a goal that its episode achieved."""
+            kind = rng.choice([*achieving])
+            entry = buffer[rng.choice(achieving[kind])]
+            goals = hindsight_goals(entry.episode, entry.start)
+            goal = draw(rng, [goal for goal in goals if buffer.goal_type(goal) == buffer.type_names[kind]])
+            return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
 
-def _relabelled(buffer: ReplayBuffer, rng: np.random.Generator) -> Entry:
-    """A step on the way to a goal that its episode achieved; all types of goal are equally likely."""
-    kind = rng.choice(np.flatnonzero(buffer.achieved.any(axis=0)))
-    entry = buffer[rng.choice(np.flatnonzero(buffer.achieved[:, kind]))]
-    goals = hindsight_goals(entry.episode, entry.start)
-    goal = draw(rng, [goal for goal in goals if buffer.goal_type(goal) == buffer.type_names[kind]])
-    return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
+        return [relabelled() for _ in range(wanted)] + _uniform(buffer, rng, size - wanted)
 
 
 class Graph(Uniform):
@@ -152,14 +150,14 @@ class Graph(Uniform):
     """Share of relabelled steps in a batch."""
 
     @override
-    def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
+    def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter, steps: int) -> list[Window]:
         graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
         types = list(graph.goals_by_type.values())
-        wanted = int(self.share * cut.algo.batch_size + rng.random()) if types else 0
+        wanted = int(self.share * steps + rng.random()) if types else 0
         # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
         # For variety, each window has a single step.
         rows = [_known_step(graph, rng, draw(rng, draw(rng, types)), cut) for _ in range(wanted)]
-        return cut.fill(rows, buffer, rng, known=graph)
+        return rows + cut.windows(partial(self.entries, buffer, rng), steps - wanted, known=graph)
 
 
 def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: WindowCutter) -> Window:
@@ -174,7 +172,7 @@ def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: Wi
     before = episode.past(t, cut.history)
     known = graph.action_values(goal, state, before)
     reached = goal in step.achieved
-    ends = reached or (step.terminated and (goal == episode.goal or not episode.success))
+    ends = reached or (step.terminated and (goal == episode.goal or episode.goal not in step.achieved))
     reward = step.reward if cut.rewards.own else 0.0
     if reached and cut.rewards.success is not None:
         reward = cut.rewards.success

@@ -49,20 +49,20 @@ class _End(_Start):
 
     finished: Literal[True]  # type: ignore[assignment]
     success_after: _Rates  # type: ignore[assignment]
-    success_sampled: _Rates | None = None
+    success_sampled: _Rates
     success_heldout: _Rates | None = None
     spl_after: float | None
     env_steps: _Count
     updates: _Count
     train_seconds: Annotated[float, Field(gt=0)]
-    train_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
+    train_cpu_seconds: Annotated[float, Field(ge=0)]
     seconds: dict[str, float]
     threads: int
     device: str
     platform: str
-    machine: dict[Literal["cpu", "cores"], str | int] | None = None
+    machine: dict[Literal["cpu", "cores"], str | int]
     versions: dict[str, str]
-    warnings: list[str] = Field(default=[])
+    warnings: list[str]
 
 
 SUMMARY: TypeAdapter[Any] = TypeAdapter(_End | _Start)
@@ -146,7 +146,7 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
         success += "".join(f"| {' | '.join(row)} |\n" for row in table)
     if summary.get("updates") == 0:
         success += "\nNo update was made, so this is the untrained model.\n"
-    for warning in summary.get("warnings", ()):  # not in older runs
+    for warning in summary.get("warnings", ()):
         success += f"\nThe run warned: {warning}.\n"
     policy = config.policy
     card = _CARD.read_text("utf-8").format(

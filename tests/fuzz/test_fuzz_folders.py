@@ -507,7 +507,7 @@ def exported(run: Path, reference: Path) -> str:
 
 
 def imported(run: Path, reference: Path) -> str:
-    """Read the damaged run as `sacglam aim-import` does, without Aim: the lines that are whole; others are counted."""
+    """Read the damaged run as `sacglam track` does, without Aim: the lines that are whole; others are counted."""
     try:
         logs = Tail(run / "metrics.jsonl", of_metrics), Tail(run / "samples.jsonl", of_samples)
         points = [point for log in logs for line in log for point in line]

@@ -48,6 +48,12 @@ def test_a_critic_that_does_not_fit_begins_anew(tiny_run: Path) -> None:
     assert all(torch.equal(began[name], trained[name]) for name in actor)
 
 
+def test_settings_that_make_another_policy_of_the_adapter_are_said(tiny_run: Path) -> None:
+    said = r"was trained with policy\.temperature 1\.0 \(here 3\.0\), prompt\.history 0 \(here 1\), and so is"
+    with pytest.warns(UserWarning, match=said):
+        beginning(tiny_run, "policy.temperature=3", "prompt.history=1")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

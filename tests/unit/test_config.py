@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
 from sacglam.config import QUICKSTART, Config, load, located, names, override, parse, parse_complete
-from sacglam.config.earlier import converted
 from sacglam.config.section import Named, Section
 from sacglam.config.sections import PromptConfig
 from sacglam.errors import ConfigError
@@ -392,11 +391,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_more_workers_than_copies_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"env.workers \(60\) exceeds env.copies \(4\).*at most 4"):
-        load(None, ["env.copies=4", "env.workers=60"])
-
-
 def test_a_pipe_an_endless_and_a_huge_file_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     with (tmp_path / "huge.yaml").open("wb") as huge:
@@ -552,8 +546,6 @@ def test_aliases_that_multiply_are_refused_before_they_are_quoted() -> None:
     [
         ("replay.sampling=future", "replay.sampling is replay.hindsight.type now"),
         ("replay.hindsight_ratio=0.3", "replay.hindsight_ratio is replay.hindsight.share now"),
-        ("partner=noisy", "partner noisy is an example now: docs.examples.noisy:NoisyConfig"),
-        ("partner={type: noisy, false_positives: 0.1}", "partner noisy is an example now"),
     ],
 )
 def test_an_old_key_is_refused_with_the_new_name(override: str, said: str) -> None:
@@ -575,7 +567,6 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load(_write(tmp_path, "checkpoint: {keep: 2, every_steps: 2000}")) == Config()
-        assert load(_write(tmp_path, "evaluation: {heldout: false}")) == Config()
     with pytest.warns(UserWarning, match=r"checkpoint\.keep is no longer a setting: it is always 2 \(got 5\)"):
         assert load(_write(tmp_path, "checkpoint: {keep: 5}\nsteps: 9")).steps == 9
     with pytest.warns(UserWarning, match=r"checkpoint\.every_steps .*: a fortieth of steps, .* \(got 9\)"):
@@ -590,27 +581,12 @@ def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) 
         assert load(_write(tmp_path, "model: {lora: {merged: true, rank: 4}}")).model.lora.rank == 4
 
 
-def test_a_former_setting_of_one_kind_may_be_one_of_another(tmp_path: Path) -> None:
-    judge = _write(tmp_path, "partner: {type: judge, budget: 5}")
-    (tmp_path / "above.yaml").write_text(f"base: {judge.name}\npartner: {{updates: 7}}\n")
-    said = r"partner\.updates is no longer a setting: it is 300, and at most partner\.budget \(got 7\)"
-    with pytest.warns(UserWarning, match=said):
-        assert load(tmp_path / "above.yaml").partner == JudgeConfig(budget=5)
-    own = {
-        "partner": {"type": "mine:Partner", "updates": 7, "candidates": 3},
-        "algo": {"type": "mine:Ppo", "clip": 0.3},
-    }
-    assert converted(own) == own
-    with pytest.raises(ConfigError, match=r"unknown setting 'partner\.updates'"):
-        parse({"partner": {"type": "scored", "updates": 7}})
-
-
 def test_former_settings_are_left_where_they_are() -> None:
-    former = {"engines": {"type": "packed", "count": 1, "timeout_s": 60.0}, "prompt": {"before_action": "\n"}}
+    former = {"engines": {"type": "packed", "count": 1, "timeout_s": 60.0}, "log_every_steps": 9}
     with pytest.warns(UserWarning, match="is no longer a setting") as caught:
         found = parse(former)
     assert found.engines.count == 1
-    assert [str(each.message).partition(" is ")[0] for each in caught] == ["engines.type", "prompt.before_action"]
+    assert [str(each.message).partition(" is ")[0] for each in caught] == ["engines.type", "log_every_steps"]
     assert former["engines"]["type"] == "packed"
 
 
@@ -632,6 +608,8 @@ def test_former_time_outs_are_silent_at_their_defaults() -> None:
         (["critic.backbone=separate"], 97),
         (["critic.backbone=separate", "critic.target_backbone=online"], 97),
         (["algo.batch_size=128", "algo.updates_per_interval=8"], 129),
+        (["critic.backbone=separate", "critic.target_backbone=online", "algo.n_step=8", "algo.td_lambda=0.9"], 69),
+        (["critic.backbone=separate", "algo.n_step=8", "algo.td_lambda=0.9"], 85),
         (["algo={type: ppo}"], 33),
         (["algo={type: ppo, epochs: 4, update_interval: 480}", "critic.backbone=separate"], 17),
     ],
@@ -642,3 +620,8 @@ def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
     interval = config.algo.update_interval
     assert config.forward_passes(interval, config.algo.updates) == forwards * interval
     assert config.forward_passes(interval, 0) == interval  # before the first update
+
+
+def test_random_steps_take_no_forward_pass() -> None:
+    config = override(Config(), ["replay.random_steps=64"])
+    assert [config.forward_passes(steps, 0) for steps in (32, 64, 96)] == [0, 0, 32]

@@ -23,7 +23,8 @@ def test_a_folder_name_is_printed_verbatim(folder: str, finished: bool) -> None:
         "updates": 40,
         "train_seconds": 1.0,
         "success_heldout": None,
-        **{f"success_{when}": {"overall": 0.5, "[red]kind": 0.5} for when in ("random", "before", "after")},
+        **{f"success_{when}": {"overall": 0.5, "[red]kind": 0.5} for when in ("random", "before", "after", "sampled")},
+        "warnings": [],
     }
     console = Console(file=io.StringIO(), emoji=False)
     print_summary(console, Path(folder), summary)

@@ -90,6 +90,29 @@ def test_spl_needs_no_plan_of_the_first_episode() -> None:
     assert found == [0.0] * 8
 
 
+class Easy(Hopeless):
+    """Every episode succeeds at once; counts how often it is reset."""
+
+    resets = 0
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        Easy.resets += 1
+        return super().reset(goal, seed)
+
+    def step(self, action: int) -> Step:
+        return Step(Observation("", ("Try",)), 1.0, ("Win",), True, False)
+
+
+@pytest.mark.parametrize(("plan", "resets"), [(True, 9), (False, 8)])
+def test_without_a_planner_one_episode_is_reset_for_it_at_most(
+    plan: bool, resets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Easy, "resets", 0)
+    rng = np.random.default_rng(0)
+    assert evaluate(lambda: Easy(False), UniformScorer(), greedy, episodes=8, rng=rng, plan=plan).spl is None
+    assert Easy.resets == resets
+
+
 class Firmly:
     """Prefers later actions: pi is proportional to 1, 2, 3, ..."""
 

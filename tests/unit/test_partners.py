@@ -33,13 +33,12 @@ STATES = [Observation(f"state {t}", ("left", "right")) for t in range(5)]
 NAME = f"{__name__}:SilentConfig"
 
 
-def episode(*achieved: tuple[str, ...], goal: str = "goal", last: Observation | None = None) -> Episode:
+def episode(*achieved: tuple[str, ...], goal: str = "goal") -> Episode:
     """An episode that ends with success, or else out of time."""
     end = len(achieved) - 1
-    after = [*STATES[1 : end + 1], last or STATES[end + 1]]
     steps = tuple(
-        Step(state, float(goal in done), done, goal in done, t == end and goal not in done)
-        for t, (state, done) in enumerate(zip(after, achieved, strict=True))
+        Step(STATES[t + 1], float(goal in done), done, goal in done, t == end and goal not in done)
+        for t, done in enumerate(achieved)
     )
     return Episode(goal, STATES[0], tuple(Decision(0, 0.0, 0) for _ in steps), steps, seed=3)
 
@@ -107,12 +106,6 @@ def test_a_missed_success_is_cut_short_and_unrewarded() -> None:
     assert (own.rewards, own.terminated) == ((0.0, 0.0, 0.0), False)
     assert [step.achieved for step in seen.steps] == [(), (), ("late",)]
     assert (seen.steps[-1].terminated, seen.steps[-1].truncated) == (False, True)
-
-
-def test_a_missed_success_in_a_state_without_actions_ends_there() -> None:
-    seen = described(episode((), ("goal",), last=Observation("the end", ())), [(), ()])
-    own = window(seen, "goal", 0, 5, gamma=0.5)
-    assert (own.rewards, own.terminated) == ((0.0, 0.0), True)
 
 
 def test_a_claimed_success_is_rewarded_once_and_ends_the_own_goal_alone() -> None:

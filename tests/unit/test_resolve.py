@@ -4,6 +4,7 @@ import pytest
 
 from sacglam import config
 from sacglam.resolve import derived, with_copies
+from sacglam.tools.experiments.results import differences
 
 LONG = ["env.name=bitflip", "env.options={bits: 8, max_steps: 100}"]
 
@@ -26,9 +27,11 @@ def test_each_copy_can_play_six_episodes(overrides: list[str], copies: int) -> N
     assert derived(asked, settled) == {"env.copies": copies}
 
 
-def test_no_more_workers_than_copies() -> None:
+def test_a_comparison_finds_its_own_run_again_if_there_are_more_workers_than_copies() -> None:
     asked = config.load(None, [*LONG, "env.options.bits=16", "env.copies=0", "env.workers=4", "steps=1200"])
-    assert with_copies(asked).env.workers == 2
+    settled = with_copies(asked)
+    assert (settled.env.copies, settled.env.workers) == (2, 4)
+    assert differences(settled, asked) == []
 
 
 def test_copies_that_are_asked_for_stay() -> None:

@@ -4,14 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sacglam import cpu
+from sacglam import cpu, resolve
 from sacglam.build import build_model
 from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.errors import ConfigError, ModelError
 from sacglam.evaluate import EVALUATIONS_AFTER, SAMPLES, SAMPLES_STEPS
 from sacglam.memory import resident_bytes
-from sacglam.resolve import check_device, check_engines, in_one_process, resolve_device, with_copies, with_scores
 from sacglam.runs.display import Display
 from sacglam.runtime.placement import Plan, machine, plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, calibrate, play
@@ -33,8 +32,9 @@ class Forecast:
 
 
 def placed(config: Config) -> tuple[Config, Plan]:
-    """Resolve the device and copies of `config`, and decide which process would run where."""
-    settled = with_copies(config.model_copy(update={"device": resolve_device(config)}))
+    """Resolve the device, copies and scale of rewards of `config`, and decide which process would run where."""
+    settled = config.model_copy(update={"device": resolve.resolve_device(config)})
+    settled = resolve.with_reward_scale(resolve.with_copies(settled))
     return settled, plan(settled, machine())
 
 
@@ -49,17 +49,17 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
     missing = [where.fault] if where.fault else []
     device = config.device
     try:
-        check_device(device)
+        resolve.check_device(device)
     except ConfigError as error:
         missing.append(str(error))
         device = ""
     display.stage("playing the random policy", 1)
     played = play(config)
-    here = in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
+    here = resolve.in_one_process(config, device or "cpu").model_copy(update={"threads": where.learner_threads})
     display.stage(f"loading {config.model.name}", 1)
     try:
-        check_engines(config)
-        here = with_scores(here)
+        resolve.check_engines(config)
+        here = resolve.with_scores(here)
         model = build_model(here)
     except ModelError as error:
         return Forecast(config, [*missing, str(error)])

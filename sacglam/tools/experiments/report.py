@@ -38,7 +38,7 @@ def report(experiment: Experiment, runs: Sequence[Run], threshold: float, comman
 def _setting(results: Sequence[Result]) -> Values:
     """What ran where; a list with several values shows a difference between runs."""
     configs, summaries = [result.config for result in results], [result.summary for result in results]
-    machines = [summary.get("machine") or {"cpu": "unknown", "cores": "unknown"} for summary in summaries]
+    machines = [summary["machine"] for summary in summaries]
     other = [(each.run.title, line) for each in results for line in differences(each.config, each.run.config)]
     return {
         "environments": _distinct(config.env.name for config in configs),

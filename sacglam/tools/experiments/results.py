@@ -34,7 +34,7 @@ class Result:
         """Greedy success before, during and after training; the last replaces an evaluation at the same step."""
         summary, name = self.summary, _EVALUATION + goal_type
         end = {key: summary[key] for key in ("env_steps", "updates")}
-        end |= {"seconds": summary["train_seconds"], "cpu_seconds": summary.get("train_cpu_seconds")}
+        end |= {"seconds": summary["train_seconds"], "cpu_seconds": summary["train_cpu_seconds"]}
         start = dict.fromkeys(end, 0.0)
         points = [(start, summary["success_before"].get(goal_type))]
         points += [(line, line.get(name)) for line in self.lines if line["env_steps"] < end["env_steps"]]

@@ -12,7 +12,7 @@ from sacglam.runs.logs import METRICS_LINE, Line
 
 AXES = ("updates", "seconds")
 """Counters that are tracked in the context of every value, so that the explorer can use them as its x axis."""
-_SUBSETS = {"success": "train", "eval_success": "eval", "heldout_success": "heldout"}  # the last: in older runs only
+_SUBSETS = {"success": "train", "eval_success": "eval"}
 _ZERO = 1e-6  # Aim's explorer treats an x of 0 as missing, and then does not draw the curve
 
 

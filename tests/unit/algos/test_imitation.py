@@ -19,7 +19,8 @@ def test_the_loss_by_hand() -> None:
         prompt=SimpleNamespace(at=lambda row, t: row.goal),
         pack=list,
         tensor=torch.tensor,
-        evaluate=lambda packed: SimpleNamespace(log_pi_BA=log_pi_BA),
+        lm=SimpleNamespace(forward=lambda packed, adapter: packed),
+        policy=lambda packed: log_pi_BA,
     )
     seen = (Observation("", ("a", "b", "c")),) * 2
     rows = [Window(goal, seen, (action,), (0.0,), True, "real") for goal, action in (("x", 0), ("y", 1))]

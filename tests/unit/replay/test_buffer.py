@@ -348,8 +348,8 @@ def test_the_graph_relabels_with_each_type_of_goal_equally_often() -> None:
     config = ReplayConfig(hindsight=Graph(share=1.0))
     buffer = ReplayBuffer(config, _goal_type, PRIOR)
     buffer.add(LONG)
-    cut = WindowCutter(SacConfig(batch_size=6_000))
-    drawn = Counter(window.goal for window in config.hindsight.batch(buffer, np.random.default_rng(0), cut))
+    batch = config.hindsight.batch(buffer, np.random.default_rng(0), WindowCutter(SacConfig()), 6_000)
+    drawn = Counter(window.goal for window in batch)
     # Half of the rows are `grow`; four goals share the others, `tea` too, which is achieved later.
     expected = {"grow bush": 3_000} | {f"grasp {name}": 750 for name in ("tea", "cow", "dog", "cat")}
     assert drawn.keys() == expected.keys()

@@ -79,6 +79,25 @@ def test_nothing_follows_a_lost_episode_but_something_follows_one_that_won_its_o
     assert ReplayGraph(episodes, GAMMA).action_values("goal", state("A")) == (0.0, 0.5)
 
 
+def test_nothing_follows_an_episode_lost_after_its_own_goal():
+    # A partner named `own` at the first step, though the episode went on from B and was lost in C.
+    named = episode("own", "ABC", [0, 0], {0: "own"}, lost=True)
+    found = episode("other", "CD", [1], {0: "goal"})
+    graph = ReplayGraph([named, found], GAMMA)
+    assert graph.action_values("goal", state("C")) == (UNTRIED, 1.0)
+    assert graph.action_values("goal", state("B")) == NOTHING
+    assert graph.action_values("goal", state("A")) == NOTHING
+
+
+def test_a_loss_after_a_success_still_counts_where_rewards_are_the_environment_s_own():
+    # From B, `right` lost 100 in an episode that had achieved `own` before; `left` achieves `goal`.
+    lost = episode("own", "ABC", [0, 1], {0: "own"}, lost=True)
+    lost = replace(lost, steps=(lost.steps[0], replace(lost.steps[1], reward=-100.0)))
+    found = episode("other", "BD", [0], {0: "goal"})
+    graph = ReplayGraph([lost, found], GAMMA, Rewards(own=True, success=20.0))
+    assert graph.action_values("goal", state("B")) == (20.0, -100.0)
+
+
 def test_steps_after_an_achievement_say_nothing_about_that_goal():
     # The second A -> B would count as a miss, though only its repetition kept it out of `achieved`.
     graph = ReplayGraph([episode("own", "ABAB", [0, 1, 0], {0: "goal"})], GAMMA)

@@ -70,28 +70,6 @@ def test_forward_passes_are_those_of_steps_and_updates(values: dict[str, Any]) -
     assert members(values)["slow"]["to_threshold"]["forward_passes"].values == (pytest.approx(54_160), None)
 
 
-def test_runs_made_before_cpu_seconds_and_sampled_success_were_recorded(tmp_path: Path, finish: Finish) -> None:
-    experiment = plan.comparison(files(tmp_path, "a", "b"))
-    runs = plan.runs(experiment, range(1), OVERRIDES, tmp_path)
-    older, _ = (finish(run, [0.5, 0.8]) for run in runs)
-    summary = json.loads((older / "summary.json").read_text())
-    for key in ("train_cpu_seconds", "success_sampled"):
-        del summary[key]
-    (older / "summary.json").write_text(json.dumps(summary))
-    lines = [json.loads(line) for line in (older / "metrics.jsonl").read_text().splitlines()]
-    without = [{name: value for name, value in line.items() if name != "cpu_seconds"} for line in lines]
-    (older / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in without))
-    values = report(experiment, runs, 0.8, "")
-    text = markdown(values, "x.png")
-    assert "| a | 1 | 0.800 | - |" in text
-    assert "| b | 1 | 0.800 | 0.400 |" in text
-    assert "| a | median 200; 1 of 1 reached | median 200; 1 of 1 reached | - |" in text
-    assert "median 200; 1 of 1 reached | median 600; 1 of 1 reached |" in text
-    assert "| a / b | 1.00, 1 of 1 seeds | 1.00, 1 of 1 seeds | - | 1.00, 1 of 1 seeds |" in text
-    draw_report(values, tmp_path / "x.png")
-    assert (tmp_path / "x.png").stat().st_size > 10_000
-
-
 def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict[str, Any]) -> None:
     curve = members(values)["slow"]["curves"]["1"]["overall"]
     assert curve["steps"] == (0, 100, 200, 300, 400)

@@ -34,10 +34,10 @@ def test_success_has_a_context_and_each_context_has_the_axes() -> None:
     assert of_metrics(line) == expected
 
 
-def test_training_evaluation_and_held_out_goals_are_separate_subsets() -> None:
-    line = {"env_steps": 1, "updates": 1, "seconds": 1.0, "eval_success/overall": 0.5, "heldout_success/grow": 0.25}
+def test_training_and_evaluation_are_separate_subsets() -> None:
+    line = {"env_steps": 1, "updates": 1, "seconds": 1.0, "eval_success/overall": 0.5, "success/grow": 0.25}
     found = {(p.context["subset"], p.context["goal_type"]): p.value for p in of_metrics(line) if p.name == "success"}
-    assert found == {("eval", "overall"): 0.5, ("heldout", "grow"): 0.25}
+    assert found == {("eval", "overall"): 0.5, ("train", "grow"): 0.25}
 
 
 def test_what_is_known_by_goal_type_has_it_as_its_context() -> None:
