@@ -19,6 +19,9 @@ from sacglam.types import GOAL_REWARDS, Decision, Episode, Observation, Rewards,
 Indices = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
+_FORGETS = 50
+"""Times that the graph forgets, and is built again, while the whole ring is overwritten."""
+
 # The columns on disk, by what each of their values describes.
 _ENTRIES = {"entry_episode": np.int32, "entry_goal": np.int32, "entry_start": np.int32}
 _EPISODES = {"goal": np.int32, "seed": np.int64, "first": np.int32, "length": np.int32}
@@ -43,6 +46,8 @@ class _Texts:
     goals: list[str]
     observations: list[list[str]]
     """The text, and the actions."""
+    left: Annotated[int, pydantic.Field(ge=0)] = 0
+    """How many of the episodes, the oldest, are in the graph alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class ReplayBuffer:
         """Episodes that are in the buffer's graph but not in the buffer."""
         self._graph: ReplayGraph | None = None  # built when first needed
         self._not_in_graph: list[Episode] = []
+        self._left: list[Episode] = []  # in the graph but no longer in the ring
         self._relabelled = np.zeros(config.capacity, dtype=bool)
         self._achieved = np.zeros((config.capacity if self._on_draw else 0, len(prior)), dtype=bool)
         self._type = np.zeros(config.capacity, dtype=np.int16)
@@ -89,8 +95,9 @@ class ReplayBuffer:
         return self._ring[place]
 
     def episodes(self) -> list[Episode]:
-        """The episodes that entries refer to, in the order of their first entries."""
-        return list({id(entry.episode): entry.episode for entry in self._ring}.values())
+        """The episodes that entries refer to, the oldest first."""
+        by_age = [*self._ring[self._next :], *self._ring[: self._next]]
+        return list({id(entry.episode): entry.episode for entry in by_age}.values())
 
     def add(self, episode: Episode) -> None:
         """Append an episode's entries, overwriting the oldest once full.
@@ -117,7 +124,11 @@ class ReplayBuffer:
         if len(self._ring) < self.capacity:
             self._ring.append(entry)
         else:
-            self._ring[place], self._graph = entry, None
+            old, self._ring[place] = self._ring[place].episode, entry
+            if self._ring[(place + 1) % self.capacity].episode is not old:
+                self._left.append(old)
+            if place % max(1, self.capacity // _FORGETS) == 0:
+                self._left, self._graph = [], None
         achieved = hindsight_goals(entry.episode, entry.start) if self._on_draw else ()
         self._relabelled[place] = bool(achieved) or entry.goal != entry.episode.goal
         if self._on_draw:
@@ -143,9 +154,12 @@ class ReplayBuffer:
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:
-        """The graph of the episodes in the buffer and the `others`; rebuilt once entries have been overwritten."""
+        """The graph of the episodes in the buffer and the `others`.
+
+        It forgets the episodes that have been overwritten each time a fiftieth of the ring has been.
+        """
         if self._graph is None:
-            episodes = [*self.others, *self.episodes()]
+            episodes = [*self.others, *self._left, *self.episodes()]
             self._graph = ReplayGraph(episodes, gamma, rewards, history, self.goal_type)
         elif self._not_in_graph:
             self._graph.add(self._not_in_graph)
@@ -162,7 +176,7 @@ class ReplayBuffer:
 
     def state(self) -> tuple[Columns, dict[str, Any]]:
         """The buffer as number columns (for npz) and JSON values; each episode and each text is stored once."""
-        goals, observations, kept = _Numbers(), _Numbers(), self.episodes()
+        goals, observations, kept = _Numbers(), _Numbers(), [*self._left, *self.episodes()]
         places = {id(episode): place for place, episode in enumerate(kept)}
         decisions = [decision for episode in kept for decision in episode.decisions]
         steps = [step for episode in kept for step in episode.steps]
@@ -185,8 +199,8 @@ class ReplayBuffer:
             "achievements": [len(s.achieved) for s in steps],
         }
         columns = {name: np.array(column, dtype=_TYPES[name]) for name, column in values.items()}
-        texts = {"next": self._next, "goals": list(goals), "observations": [[o.text, *o.actions] for o in observations]}
-        return columns, texts
+        texts = [[o.text, *o.actions] for o in observations]
+        return columns, {"next": self._next, "goals": list(goals), "observations": texts, "left": len(self._left)}
 
     def load_state(self, columns: Columns, texts: Mapping[str, Any]) -> None:
         """Restore what `state()` returned.
@@ -202,7 +216,7 @@ class ReplayBuffer:
                 "resume with the capacity it was saved with"
             )
         episodes = list(_episodes(columns, saved))
-        self._ring, self._next, self._graph = [], 0, None
+        self._ring, self._next, self._graph, self._left = [], 0, None, episodes[: saved.left]
         for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
             entry = Entry(episodes[episode], saved.goals[goal], start)
             if start > last_step(entry.episode, entry.goal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -442,7 +443,7 @@ def test_an_episode_leaves_with_its_last_entry() -> None:
     first, second, long = _steps(2), _steps(2), _steps(5)
     buffer.add(first)
     buffer.add(second)  # overwrites one of the first's two entries
-    assert buffer.episodes() == [second, first]
+    assert buffer.episodes() == [first, second]
     buffer.add(long)  # and the first entry of its own
     assert buffer.episodes() == [long]
 
@@ -459,6 +460,26 @@ def test_the_graph_is_that_of_the_episodes_in_the_buffer(numbers: list[int], ask
             for state in {episode.start for episode in buffer.episodes()}:
                 assert found.outcomes(state) == wanted.outcomes(state)
                 assert found.action_values("grasp cow", state) == wanted.action_values("grasp cow", state)
+
+
+@settings(deadline=None, max_examples=20)
+@given(before=st.integers(95, 260), after=st.integers(1, 12))
+def test_a_full_ring_s_graph_forgets_now_and_then_and_the_same_after_a_resume(before: int, after: int) -> None:
+    # A ring of 100 entries forgets at every second place.
+    settings_ = ReplayConfig(capacity=100, hindsight=Graph())
+    played = [_episode(number, source="hindsight") for number in range(before + after)]
+    original, restored = (ReplayBuffer(settings_, _goal_type, PRIOR) for _ in range(2))
+    for episode in played[:before]:
+        original.add(episode)
+        original.graph(0.5)
+    columns, texts = original.state()
+    restored.load_state(columns, json.loads(json.dumps(texts)))
+    for number, episode in enumerate(played[before:], before):
+        for buffer in (original, restored):
+            buffer.add(episode)
+        found, again, oldest = original.graph(0.5), restored.graph(0.5), max(0, number - 99 - number % 2)
+        assert found.tries == again.tries == Counter(each.action(0) for each in played[oldest : number + 1])
+        assert list(found._numbers) == list(again._numbers)
 
 
 def _steps(count: int) -> Episode:
