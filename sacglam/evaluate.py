@@ -1,9 +1,9 @@
 """Plays fresh episodes outside training: to evaluate a policy, and as samples to look at."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from sacglam.clock import PhaseClock
 from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.envs import CheckedEnv, Split, TextEnv
+from sacglam.envs.base import SPLITS
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
 from sacglam.policy import Policy, SamplingPolicy, greedy
@@ -62,7 +63,7 @@ def evaluate(
     env = make_env()
     goals = env.tasks() if split == "train" and isinstance(env, CheckedEnv) else env.goals(split)
     if not goals:
-        raise ConfigError(f"this environment has no {split} goals to evaluate on; use --goals train")
+        raise ConfigError(f"this environment has no {SPLITS[split]} goals to evaluate on; use --goals train")
     starts = GoalSource(goals, rng)
     fixed = [next(starts) for _ in range(episodes)]
     copies = [make_env() for _ in range(min(_COPIES, episodes))]
@@ -74,19 +75,25 @@ def evaluate(
     for episode in played:
         by_type[env.goal_type(episode.goal)].append(episode.success)
         by_type["overall"].append(episode.success)
+    returns = [episode.return_ for episode in played]
     return Evaluation(
         success={name: float(np.mean(by_type[name])) for name in ["overall", *sorted(by_type.keys() - {"overall"})]},
         spl=_spl(env, played) if plan else None,
         episodes=len(played),
-        mean_return=float(np.mean([episode.return_ for episode in played])),
+        mean_return=float(np.mean(returns)),
+        return_error=float(np.std(returns) / math.sqrt(len(returns))),
         repeated=_repeated([episode for episode in played if not episode.success]),
     )
 
 
 def _repeated(episodes: Sequence[Episode]) -> tuple[float, str]:
-    pairs = [pair for episode in episodes for pair in pairwise(map(episode.action, range(len(episode.steps))))]
-    again = Counter(action for before, action in pairs if action == before)
-    return (again.total() / len(pairs), again.most_common(1)[0][0]) if again else (0.0, "")
+    steps, again = 0, Counter[str]()
+    for episode in episodes:
+        taken = Counter((episode.observation(t).text, episode.action(t)) for t in range(len(episode.steps)))
+        steps += taken.total()
+        for (_, action), times in taken.items():
+            again[action] += times - 1
+    return (again.total() / steps, again.most_common(1)[0][0]) if again.total() else (0.0, "")
 
 
 def _spl(env: TextEnv, episodes: Sequence[Episode]) -> float | None:

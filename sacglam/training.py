@@ -209,7 +209,7 @@ class Run:
             random_success=self._begun["success_random"]["overall"],
             after=after,
         )
-        if evidence.stuck and self._config.algo.has_q:
+        if evidence.low and self._config.algo.has_q:
             evidence = replace(evidence, played=self._evaluations.sample(diagnosis.PLAYED, progress.env_steps))
         return diagnosis.diagnose(evidence)
 

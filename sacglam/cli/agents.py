@@ -49,13 +49,14 @@ def evaluate(
 
     from sacglam.agent import load_agent
     from sacglam.collector import build_env
+    from sacglam.envs.base import SPLITS
     from sacglam.evaluate import evaluate as measure
     from sacglam.policy import SamplingPolicy, greedy
 
     agent = load_agent(run, device, trust, best)
     rng = np.random.default_rng(seed)
     with RichDisplay(errors) as display:
-        display.stage(f"evaluating {goals} goals", episodes)
+        display.stage(f"evaluating {SPLITS[goals]} goals", episodes)
         result = measure(
             lambda: build_env(agent.config),
             agent.model,
@@ -67,16 +68,18 @@ def evaluate(
             prompt=agent.model.prompt,
         )
     if as_json:
-        figures = {"success": result.success, "mean_return": result.mean_return, "spl": result.spl}
+        returns = {"mean_return": result.mean_return, "return_error": result.return_error}
+        figures = {"success": result.success, **returns, "spl": result.spl}
         print(json.dumps({**figures, "episodes": result.episodes}))
         return
-    table = Table("goals", "success", title=f"{result.episodes} fresh episodes, {goals} goals")
+    table = Table("goals", "success")
     for name, rate in result.success.items():
         table.add_row(escape(name), f"{rate:.3f}")
+    console.print(f"{result.episodes} fresh episodes, {SPLITS[goals]} goals", table, sep="\n")
     if agent.config.env.reward == "environment":
-        table.add_row("return", f"{result.mean_return:,.3f}")
-    table.add_row("spl", "unknown" if result.spl is None else f"{result.spl:.3f}")
-    console.print(table)
+        console.print(f"return {result.mean_return:,.3f}, standard error {result.return_error:,.3f}")
+    if result.spl is not None:
+        console.print(f"SPL {result.spl:.3f}")
 
 
 def play(

@@ -42,6 +42,7 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run (default: one in runs/).")] = None,
     seed: Annotated[int | None, typer.Option(help="Override the configuration's seed.", min=0)] = None,
+    threads: Annotated[int | None, typer.Option(help="Override the configuration's CPU threads.", min=1)] = None,
     set_: SetOption = None,
     resume: Annotated[
         Path | None, typer.Option(help="Resume this run. Only placement options may be added.", metavar="RUN")
@@ -73,7 +74,8 @@ def train(
 
     Ctrl-C writes a checkpoint and stops; --resume continues from it.
     """
-    overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
+    numbers = {"seed": seed, "threads": threads}
+    overrides = [*(set_ or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
     if resume is not None and (config is not None or out is not None or overrides):
         raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
     options = (gpus, engines, learners, tensor_parallel, device)

@@ -13,6 +13,8 @@ from sacglam.errors import ConfigError
 from sacglam.types import Observation, Step
 
 Split = Literal["train", "heldout"]
+SPLITS: Mapping[Split, str] = {"train": "training", "heldout": "held-out"}
+"""What goals of a split are called."""
 Wanted = TypeVar("Wanted")  # what a goal asks for, as an environment looks it up
 
 

@@ -9,7 +9,7 @@ from random import Random
 from statistics import fmean, median
 from typing import Any, get_args
 
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.base import SPLITS, Split, TextEnv
 from sacglam.envs.checks import CheckedEnv
 from sacglam.envs.conversion import shown
 from sacglam.errors import EnvironmentContractError
@@ -124,8 +124,9 @@ def _findings(
     if different := [difference for difference in repeated.values() if difference]:
         yield (
             f"Of {len(repeated):,} actions taken more than once in a state that reads the same, {len(different):,} had "
-            f"different consequences: {different[0]}. If the environment is stochastic, raise algo.gamma to 0.95 or "
-            "more: the best path to a goal is longer then. If its observations hide something, prompt.history may help."
+            f"different consequences: {different[0]}. Chance decides, or something that the text hides. Raise "
+            "algo.gamma to 0.95 or more: the best path to a goal is longer then. If an earlier step shows what is hidden, "
+            "set prompt.history, or put it into the observation."
         )
     if not own_rewards:
         yield from _hindsight(played, others, most_steps)
@@ -203,7 +204,7 @@ def _goals(copies: Sequence[CheckedEnv]) -> Sequence[str]:
     for split in get_args(Split):
         if any(list(first.goals(split)) != list(other.goals(split)) for other in others):
             raise EnvironmentContractError(
-                f"two copies of the environment list different {split} goals; give them a fixed order"
+                f"two copies of the environment list different {SPLITS[split]} goals; give them a fixed order"
             )
     first.tasks()
     return first.goals("train")

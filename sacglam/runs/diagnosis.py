@@ -18,6 +18,7 @@ _GOOD = 0.9  # success that needs no diagnosis
 _MARGIN = 0.05  # gain in success over the random policy or an earlier quarter of the run
 _COLLAPSED_START, _COLLAPSED, _UNDECIDED, _CEILING = 0.2, 0.05, 0.6, 0.95  # shares of the random policy's entropy
 _CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
+_CIRCLES = 0.3  # share of the steps in failed episodes
 _GAP = 0.15  # how far greedy success may fall below sampled
 _EPISODES_OF_A_TYPE = 20  # if all of these fail, the type counts as out of reach
 _TOO_SHORT = 2  # times the budget: it is too short for a run that needs more
@@ -63,19 +64,23 @@ class Evidence:
         return self.env_steps >= CHECKS[-1] * self.config.steps
 
     @property
-    def stuck(self) -> bool:
-        """Whether success is low and not rising, late in the run."""
+    def low(self) -> bool:
+        """Whether success is low, late in the run."""
         if not self.late or self.config.env.reward == "environment" or self.success is None:
             return False
-        earlier, now = self.success
-        return now - earlier < _MARGIN and now < min(_GOOD, max(0.5, self.random_success + _MARGIN))
+        return self.success[1] < min(_GOOD, max(0.5, self.random_success + _MARGIN))
+
+    @property
+    def stuck(self) -> bool:
+        """Whether success is low and not rising, late in the run."""
+        return self.low and self.success is not None and self.success[1] - self.success[0] < _MARGIN
 
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
-    """The messages that apply, by rule name; empty for a run that learns."""
+    """The messages that apply, by rule name; empty for a run that ends with a success of 0.9."""
     own_rewards = evidence.config.env.reward == "environment"  # then the agent need not learn to succeed
     for rules in (
-        ((_no_experience,),) if own_rewards else (_ROOTS, _RULES, (_no_better,))
+        ((_no_experience,),) if own_rewards else (_ROOTS, _RULES, (_short_of_good,))
     ):  # earlier causes explain later symptoms
         if messages := {rule.__name__: message for rule in rules if (message := rule(evidence))}:
             return messages
@@ -96,10 +101,10 @@ def collapsed_start(entropy: float, uniform: float) -> str | None:
     )
 
 
-def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[float, int] | None:
-    """Correlation of the taken action's Q with the discounted return that followed, and the number of steps.
+def fit_of_q(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[float, float, float, int] | None:
+    """Correlation of the taken action's Q with the discounted return that followed, their means, and the steps.
 
-    None if there are too few steps, successes or failures to tell; 0 if Q is constant.
+    None if there are too few steps, successes or failures to tell; the correlation is 0 if Q is constant.
     """
     successes = sum(episode["success"] for episode in played)
     pairs = [
@@ -110,7 +115,9 @@ def correlation(played: Sequence[Mapping[str, Any]], gamma: float) -> tuple[floa
     if len(pairs) < _LEAST_STEPS or min(successes, len(played) - successes) < _LEAST_EPISODES:
         return None
     pairs_N2 = np.array(pairs)
-    return (float(np.corrcoef(pairs_N2.T)[0, 1]) if np.ptp(pairs_N2[:, 0]) else 0.0), len(pairs)
+    correlation = float(np.corrcoef(pairs_N2.T)[0, 1]) if np.ptp(pairs_N2[:, 0]) else 0.0
+    q, returned = pairs_N2.mean(axis=0).tolist()
+    return correlation, q, returned, len(pairs)
 
 
 def _no_experience(evidence: Evidence) -> str | None:
@@ -168,8 +175,8 @@ def _type_out_of_reach(evidence: Evidence) -> str | None:
         return None
     off_policy = "" if evidence.config.algo.on_policy else ", raise algo.exploration or replay.random_steps"
     return (
-        f"no episode succeeded at a goal of type {', '.join(never)}, so the agent hardly saw "
-        f"how. Add easier goals of that type{off_policy}, or give examples (replay.demonstrations)"
+        f"no episode succeeded at a goal of type {', '.join(never)}, so the agent had almost no examples of it. "
+        f"Add easier goals of that type{off_policy}, or give examples (replay.demonstrations)"
     )
 
 
@@ -191,14 +198,15 @@ def _entropy(evidence: Evidence) -> str | None:
 
 
 def _q_values(evidence: Evidence) -> str | None:
-    fit = correlation(evidence.played, evidence.config.algo.gamma)
-    if fit is None or fit[0] >= _CORRELATED or not evidence.stuck:
+    fit = fit_of_q(evidence.played, evidence.config.algo.gamma)
+    if fit is None or fit[0] >= _CORRELATED or not evidence.low:
         return None
+    correlation, q, returned, steps = fit
     return (
-        f"Q does not predict the return: over {fit[1]:,} steps of {len(evidence.played)} episodes their correlation "
-        f"is {fit[0]:.2f}, and {_stays(evidence)}. The critic has not learnt what leads to the goal, and the policy "
-        "follows the critic. Raise algo.critic_lr, algo.updates_per_interval or algo.n_step; if different states look "
-        "the same (sacglam envs --check), set prompt.history"
+        f"Q does not predict the return: over {steps:,} steps of {len(evidence.played)} episodes their correlation is "
+        f"{correlation:.2f}; on average Q is {q:.2f} and the return {returned:.2f}, and {_stays(evidence)}. If Q is "
+        "too high and sacglam envs --check finds actions of several outcomes, lower replay.hindsight.share; otherwise "
+        "raise algo.critic_lr, algo.updates_per_interval or algo.n_step"
     )
 
 
@@ -210,7 +218,7 @@ def _greedy(evidence: Evidence) -> str | None:
     if high - low <= max(_GAP, 2 * math.sqrt(0.5 / greedy.episodes)):  # two standard errors of the difference at most
         return None
     share, action = greedy.repeated
-    loop = f" ({share:.0%} of the actions in failed episodes repeat the previous one, most often {action!r})"
+    loop = f" ({share:.0%} of the steps in failed episodes repeat an earlier one, most often {action!r})"
     entropy = evidence.mean("entropy_share", 4) or 0.0
     undecided = f", and little is decided yet: entropy is {entropy:.0%} of the random policy's"
     return (
@@ -238,23 +246,29 @@ def _budget(evidence: Evidence) -> str | None:
     )
 
 
-def _no_better(evidence: Evidence) -> str | None:
+def _short_of_good(evidence: Evidence) -> str | None:
     random = evidence.random_success
     if not evidence.after or random >= _GOOD:
         return None
     greedy, sampled = (evidence.after[name].success["overall"] for name in ("train", "sampled"))
-    if max(greedy, sampled) >= random + _MARGIN:
+    if max(greedy, sampled) >= _GOOD:
         return None
-    seen = f"success is no better than the random policy's {random:.2f}: {greedy:.2f} greedy, {sampled:.2f} sampled"
+    said = f"success ended at {greedy:.2f} greedy and {sampled:.2f} sampled, the random policy's is {random:.2f}"
     model, env = evidence.config.model.name, evidence.config.env.name
-    if model.startswith("builtin") and not env.startswith("playground"):
+    if max(greedy, sampled) < random + _MARGIN and model.startswith("builtin") and not env.startswith("playground"):
         return (
-            f"{seen}. The built-in model only knows the words of Playground-Text. Make a model that knows this "
+            f"{said}. The built-in model only knows the words of Playground-Text. Make a model that knows this "
             f"environment's (sacglam pretrain DIR --env {env}, then model.name=DIR)"
         )
+    if evidence.success:
+        said += ", and training success was {:.2f} in the third quarter of the steps and {:.2f} in the last".format(
+            *evidence.success
+        )
+    share, action = evidence.after["train"].repeated
+    circles = f"; failed episodes go in circles ({share:.0%} of their steps repeat an earlier one, mostly {action!r})"
     return (
-        f"{seen}, and no single cause stands out. Read the episodes in samples.jsonl, and 'When a run does not learn' "
-        "in docs/start/environments.md"
+        f"{said}{circles if share >= _CIRCLES else ''}. If more is possible, see 'When a run does not learn' in "
+        "docs/start/environments.md"
     )
 
 

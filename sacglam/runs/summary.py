@@ -84,6 +84,7 @@ def _results(config: Config, **evaluations: Evaluation | None) -> dict[str, Any]
     results |= {f"spl_{name}": each and each.spl for name, each in evaluations.items() if name in _WITH_SPL}
     if config.env.reward == "environment":  # elsewhere success says the same
         results |= {f"return_{name}": each and each.mean_return for name, each in evaluations.items()}
+        results |= {f"return_error_{name}": each and each.return_error for name, each in evaluations.items()}
     return results
 
 

@@ -368,7 +368,7 @@ FAULTS: dict[str, Fault] = {
     "goals are a generator": Fault(lambda e: setattr(e, "goals", lambda split: iter(Walk().goals(split)))),
     "goals are a dict": Fault(lambda e: setattr(e, "goals", lambda split: dict.fromkeys(Walk().goals(split)))),
     "goals are new each time": Fault(
-        gives("goals", lambda: [f"goal {next(NUMBERS)}"]), "different train goals|name training goals"
+        gives("goals", lambda: [f"goal {next(NUMBERS)}"]), "different training goals|name training goals"
     ),
     "held-out goals have a surrogate": Fault(heldout([SURROGATE]), r"goals\('heldout'\): .*valid Unicode"),
     "held-out goals are none": Fault(heldout(None), r"goals\('heldout'\): .*in a fixed order"),

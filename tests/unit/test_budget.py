@@ -15,11 +15,11 @@ from sacglam.config import Config
 from tests.unit.test_docs import settings
 
 PACKAGE = Path(__file__).parents[2] / "sacglam"
-LINES = {"": 20_586, "core": 14_132, "tools": 3_767, "cli": 1_056, "worlds": 1_633}
+LINES = {"": 20_640, "core": 14_172, "tools": 3_776, "cli": 1_059, "worlds": 1_633}
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""
-LONG_FUNCTIONS = {"train": 64}  # the help of its options
+LONG_FUNCTIONS = {"train": 66}  # the help of its options
 SETTINGS = 80
 
 

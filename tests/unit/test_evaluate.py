@@ -60,10 +60,10 @@ class Stubborn(Hopeless):
 
 
 def test_which_action_repeats_in_failures() -> None:
-    # Try, Try, Try, Go, Go: three of the four after the first repeat the one before, Try twice and Go once.
+    # Try, Try, Try, Go, Go, always after the same text: three of the five are taken again, Try twice and Go once.
     found = evaluate(lambda: Stubborn(False), UniformScorer(), greedy, episodes=8, rng=np.random.default_rng(0))
     assert 0 < found.success["overall"] < 1
-    assert found.repeated == (0.75, "Try")
+    assert found.repeated == (0.6, "Try")
     hopeless = evaluate(lambda: Hopeless(False), UniformScorer(), greedy, episodes=8, rng=np.random.default_rng(0))
     assert hopeless.repeated == (0.0, "")
 

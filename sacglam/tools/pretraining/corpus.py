@@ -34,6 +34,8 @@ SHOWN_STEPS = 3
 QUESTION = "Which:"
 MATCHED_ACTIONS, SINGLE = 8, 0.8
 SEPARATORS = re.compile(r"[\n,.;:]+ *")
+WORDS = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+"""Words without the quotes or brackets around them, which goals seldom share with actions."""
 
 
 def random_play(
@@ -124,7 +126,10 @@ def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
     Most words are drawn from those in only one part, so that the answer is a single text, not a list in any order.
     """
     parts = [part for part in SEPARATORS.split(text) if part.strip()] + list(actions)
-    having = {word: [part for part in parts if word in part.split()] for part in parts for word in part.split()}
+    having: dict[str, list[str]] = {}
+    for part in parts:
+        for word in dict.fromkeys(WORDS.findall(part)):
+            having.setdefault(word, []).append(part)
     single = [word for word in having if len(having[word]) == 1]
     word = rng.choice(single if single and rng.random() < SINGLE else list(having))
     found = rng.sample(having[word], len(having[word]))

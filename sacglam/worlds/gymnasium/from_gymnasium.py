@@ -159,8 +159,8 @@ class GymnasiumWorld(BaseEnv[None]):
         ]
         if not self._describer.one_task:
             lines.append(f"goals in {self._resets} resets: {len(self._tasks):,}, such as {next(iter(self._tasks))!r}")
-        if "achieved" not in origin:
-            lines.append("hindsight has nothing to work with: set the option achieved, or write a describer")
+        if "achieved" not in origin and len(self._space) > 1:
+            lines.append("hindsight has nothing to relabel: set the option achieved, or define it in a describer")
         if self._max_steps is None and getattr(getattr(self._env, "spec", None), "max_episode_steps", None) is None:
             lines.append("no step limit is known: set the option max_steps, unless every episode ends")
         return [f"{self.name}: {line}" for line in lines]

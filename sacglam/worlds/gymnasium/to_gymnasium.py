@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from typing_extensions import override
 
-from sacglam.envs.base import Split
+from sacglam.envs.base import SPLITS, Split
 from sacglam.envs.registry import make, registered
 from sacglam.envs.trial import check_env
 from sacglam.errors import ConfigError
@@ -50,7 +50,7 @@ class SacglamEnv(gymnasium.Env[Any, Any]):
         self._env = make(name, **options)
         self._goals = self._env.goals(split)
         if not self._goals:
-            raise ConfigError(f"environment {name!r} has no {split} goals")
+            raise ConfigError(f"environment {name!r} has no {SPLITS[split]} goals")
         self._size = max_actions or check_env(lambda: make(name, **options)).most_actions
         self.action_space = spaces.Discrete(self._size)
         text = spaces.Text(_MAX_TEXT, min_length=0, charset=charset)

@@ -260,7 +260,7 @@ def test_what_is_guessed_or_missing_is_stated() -> None:
     quest = said(f"gymnasium:{__name__}:Quest")
     assert "text from obs.text (guessed); goal from obs.mission (guessed); actions from info.admissible_comm" in quest
     assert "a positive reward at the end (guessed)" in quest
-    assert "hindsight has nothing to work with" in quest
+    assert "hindsight has nothing to relabel" in quest
     assert "set the option max_steps" in quest
     lake = said(LAKE)
     assert "text, goal, actions, achieved from FrozenLake" in lake
@@ -393,7 +393,7 @@ def test_what_the_wrapper_cannot_do_is_refused() -> None:
         make("Bitflip-v0", max_actions=2).reset()
     with pytest.raises(ConfigError, match=r"expected the options goal and seed, got \['gaol'\]"):
         make("Bitflip-v0").reset(options={"gaol": "A B"})
-    with pytest.raises(ConfigError, match="no heldout goals"):
+    with pytest.raises(ConfigError, match="no held-out goals"):
         make("Bitflip-v0", split="heldout")
 
 
