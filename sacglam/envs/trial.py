@@ -125,8 +125,8 @@ def _findings(
         yield (
             f"Of {len(repeated):,} actions taken more than once in a state that reads the same, {len(different):,} had "
             f"different consequences: {different[0]}. Chance decides, or something that the text hides. Raise "
-            "algo.gamma to 0.95 or more: the best path to a goal is longer then. If an earlier step shows what is hidden, "
-            "set prompt.history, or put it into the observation."
+            "algo.gamma to 0.95 or more: the best path to a goal is longer then. If an earlier step shows what is "
+            "hidden, set prompt.history, or put it into the observation."
         )
     if not own_rewards:
         yield from _hindsight(played, others, most_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_a_run_counts_its_updates_and_reports_its_losses(run: Path) -> None:
     assert not any(name.startswith("buffer") for line in lines for name in line)
     tensors = checkpoint.load(checkpoint.steps(run / "checkpoints")[-1]).tensors
     assert {name.split(".")[2] for name in tensors if name.startswith("model.lora.")} == {"default"}  # and no target
+
+
+def test_every_metric_of_sac_and_ppo_is_explained(run: Path, tiny_run: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    cells = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| `")]
+    explained = {name for cell in cells for name in re.findall("`(.+?)`", cell)}
+    for folder in (run, tiny_run):
+        found = {re.sub("/.*", "/TYPE", name) for line in metrics(folder) for name in line}
+        assert found <= explained
+        assert {"grad_norm", "success/TYPE", "entropy_share"} <= found
 
 
 def test_a_killed_run_resumes_to_the_same_end(run: Path, tmp_path: Path) -> None:

@@ -450,6 +450,11 @@ def test_states_that_show_everything_are_never_alike(name: str) -> None:
     assert "consequences" not in " ".join(check_env(lambda: make(name), episodes=50).findings)
 
 
+def test_what_is_hidden_is_found() -> None:
+    found = check_env(lambda: make("benchmarks.battery.questions:Questions"), episodes=100).findings
+    assert "Chance decides, or something that the text hides" in " ".join(found)
+
+
 def test_an_environment_that_does_not_repeat_itself_is_found() -> None:
     numbers = count()
 

@@ -162,12 +162,12 @@ CASES = {
     ),
     "no better than random": (
         replace(STUCK, after=after(0.02, 0.12)),
-        "ended at 0.02 greedy and 0.12 sampled, the random policy's is 0.10, and training success was 0.10 in the third "
-        "quarter of the steps and 0.12 in the last. If more is possible",
+        "ended at 0.02 greedy and 0.12 sampled, the random policy's is 0.10, and training success was 0.10 in the "
+        "third quarter of the steps and 0.12 in the last. If more is possible",
     ),
     "between random and good": (
         replace(LEARNS, lines=lines(0.1, 0.5, 0.55, 0.56), after=after(0.55, 0.6)),
-        "0.55 greedy and 0.60 sampled, .* was 0.55 in the third quarter of the steps and 0.56 in the last. If more",
+        "0.55 greedy and 0.60 sampled, .* was 0.55 in the third quarter of the steps and 0.56 in the last",
     ),
     "in circles, sampled as well": (
         replace(LEARNS, lines=lines(0.1, 0.5, 0.55, 0.56), after=after(0.55, 0.6, (0.4, "Go north"))),
