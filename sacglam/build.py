@@ -210,19 +210,22 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
             warnings.warn(f"the critic of {config.init_from} does not fit; this run's starts untrained", stacklevel=2)
         if changed := _changed(theirs, settings):
             warnings.warn(
-                f"the agent in {config.init_from} was trained with {', '.join(changed)}, and so is another policy here",
+                f"the agent in {config.init_from} was trained with {', '.join(changed)}; with the settings here, the "
+                "same adapter is a different policy",
                 stacklevel=2,
             )
     return learner
 
 
 def _changed(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """The settings that make another policy of the same adapter, with the values in an exported agent and here."""
-    there, here = (
-        {f"{name}.{key}": value for name in ("policy", "prompt") for key, value in dict(each.get(name, {})).items()}
-        for each in (theirs, ours)
-    )
-    return [f"{key} {there[key]!r} (here {here[key]!r})" for key in here if there.get(key, here[key]) != here[key]]
+    """The settings that make the same adapter a different policy, with their values in an exported agent and here."""
+    changed = list[str]()
+    for section in ("policy", "prompt"):
+        there = theirs.get(section)
+        for key, here in ours[section].items():
+            if isinstance(there, dict) and there.get(key, here) != here:
+                changed.append(f"{section}.{key} {there[key]!r} (here {here!r})")
+    return changed
 
 
 def _classifiers(config: Config) -> dict[str, Any]:

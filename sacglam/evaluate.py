@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,9 @@ def evaluate(
 ) -> Evaluation:
     """Play `episodes` fresh episodes with goals drawn uniformly from `split`, or from its tasks if there are any.
 
-    `progress` receives the number of finished episodes. `prompt` must be the one the policy was trained with. SPL takes
-    a `reset` and a call of the planner for each success; with `plan` false it is None.
+    `progress` receives the number of finished episodes. `prompt` must be the one the policy was trained with. Measuring
+    SPL takes a `reset` and a call of the planner for each success or, if all fail, until one has a plan; if `plan` is
+    false, SPL is None.
 
     Raises:
         ConfigError: the environment has no goals in this split.
@@ -81,7 +83,7 @@ def evaluate(
         spl=_spl(env, played) if plan else None,
         episodes=len(played),
         mean_return=float(np.mean(returns)),
-        return_error=float(np.std(returns) / math.sqrt(len(returns))),
+        return_error=stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else None,
         repeated=_repeated([episode for episode in played if not episode.success]),
     )
 

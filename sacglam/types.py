@@ -155,9 +155,9 @@ class RolloutBatch:
 class Evaluation:
     """Success rates by goal type and `overall`, and SPL: success weighted by optimal over actual length.
 
-    `mean_return` averages undiscounted returns, and `return_error` is its standard error. `spl` is None if the
-    environment has no planner. `repeated` is the share of steps in failed episodes that take the same action after the
-    same text again, and the action that does so most often.
+    `mean_return` averages undiscounted returns, and `return_error` is its standard error, None for one episode. `spl`
+    is None if the environment has no planner. `repeated` is the share of the steps in failed episodes that repeat an
+    earlier action in a state with the same text, and the action repeated most often.
     """
 
     success: dict[str, float]
@@ -165,7 +165,7 @@ class Evaluation:
     episodes: int
     mean_return: float
     repeated: tuple[float, str] = (0.0, "")
-    return_error: float = 0.0
+    return_error: float | None = None
 
 
 Batches = Sequence[Sequence[Window]]

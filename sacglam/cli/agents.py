@@ -77,7 +77,8 @@ def evaluate(
         table.add_row(escape(name), f"{rate:.3f}")
     console.print(f"{result.episodes} fresh episodes, {SPLITS[goals]} goals", table, sep="\n")
     if agent.config.env.reward == "environment":
-        console.print(f"return {result.mean_return:,.3f}, standard error {result.return_error:,.3f}")
+        error = "unknown" if result.return_error is None else f"{result.return_error:,.3f}"
+        console.print(f"return {result.mean_return:,.3f}, standard error {error}")
     if result.spl is not None:
         console.print(f"SPL {result.spl:.3f}")
 

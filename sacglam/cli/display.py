@@ -124,7 +124,8 @@ def print_summary(console: Console, folder: Path, summary: Mapping[str, Any], tr
         table.add_row(escape(name), *("" if rate is None else f"{rate:.3f}" for rate in rates))
     if "return_after" in summary:
         returns = [[summary.get(f"return{kind}_{when}") for kind in ("", "_error")] for when in columns]
-        table.add_row("[bold]return, std. error", *("" if a is None else f"{a:,.3f} ± {b:.3f}" for a, b in returns))
+        shown = ("" if a is None else f"{a:,.3f}" + ("" if b is None else f" ± {b:,.3f}") for a, b in returns)
+        table.add_row("[bold]return ± std. error", *shown)
     console.print(table)
     if summary["updates"] == 0:
         console.print("[bold yellow]No update was made, so this is the untrained model", soft_wrap=True)

@@ -1,6 +1,7 @@
 """Commands that train an agent or a tiny language model, or profile a few training intervals."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -204,6 +205,7 @@ def pretrain(
     from sacglam.envs import make
     from sacglam.tools.pretraining import corpus, recipes, train
 
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, which transformers loads, warns of no GPU
     cpu.prepare(threads)
     environment = make(source.env.name, **source.env.options)
     settings = recipes.PretrainSettings(seed=seed, steps=steps)

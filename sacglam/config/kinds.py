@@ -76,7 +76,7 @@ class Hindsight(Named):
     def batch(
         self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter", steps: int
     ) -> list[Window]:
-        """Draw a batch of `steps` learnt steps: windows cut from `entries`."""
+        """Draw a batch of at least `steps` learnt steps: windows cut from `entries`."""
         return cut.windows(partial(self.entries, buffer, rng), steps)
 
 

@@ -124,7 +124,7 @@ def _findings(
     if different := [difference for difference in repeated.values() if difference]:
         yield (
             f"Of {len(repeated):,} actions taken more than once in a state that reads the same, {len(different):,} had "
-            f"different consequences: {different[0]}. Chance decides, or something that the text hides. Raise "
+            f"different consequences: {different[0]}. Either chance decides or the text hides something. Raise "
             "algo.gamma to 0.95 or more: the best path to a goal is longer then. If an earlier step shows what is "
             "hidden, set prompt.history, or put it into the observation."
         )

@@ -204,14 +204,10 @@ def load_exported(folder: Path, model: AgentModel) -> tuple[bool, dict[str, Any]
     """
     folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
     try:
-        names = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.json", "critic.safetensors")
-        texts = [files.read(folder / name, memory.total_bytes("cpu")) for name in names]
-        given, actor, described, critic = (
-            json.loads(texts[0]),
-            load(texts[1]),
-            dict(json.loads(texts[2])),
-            load(texts[3]),
-        )
+        names = (CONFIG_NAME, "critic.json", SAFETENSORS_WEIGHTS_NAME, "critic.safetensors")
+        read = [files.read(folder / name, memory.total_bytes("cpu")) for name in names]
+        given, described = (files.parse_json(text, files.OBJECT) for text in read[:2])
+        actor, critic = map(load, read[2:])
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(
             f"expected an exported agent in {folder}: {error}. Name a finished run, or what sacglam export wrote"

@@ -20,7 +20,7 @@ Indices = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
 _FORGETS = 50
-"""Times that the graph forgets, and is built again, while the whole ring is overwritten."""
+"""How often the graph is rebuilt, without the episodes that are gone, while the ring is overwritten once."""
 
 # The columns on disk, by what each of their values describes.
 _ENTRIES = {"entry_episode": np.int32, "entry_goal": np.int32, "entry_start": np.int32}
@@ -156,7 +156,7 @@ class ReplayBuffer:
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:
         """The graph of the episodes in the buffer and the `others`.
 
-        It forgets the episodes that have been overwritten each time a fiftieth of the ring has been.
+        Each time a fiftieth of the ring has been overwritten, it is rebuilt without the episodes that are gone.
         """
         if self._graph is None:
             episodes = [*self.others, *self._left, *self.episodes()]

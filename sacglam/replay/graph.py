@@ -133,7 +133,7 @@ class ReplayGraph:
 
     @property
     def varied(self) -> bool:
-        """Whether chance, or what is hidden, decides: over a twentieth of the pairs tried again led elsewhere."""
+        """Whether chance or something hidden decides: over a twentieth of the pairs taken again led elsewhere."""
         return len(self._varied) > _VARIED * len(self._again)
 
     def outcomes(self, state: Observation) -> Outcomes:

@@ -153,7 +153,7 @@ class Graph(Uniform):
     def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter, steps: int) -> list[Window]:
         graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
         types = list(graph.goals_by_type.values())
-        # Relabelled steps are all successes, and where chance decides these alone overstate what an action is worth.
+        # With goal rewards, relabelled steps are all successes; where chance decides, these alone overstate an action.
         share = self.share / 2 if graph.varied else self.share
         wanted = int(share * steps + rng.random()) if types else 0
         # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.

@@ -77,7 +77,7 @@ class Evidence:
 
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
-    """The messages that apply, by rule name; empty for a run that ends with a success of 0.9."""
+    """The messages that apply, by rule name; empty for a run whose greedy success ends at 0.9."""
     own_rewards = evidence.config.env.reward == "environment"  # then the agent need not learn to succeed
     for rules in (
         ((_no_experience,),) if own_rewards else (_ROOTS, _RULES, (_short_of_good,))
@@ -202,11 +202,18 @@ def _q_values(evidence: Evidence) -> str | None:
     if fit is None or fit[0] >= _CORRELATED or not evidence.low:
         return None
     correlation, q, returned, steps = fit
+    algo, now = evidence.config.algo, evidence.mean("episode_success", 4)
+    means = f"on average Q is {q:.2f} and the return {returned:.2f}"
+    too_high = ""
+    if getattr(algo, "soft_target", False):  # Q includes the entropy to come
+        too_high = f"; or, if Q is too high, lower {algo.entropy_settings}"
+    elif hasattr(evidence.config.replay.hindsight, "share"):
+        too_high = "; or, if Q is too high and actions have several outcomes (sacglam envs --check), lower "
+        too_high += "replay.hindsight.share"
     return (
         f"Q does not predict the return: over {steps:,} steps of {len(evidence.played)} episodes their correlation is "
-        f"{correlation:.2f}; on average Q is {q:.2f} and the return {returned:.2f}, and {_stays(evidence)}. If Q is "
-        "too high and sacglam envs --check finds actions of several outcomes, lower replay.hindsight.share; otherwise "
-        "raise algo.critic_lr, algo.updates_per_interval or algo.n_step"
+        f"{correlation:.2f}; {means}, and success is {now:.2f}. Raise algo.critic_lr, {algo.update_settings} or "
+        f"algo.n_step{too_high}"
     )
 
 
@@ -253,19 +260,21 @@ def _short_of_good(evidence: Evidence) -> str | None:
     greedy, sampled = (evidence.after[name].success["overall"] for name in ("train", "sampled"))
     if max(greedy, sampled) >= _GOOD:
         return None
-    said = f"success ended at {greedy:.2f} greedy and {sampled:.2f} sampled, the random policy's is {random:.2f}"
+    said = f"success ended at {greedy:.2f} greedy and {sampled:.2f} sampled (random policy: {random:.2f})"
     model, env = evidence.config.model.name, evidence.config.env.name
     if max(greedy, sampled) < random + _MARGIN and model.startswith("builtin") and not env.startswith("playground"):
         return (
             f"{said}. The built-in model only knows the words of Playground-Text. Make a model that knows this "
             f"environment's (sacglam pretrain DIR --env {env}, then model.name=DIR)"
         )
-    if evidence.success:
-        said += ", and training success was {:.2f} in the third quarter of the steps and {:.2f} in the last".format(
+    if evidence.success and evidence.mean("episode_success", 3) is not None:
+        said += "; training success was {:.2f} in the third quarter of the steps and {:.2f} in the last".format(
             *evidence.success
         )
     share, action = evidence.after["train"].repeated
-    circles = f"; failed episodes go in circles ({share:.0%} of their steps repeat an earlier one, mostly {action!r})"
+    circles = (
+        f"; failed episodes go in circles ({share:.0%} of their steps repeat an earlier one, most often {action!r})"
+    )
     return (
         f"{said}{circles if share >= _CIRCLES else ''}. If more is possible, see 'When a run does not learn' in "
         "docs/start/environments.md"

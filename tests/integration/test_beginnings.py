@@ -49,7 +49,7 @@ def test_a_critic_that_does_not_fit_begins_anew(tiny_run: Path) -> None:
 
 
 def test_settings_that_make_another_policy_of_the_adapter_are_said(tiny_run: Path) -> None:
-    said = r"was trained with policy\.temperature 1\.0 \(here 3\.0\), prompt\.history 0 \(here 1\), and so is"
+    said = r"was trained with policy\.temperature 1\.0 \(here 3\.0\), prompt\.history 0 \(here 1\); with the settings"
     with pytest.warns(UserWarning, match=said):
         beginning(tiny_run, "policy.temperature=3", "prompt.history=1")
 
@@ -75,6 +75,10 @@ def test_what_is_no_exported_agent_is_refused(tiny_run: Path, tmp_path: Path) ->
     (damaged / "critic.safetensors").write_bytes(b"{")
     with pytest.raises(ModelError, match="expected an exported agent in"):
         load_exported(damaged, cast(AgentModel, None))
+    for text in ("null", "[1]", "5"):
+        (damaged / "critic.json").write_text(text)
+        with pytest.raises(ModelError, match="expected an exported agent in"):
+            load_exported(damaged, cast(AgentModel, None))
 
 
 def summary(run: Path) -> dict[str, Any]:

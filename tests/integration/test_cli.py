@@ -66,7 +66,7 @@ def test_evaluate_prints_json(tiny_run: Path) -> None:
     for goals in ("train", "heldout"):
         done = call(sacglam("evaluate", tiny_run, "--json", goals=goals, episodes="12"))
         found = json.loads(done.stdout)
-        assert set(found) == {"success", "mean_return", "episodes", "spl"}
+        assert set(found) == {"success", "mean_return", "return_error", "episodes", "spl"}
         assert found["episodes"] == 12
         assert set(found["success"]) == {"overall", "grasp", "grow"}
         assert 0 <= found["spl"] <= found["success"]["overall"]

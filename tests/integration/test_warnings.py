@@ -77,11 +77,11 @@ class Won(World):
 
 
 class Easier(World):
-    """Wins ever more often, evenly: 0.4 of the time after 1,280 steps."""
+    """Wins ever more often, evenly: 0.36 of the time after 1,280 steps."""
 
     def wins(self) -> bool:
         before, NUMBERS["played"] = NUMBERS["played"], NUMBERS["played"] + 1
-        return int((before + 1) ** 2 / 6400) > int(before**2 / 6400)
+        return int((before + 1) ** 2 / 7200) > int(before**2 / 7200)
 
 
 class Notes(Display):
@@ -123,7 +123,7 @@ CASES = {
     ),
     "greedy": (
         [*world(Both, steps=6), "policy.temperature=1000", "evaluation.episodes=50"],
-        "greedy success is 0.00, far below the .*100% of the actions in failed episodes .*'Go (left|right)'",
+        "greedy success is 0.00, far below the .*83% of the steps in failed episodes .*'Go (left|right)'",
         False,
     ),
     "budget": (

@@ -34,8 +34,8 @@ SHOWN_STEPS = 3
 QUESTION = "Which:"
 MATCHED_ACTIONS, SINGLE = 8, 0.8
 SEPARATORS = re.compile(r"[\n,.;:]+ *")
-WORDS = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
-"""Words without the quotes or brackets around them, which goals seldom share with actions."""
+AROUND = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb()[]{}<>"
+"""Quotes and brackets around words: an action often has them where the goal does not."""
 
 
 def random_play(
@@ -128,7 +128,7 @@ def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
     parts = [part for part in SEPARATORS.split(text) if part.strip()] + list(actions)
     having: dict[str, list[str]] = {}
     for part in parts:
-        for word in dict.fromkeys(WORDS.findall(part)):
+        for word in dict.fromkeys(word.strip(AROUND) or word for word in part.split()):
             having.setdefault(word, []).append(part)
     single = [word for word in having if len(having[word]) == 1]
     word = rng.choice(single if single and rng.random() < SINGLE else list(having))

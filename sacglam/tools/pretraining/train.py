@@ -1,7 +1,6 @@
 """Trains a tokenizer and a two-layer model on a corpus."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -40,8 +39,9 @@ class Pretrained:
         if self.matching is None:
             return text
         unmatched = (
-            f"\nit answers {self.matching:.0%} of the questions which action has a given word, short of {MATCHED:.0%}: "
-            "an agent may learn more slowly which action fits its goal. Shorter texts and fewer different words help"
+            f"\nit answers only {self.matching:.1%} of the questions about which action contains a given word "
+            f"({MATCHED:.0%} is enough), so an agent may be slower to learn which action fits its goal. Shorter texts "
+            "and fewer different words help"
         )
         return f"{text}, matching {self.matching:.2f}{unmatched if self.matching < MATCHED else ''}"
 
@@ -69,7 +69,6 @@ def pretrain(
     matching = None if questions is None else matched(learner, questions)
     made = Pretrained(len(losses), sum(losses[-100:]) / len(losses[-100:]), matching)
     logging.disable_progress_bar()  # of writing the files
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, which transformers loads, warns of no GPU
     learner.model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     record = asdict(replace(settings, steps=made.steps)) | ({} if matching is None else {"matching": matching})

@@ -462,27 +462,38 @@ def test_the_graph_is_that_of_the_episodes_in_the_buffer(numbers: list[int], ask
                 assert found.action_values("grasp cow", state) == wanted.action_values("grasp cow", state)
 
 
-@settings(deadline=None, max_examples=20)
-@given(before=st.integers(95, 260), after=st.integers(1, 12))
-def test_a_full_ring_s_graph_forgets_now_and_then_and_the_same_after_a_resume(before: int, after: int) -> None:
-    # A ring of 100 entries forgets at every second place.
-    settings_ = ReplayConfig(capacity=100, hindsight=Graph())
-    played = [_episode(number, source="hindsight") for number in range(before + after)]
-    original, restored = (ReplayBuffer(settings_, _goal_type, PRIOR) for _ in range(2))
-    for episode in played[:before]:
-        original.add(episode)
-        original.graph(0.5)
+@settings(deadline=None, max_examples=30)
+@given(
+    before=st.lists(st.integers(1, 7) | st.just(150), min_size=20, max_size=70),
+    after=st.lists(st.integers(1, 7), min_size=1, max_size=12),
+    every=st.integers(1, 3),
+)
+def test_a_full_ring_s_graph_forgets_now_and_then_and_the_same_after_a_resume(
+    before: list[int], after: list[int], every: int
+) -> None:
+    # A ring of 100 entries forgets at every second place; `every`: episodes between two uses of the graph.
+    config = ReplayConfig(capacity=100, hindsight=Graph())
+    original, restored = (ReplayBuffer(config, _goal_type, PRIOR) for _ in range(2))
+    for number, count in enumerate(before):
+        original.add(_steps(count, number))
+        if number % every == 0:
+            original.graph(0.5)
     columns, texts = original.state()
     restored.load_state(columns, json.loads(json.dumps(texts)))
-    for number, episode in enumerate(played[before:], before):
+    for number, count in enumerate(after, len(before)):
         for buffer in (original, restored):
-            buffer.add(episode)
-        found, again, oldest = original.graph(0.5), restored.graph(0.5), max(0, number - 99 - number % 2)
-        assert found.tries == again.tries == Counter(each.action(0) for each in played[oldest : number + 1])
+            buffer.add(_steps(count, number))
+        found, again = original.graph(0.5), restored.graph(0.5)
         assert list(found._numbers) == list(again._numbers)
+        assert found._rows.tolist() == again._rows.tolist()
+        held = [id(episode) for episode, t in found._places if t == 0]
+        assert len(held) == len(set(held))
+        gone = [episode for episode in original._left if episode not in original.episodes()]
+        assert len(gone) == len(original._left) <= 2
+        assert held == [id(episode) for episode in [*gone, *original.episodes()]]
 
 
-def _steps(count: int) -> Episode:
+def _steps(count: int, number: int = 0) -> Episode:
     """An episode of so many steps."""
-    one = _episode(count)
+    one = _episode(3 * number or count)
     return replace(one, decisions=one.decisions * count, steps=one.steps * count)

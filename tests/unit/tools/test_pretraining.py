@@ -128,6 +128,9 @@ def test_words_are_asked_for_without_quotes_and_brackets() -> None:
     state = Observation("", ("Select 'Rome' in 'To'", "Click 'One-way' (now)"))
     asked = {"".join(matching(state, Random(seed))).splitlines()[0].removeprefix("Which: ") for seed in range(100)}
     assert asked == {"Select", "Rome", "in", "To", "Click", "One-way", "now"}
+    symbols = Observation("", ("\u2191", "C++ (", "don't"))
+    asked = {"".join(matching(symbols, Random(seed))).splitlines()[0].removeprefix("Which: ") for seed in range(100)}
+    assert asked == {"\u2191", "C++", "(", "don't"}
 
 
 def test_questions_have_one_answer_and_come_from_episodes_held_out() -> None:
@@ -238,7 +241,7 @@ def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture:
     made = CliRunner().invoke(app, command)
     assert made.exit_code == 0, made.output
     assert "2 steps, loss" in made.output
-    assert "of the questions which action has a given word, short of 95%" in made.output
+    assert "it answers only 0.0% of the questions about which action contains a given word" in made.output
     assert "accelerator" not in made.output
     model = build_model(load(None, [f"model.name={tmp_path}/model", "device=cpu"]))
     assert len(model.tokenizer([Query("Goal: a\nBits: A b C\nAction:", (" Make a", " Make B"))])) == 1
