@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from sacglam import cli
+from sacglam.config import Config
 from tests.conftest import call, sacglam, tiny_train
 
 
@@ -34,6 +36,23 @@ def test_envs_counts_the_papers_goals() -> None:
     assert sum(full.values()) == 8470
     assert found["playground_simple"]["goals"] == {"grasp": 136, "grow": 46}
     assert found["bitflip"] == {"name": "bitflip", "goals": {"bitflip": 256}, "heldout": {}, "missing": ""}
+
+
+def test_seed_and_threads_override_the_configuration_of_a_new_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Config] = []
+
+    def train(config: Config, *_: object) -> None:
+        given.append(config)
+        raise SystemExit
+
+    monkeypatch.setattr("sacglam.training.train", train)
+    options = ["--seed", "5", "--threads", "3"]
+    assert CliRunner().invoke(cli.app, ["train", *options, "--set", "threads=1"]).exit_code == 0
+    assert [(config.seed, config.threads) for config in given] == [(5, 3)]
+    for name, value in (options[:2], options[2:]):
+        refused = CliRunner().invoke(cli.app, ["train", "--resume", "run", name, value])
+        assert refused.exit_code == 2
+        assert "keeps the run's configuration" in refused.output
 
 
 def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:

@@ -44,3 +44,18 @@ def test_a_stage_is_printed_verbatim(terminal: bool) -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "importing [red]x[/]" in said
     assert "[/] noted" in said
+
+
+def test_returns_have_a_standard_error() -> None:
+    whens = ("random", "before", "after", "sampled")
+    summary = {
+        **{"finished": True, "env_steps": 640, "updates": 40, "train_seconds": 1.0, "warnings": []},
+        **{"success_heldout": None, "return_error_random": None},
+        **{f"success_{when}": {"overall": 0.0} for when in whens},
+        **{f"return_{when}": -0.25 for when in whens},
+        **{f"return_error_{when}": 0.125 for when in whens[1:]},
+    }
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(console, Path("run"), summary)
+    [row] = [line for line in console.file.getvalue().splitlines() if "std. error" in line]  # type: ignore[attr-defined]
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == ["-0.250", *["-0.250 ± 0.125"] * 3]

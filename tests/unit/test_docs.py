@@ -219,3 +219,13 @@ def test_the_reference_lists_every_setting_and_every_option() -> None:
     assert listed == SETTINGS
     commands = "\n".join(hooks.commands())
     assert all(text in commands for text in ("## `sacglam compare`", "`--tensor-parallel <int>`", "Repeatable."))
+
+
+def test_explained_metrics_are_in_the_code() -> None:
+    source = "".join(file.read_text() for file in (ROOT / "sacglam").rglob("*.py"))
+    rows = [row for row in (ROOT / "docs/reference/metrics.md").read_text().splitlines() if row.startswith("| `")]
+    names = {name for row in rows for name in re.findall("`(.+?)`", row.split(" | ")[0])}
+    assert len(names) > 40
+    written = {name: name.removesuffix("/TYPE") for name in names}
+    written |= {"actor_loss": "actor", "imitation_loss": "imitation"}  # the names of losses, to which `_loss` is added
+    assert [name for name, text in written.items() if not re.search(rf"[\"'/]{text}[\"'/]", source)] == []

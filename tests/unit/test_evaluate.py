@@ -17,7 +17,7 @@ from sacglam.evaluate import Evaluations, evaluate
 from sacglam.policy import greedy
 from sacglam.runs.display import Display
 from sacglam.scoring.base import Scorer, UniformScorer
-from sacglam.types import LogPolicy, Observation, Query, Step
+from sacglam.types import Evaluation, LogPolicy, Observation, Query, Step
 
 
 class Hopeless(TextEnv):
@@ -57,6 +57,46 @@ class Stubborn(Hopeless):
         won = self._goal == "Draw"
         seen = Observation("", ("Try", "Wait") if self._steps < 3 else ("Go", "Wait"))
         return Step(seen, float(won), ("Draw",) * won, won, not won and self._steps == 5)
+
+
+class Walk(Hopeless):
+    """Always the same action, in three places in turn, and then back in the first: one step of four repeats another."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        self._steps = 0
+        return Observation("place 0", ("Go on",))
+
+    def step(self, action: int) -> Step:
+        self._steps += 1
+        return Step(Observation(f"place {self._steps % 3}", ("Go on",)), 0.0, (), False, self._steps == 4)
+
+
+def test_an_action_repeats_only_after_the_same_text() -> None:
+    found = evaluate(lambda: Walk(False), UniformScorer(), greedy, episodes=4, rng=np.random.default_rng(0))
+    assert found.repeated == (0.25, "Go on")
+
+
+class Paid(Hopeless):
+    """Returns are 1 and -2 in turn."""
+
+    paid = 0
+
+    def step(self, action: int) -> Step:
+        Paid.paid += 1
+        return Step(Observation("", ("Try",)), (-2.0, 1.0)[Paid.paid % 2], (), False, True)
+
+
+def test_mean_return_and_its_standard_error_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Paid, "paid", 0)
+
+    def found(episodes: int) -> Evaluation:
+        return evaluate(
+            lambda: Paid(False), UniformScorer(), greedy, episodes=episodes, rng=np.random.default_rng(0), plan=False
+        )
+
+    # Two of each: the mean is -0.5, the squared distances from it sum to 4 * 2.25, and sqrt(9 / 3 / 4) = 0.866.
+    assert (found(4).mean_return, found(4).return_error) == (-0.5, pytest.approx(0.8660254))
+    assert found(1).return_error is None
 
 
 def test_which_action_repeats_in_failures() -> None:
@@ -104,7 +144,7 @@ class Easy(Hopeless):
 
 
 @pytest.mark.parametrize(("plan", "resets"), [(True, 9), (False, 8)])
-def test_without_a_planner_one_episode_is_reset_for_it_at_most(
+def test_without_a_planner_one_successful_episode_is_reset_for_it_at_most(
     plan: bool, resets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Easy, "resets", 0)
