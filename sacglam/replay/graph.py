@@ -18,7 +18,6 @@ UNTRIED = -np.inf
 """The value of an action that no counted step took."""
 _TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # in a deterministic environment, n sweeps are exact up to n steps away
 _LONGEST_PATH = 200
-_VARIED = 0.05
 _MOST_ACTIONS = 1 << 20  # per state; a state-action pair is state * _MOST_ACTIONS + action
 _STEP = np.dtype([("pair", "i8"), ("next", "i8"), ("reward", "f8"), ("won", "?"), ("back", "?"), ("first", "?")])
 
@@ -72,7 +71,6 @@ class ReplayGraph:
         self._numbers: dict[tuple[Observation, Past], int] = {}
         self._outcomes = defaultdict[Observation, Outcomes](Counter)
         self._following = defaultdict[int, set[int]](set)  # the states to which each pair has led
-        self._again, self._varied = set[int](), set[int]()  # pairs that led to a state again; to another one
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
         self._rows = np.zeros(0, dtype=_STEP)
         self.add(episodes)
@@ -96,11 +94,7 @@ class ReplayGraph:
                 back = following != node and following in been
                 been.add(node)
                 pair = node * _MOST_ACTIONS + action
-                led = self._following[pair]
-                if following >= 0 and led - {-1}:  # where an episode ends may depend on its goal
-                    self._again.add(pair)
-                    self._varied.update(() if following in led else (pair,))
-                led.add(following)
+                self._following[pair].add(following)
                 rows.append((pair, following, self._rewards.own * step.reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
         columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
@@ -130,11 +124,6 @@ class ReplayGraph:
     def goals(self) -> KeysView[str]:
         """The goals to which there are paths, in the order in which they were first reached."""
         return self._reached.keys()
-
-    @property
-    def varied(self) -> bool:
-        """Whether chance or something hidden decides: over a twentieth of the pairs taken again led elsewhere."""
-        return len(self._varied) > _VARIED * len(self._again)
 
     def outcomes(self, state: Observation) -> Outcomes:
         """Where each action of `state` led, and how often, whatever came before it."""

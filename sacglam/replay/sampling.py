@@ -147,15 +147,13 @@ class Graph(Uniform):
 
     type: str = "graph"
     share: Fraction = 0.5
-    """Share of relabelled steps in a batch; half of it where the same actions lead to different states."""
+    """Share of relabelled steps in a batch."""
 
     @override
     def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter, steps: int) -> list[Window]:
         graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
         types = list(graph.goals_by_type.values())
-        # With goal rewards, relabelled steps are all successes; where chance decides, these alone overstate an action.
-        share = self.share / 2 if graph.varied else self.share
-        wanted = int(share * steps + rng.random()) if types else 0
+        wanted = int(self.share * steps + rng.random()) if types else 0
         # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
         # For variety, each window has a single step.
         rows = [_known_step(graph, rng, draw(rng, draw(rng, types)), cut) for _ in range(wanted)]

@@ -493,7 +493,7 @@ def test_a_full_ring_s_graph_forgets_now_and_then_and_the_same_after_a_resume(
         assert held == [id(episode) for episode in [*gone, *original.episodes()]]
 
 
-def _steps(count: int, number: int = 0) -> Episode:
+def _steps(count: int, number: int | None = None) -> Episode:
     """An episode of so many steps."""
-    one = _episode(3 * number or count)
+    one = _episode(count if number is None else 3 * number)
     return replace(one, decisions=one.decisions * count, steps=one.steps * count)

@@ -227,15 +227,6 @@ def test_where_chance_decides_a_known_step_returns_the_mean_of_its_outcomes() ->
     assert all((w.rewards, w.terminated, w.known) == ((0.25,), True, ((0.25, UNTRIED),)) for w in slipped)
 
 
-def test_where_chance_decides_half_as_many_steps_are_relabelled() -> None:
-    replay, nowhere = _graph_replay(0, 1.0), Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
-    replay.add(_collected(_x_then_y()))
-    assert {w.source for _ in range(20) for w in replay.batches()[0]} == {"hindsight"}
-    replay.add(_collected(Episode("b", _x_then_y().start, (Decision(0, 0.0, 0),), (nowhere,), seed=0)))
-    relabelled = sum(w.source == "hindsight" for _ in range(200) for w in replay.batches()[0])
-    assert relabelled == pytest.approx(200 * 3 / 2, abs=40)
-
-
 def test_where_chance_decides_the_known_mean_bounds_no_step_towards_its_own_goal() -> None:
     replay, nowhere = _graph_replay(0, 0.0), Step(Observation("nowhere", ("x", "y")), 0.0, (), False, True)
     replay.add(_collected(_x_then_y()))

@@ -266,22 +266,6 @@ def test_an_action_varies_if_it_led_to_several_states_after_the_same_steps():
     assert not ReplayGraph(episodes, GAMMA, history=1).varies(state("A"), 1)
 
 
-def test_chance_decides_if_over_a_twentieth_of_what_was_taken_again_led_elsewhere():
-    def varied(*letters: str) -> bool:
-        return ReplayGraph([episode("own", names, [0], {}) for names in letters], GAMMA).varied
-
-    assert not varied("AB", "AB", "CD")  # nothing was taken again and led elsewhere
-    assert varied("AB", "AC")
-    same = [name for letter in "CDEFGHIJKLMNOPQRSTUVW" for name in (letter + "Z",) * 2]  # 21 actions taken twice
-    assert not varied("AB", "AC", *same[:40])  # 1 of 21
-    assert varied("AB", "AC", *same[:36])  # 1 of 19
-
-
-def test_an_end_is_no_other_state_since_it_may_depend_on_the_goal():
-    ended, went_on = episode("own", "AB", [0], {}, lost=True), episode("near", "AB", [0], {0: "near"})
-    assert not ReplayGraph([ended, went_on, went_on], GAMMA).varied
-
-
 def test_outcomes_by_hand():
     graph = ReplayGraph([episode("goal", "ABAC", [0, 0, 1], {2: "goal"}), episode("own", "AB", [0], {})], GAMMA)
     assert graph.outcomes(state("A")) == {(0, state("B")): 2, (1, None): 1}, "the goal ends its own episode"
