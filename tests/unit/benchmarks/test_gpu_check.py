@@ -106,7 +106,9 @@ gpu_check.parts = lambda *_: [Part("quick", quick, 30), Part("slow", ["sleep", "
 sys.argv = ["gpu_check", "--out", {str(out)!r}]
 gpu_check.main()
 """
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    # Named, since Aim's side of sacglam, which other tests run in this process, stops Python from looking in `cwd`.
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
     for _ in range(300):
         if out.exists() and json.loads(out.read_text())["rows"]:
             break
