@@ -64,6 +64,9 @@ def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
         assert all(0 <= rate <= 1 for rate in summary[name].values())
     assert summary["updates"] == 18  # one an interval, once the first episodes have ended
     assert summary["seed"] == 0
+    # Always there, so that a resumed run does not keep those of its former placement.
+    apart = {"engines": 0, "learners": 0, "engine_restarts": 0, "learner_seconds": {}}
+    assert apart.items() <= summary.items()
     assert summary["versions"]["torch"].startswith("2.")
     phases = summary["seconds"]
     training = sum(v for k, v in phases.items() if k not in ("evaluation", "samples", "checkpoint"))

@@ -205,7 +205,7 @@ def _steps_from_state_0(*others: Step, action: int) -> list[Window]:
     for other in others:
         replay.add(_collected(Episode("b", _x_then_y().start, (Decision(action, 0.0, 0),), (other,), seed=0)))
     rows = [w for _ in range(20) for w in replay.batches()[0] if w.goal == "b" and w.actions == (action,)]
-    return [row for row in rows if row.source == "hindsight" and row.observations[0].text == "state 0"]
+    return [row for row in rows if row.observations[0].text == "state 0"]
 
 
 def test_a_known_step_whose_action_leads_nowhere_is_followed_by_its_value() -> None:
@@ -218,6 +218,20 @@ def test_a_loss_ends_a_known_step() -> None:
     off = _steps_from_state_0(Step(Observation("nowhere", ("x", "y")), 0.0, (), True, False), action=1)
     assert off
     assert all((w.rewards, w.terminated, w.known) == ((0.0,), True, ((0.5, 0.0),)) for w in off)
+
+
+def test_a_loss_after_its_own_goal_ends_a_known_step_towards_another() -> None:
+    # On its way to b, which y achieves in state 1, an episode achieved its own goal, and then lost by x.
+    replay, both = _graph_replay(0, 1.0), ("x", "y")
+    replay.add(_collected(_x_then_y()))
+    found = Step(Observation("state 1", both), 1.0, ("own",), True, False)
+    lost = Step(Observation("nowhere", both), 0.0, (), True, False)
+    decisions = (Decision(0, 0.0, 0),) * 2
+    replay.add(_collected(Episode("own", Observation("elsewhere", both), decisions, (found, lost), seed=0)))
+    rows = [w for _ in range(40) for w in replay.batches()[0] if (w.goal, w.actions) == ("b", (0,))]
+    off = [row for row in rows if row.observations[0].text == "state 1"]
+    assert off
+    assert all((w.rewards, w.terminated, w.known) == ((0.0,), True, ((0.0, 1.0),)) for w in off)
 
 
 def test_where_chance_decides_a_known_step_returns_the_mean_of_its_outcomes() -> None:

@@ -7,7 +7,7 @@ import pytest
 from sacglam import config as configuration
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
-from sacglam.tools.dry_run.forecast import EVALUATION, predict, states_of_evaluations, updates_of
+from sacglam.tools.dry_run.forecast import EVALUATION, placed, predict, states_of_evaluations, updates_of
 
 PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
 ALONE = Plan(0, 0, 1, "cpu", 1, 1)
@@ -76,3 +76,10 @@ def test_states_outside_the_rollout(env: str, heldout: int) -> None:
     settings += [f"env.name={env}"]
     config = configuration.override(configuration.Config(), settings)
     assert states_of_evaluations(config, 7) == ((3 + heldout) * 5 + 4 * 10 + 3 * 8 * 4) * 7
+
+
+def test_a_dry_run_settles_the_scale_of_rewards_as_a_run_does() -> None:
+    own = ["env.name=playground_simple", "env.reward=environment", "env.success_reward=4"]
+    settled, _ = placed(configuration.load(None, [*own, "device=cpu"]))
+    assert settled.algo.reward_scale == 0.25  # a success is the largest return
+    assert not settled.algo.goal_rewards
