@@ -175,7 +175,7 @@ class Config(Section):
         return self
 
     def forward_passes(self, steps: int, updates: int) -> float:
-        """Minimum number of single-state forward passes F: one for each step in which it acts, and those of updates.
+        """Minimum number of single-state forward passes F: one for each step that the model takes, plus the updates'.
 
         Per environment step, with 16 learnt steps each: 65 F for SAC, 35 F with windows of 8 and the online adapter,
         33 F for PPO.

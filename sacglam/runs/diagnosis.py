@@ -185,7 +185,7 @@ def _entropy(evidence: Evidence) -> str | None:
     if share is None or not evidence.stuck or _COLLAPSED <= share <= _CEILING:
         return None
     algo = evidence.config.algo
-    seen = f"its entropy is {share:.0%} of the random policy's, and {_stays(evidence)}"
+    seen = f"its entropy is {share:.0%} of the random policy's, and success stays at {evidence.mean('episode_success', 4):.2f}"
     if share < _COLLAPSED:
         return (
             f"the policy hardly explores: {seen}. It is certain before it is right. If this was so from the start, set "
@@ -279,10 +279,6 @@ def _short_of_good(evidence: Evidence) -> str | None:
         f"{said}{circles if share >= _CIRCLES else ''}. If more is possible, see 'When a run does not learn' in "
         "docs/start/environments.md"
     )
-
-
-def _stays(evidence: Evidence) -> str:
-    return f"success stays at {evidence.mean('episode_success', 4):.2f}"
 
 
 _ROOTS = (_no_experience, _nothing_achieved)
