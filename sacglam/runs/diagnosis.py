@@ -185,7 +185,8 @@ def _entropy(evidence: Evidence) -> str | None:
     if share is None or not evidence.stuck or _COLLAPSED <= share <= _CEILING:
         return None
     algo = evidence.config.algo
-    seen = f"its entropy is {share:.0%} of the random policy's, and success stays at {evidence.mean('episode_success', 4):.2f}"
+    now = evidence.mean("episode_success", 4)
+    seen = f"its entropy is {share:.0%} of the random policy's, and success stays at {now:.2f}"
     if share < _COLLAPSED:
         return (
             f"the policy hardly explores: {seen}. It is certain before it is right. If this was so from the start, set "
