@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sacglam import cpu
@@ -49,7 +50,7 @@ class Agent:
         if not self.has_q:
             with torch.no_grad():
                 packed = self.model.pack([self._query(observation, goal, actions, past)])
-                return float(self.model.evaluate(packed).value_B)
+                return float(self.model.evaluate(packed).value_B) / self.config.algo.scale
         probabilities = self.probabilities(observation, goal, actions, past)
         values = self.q_values(observation, goal, actions, past)
         return sum(probabilities[action] * values[action] for action in actions)
@@ -60,7 +61,7 @@ class Agent:
         return self.config.algo.has_q
 
     def q_values(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
-        """min_c Q_c(o, g, a) of each action: discounted return plus the entropy bonus to come.
+        """min_c Q_c(o, g, a) of each action: the discounted return, with `algo.soft_target` plus entropy to come.
 
         Raises:
             ModelError: the agent was trained by PPO, whose critic values states; see `value`.
@@ -68,8 +69,12 @@ class Agent:
         if not self.has_q:
             name = self.config.algo.label
             raise ModelError(f"an agent trained by {name} has no Q values; use value(), the state's value")
-        [values] = self.model.q_values([self._query(observation, goal, actions, past)])
+        [values] = self.q_of([self._query(observation, goal, actions, past)])
         return dict(zip(actions, values.tolist(), strict=True))
+
+    def q_of(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+        """Q of each query's actions, (A,), in the units of the environment's rewards."""
+        return [values / self.config.algo.scale for values in self.model.q_values(queries)]
 
     def act(
         self,

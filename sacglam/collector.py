@@ -39,6 +39,7 @@ class Collector:
     rollout: Rollout
     experience: Experience
     goals: GoalSource
+    cut: WindowCutter
     rngs: dict[str, np.random.Generator]
     """The rollout's generators by their names in checkpoints."""
     demonstrations: Demonstrations | None = None
@@ -67,17 +68,18 @@ def collector(
     if file := config.replay.demonstrations:
         ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), envs[0])
         demonstrations = Demonstrations.load(Path(file), envs[0], config.env.repeats, ring)
+    cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
     experience: Experience = OnPolicy()
     explore = None
     if not config.algo.on_policy:
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
         buffer.others = given.episodes() if given else ()
-        cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
         experience = replay = HindsightReplay(buffer, replay_rng, cut, given)
         if share := config.algo.exploration_share:
             explore = Exploration(share, policy_rng, replay.graph)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
-    return Collector(rollout, experience, goals, {"starts_rng": starts_rng, "policy_rng": policy_rng}, demonstrations)
+    rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
+    return Collector(rollout, experience, goals, cut, rngs, demonstrations)
 
 
 def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:

@@ -181,7 +181,8 @@ class Evaluations:
             played = sorted((e for ended in rollout.drain() for e in ended), key=lambda e: order[e.goal, e.seed])
             history = config.prompt.history
             states = [prompt(e.goal, e.observation(t), e.past(t, history)) for e in played for t in range(len(e.steps))]
-            values = zip(scorer.log_policy(states), self.parts.learners.q_values(states), strict=True)  # step by step
+            q = [values / config.algo.scale for values in self.parts.learners.q_values(states)]
+            values = zip(scorer.log_policy(states), q, strict=True)  # step by step
             return [
                 {
                     "goal": episode.goal,

@@ -14,7 +14,6 @@ from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError, DemonstrationError
-from sacglam.replay.sampling import WindowCutter
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress
@@ -69,7 +68,7 @@ class Loop:
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
         found = self._parts.collector.demonstrations
-        cut, size = WindowCutter(config.algo, config.prompt.history, config.env.rewards), config.algo.batch_size
+        cut, size = self._parts.collector.cut, config.algo.batch_size
         draw = config.replay.hindsight.batch
         while found and progress.updates < updates and not progress.env_steps:
             with self.training_time():

@@ -1,10 +1,11 @@
 """Partners, which judge what episodes achieved. Their verdicts are stored with the episodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import model_validator
 from typing_extensions import override
 
 from sacglam.clock import PhaseClock
@@ -141,6 +142,12 @@ class ModelConfig(PartnerConfig):
     def imagines(self) -> bool:
         return self.imagine > 0
 
+    @model_validator(mode="after")
+    def _imagined(self) -> Self:
+        if self.pursue and not self.imagine:
+            raise ValueError("partner.pursue needs goals to pursue: set partner.imagine, too")
+        return self
+
 
 class ScoredConfig(ModelConfig):
     """Asks the agent's language model, as it was before training, in plain words; for instruction-tuned models."""
@@ -166,7 +173,11 @@ class ModelPartner(Partner):
     @override
     def source(self, given: GoalSource, goal_type: Callable[[str], str]) -> GoalSource:
         share = self.settings.pursue
-        return ImaginedGoals(given.goals, given.rng, given, lambda: self.known, goal_type, share) if share else given
+        return ImaginedGoals(given.goals, given.rng, given, self.pursuable, goal_type, share) if share else given
+
+    def pursuable(self) -> Mapping[str, None]:
+        """The goals that episodes may pursue, among them the training goals."""
+        return self.known
 
     @override
     def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
@@ -215,6 +226,10 @@ class LearnedJudge(ModelPartner):
     settings: JudgeConfig
     _heard: int = field(default=0, init=False)  # steps
     _examples: list[Example] = field(default_factory=list, init=False)  # empty once the judge is trained
+
+    @override
+    def pursuable(self) -> Mapping[str, None]:
+        return super().pursuable() if self._heard >= self.settings.budget else {}
 
     @override
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:

@@ -147,9 +147,11 @@ class Rollout:
 
     def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
         """`log_pi` or, while the episode explores, a uniform policy over the actions to explore."""
-        explore, goal, state = self.exploration, opened.start.goal, opened.observation
+        if (explore := self.exploration) is None:
+            return log_pi
+        goal, state = opened.start.goal, opened.observation
         others = [each.outcomes for each in self._open or () if each is not opened]
-        if explore is None or not (opened.exploring or explore.begins(goal, state, others)):
+        if not (opened.exploring or explore.begins(goal, state, others)):
             return log_pi
         actions, found = explore.actions(goal, state, [*others, opened.outcomes])
         opened.exploring = not found

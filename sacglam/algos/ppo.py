@@ -87,7 +87,7 @@ class Ppo(Algorithm):
             value_T = value_N[first : first + steps]
             last_value = value_N.new_zeros(1) if window.terminated else value_N[first + steps : first + visited]
             return_T = equations.lambda_returns(
-                torch.tensor(window.rewards, dtype=torch.float64) * (self._config.reward_scale or 1.0),
+                torch.tensor(window.rewards, dtype=torch.float64) * self._config.scale,
                 torch.cat([value_T[1:], last_value]),
                 self._config.gamma,
                 self._config.gae_lambda,

@@ -120,7 +120,7 @@ class OffPolicy(Algorithm):
     @override
     def collate(self, rows: Sequence[Window]) -> SacBatch:
         width, tensor, query = max(map(len, rows)), self._model.tensor, self._model.prompt.at
-        scale = self._config.reward_scale or 1.0
+        scale = self._config.scale
         learnt = [(number, w, t) for number, w in enumerate(rows) for t in range(self.learnt_steps(w))]
         # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from. If no window
         # needs one, this is a window's first state, which `bootstraps_W` then ignores.

@@ -240,7 +240,7 @@ def collect(
     )
     with RichDisplay(errors) as display:
         display.stage("collecting episodes", episodes)
-        successes = write(out, played, config.env.repeats, display.advance)
+        successes = write(out, played, config.env.repeats, config.env.reward, display.advance)
     print_plain(console, f"{episodes:,} episodes, {successes:,} of them successful, are in {out}")
 
 

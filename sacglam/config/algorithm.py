@@ -77,6 +77,11 @@ class AlgoConfig(Named):
         return self.reward_scale is None
 
     @property
+    def scale(self) -> float:
+        """What rewards and values are multiplied by in losses: `reward_scale`, or 1 for a goal's rewards."""
+        return self.reward_scale or 1.0
+
+    @property
     def no_path(self) -> float:
         """The value that a replay graph gives an action without a known path."""
         return 0.0 if self.goal_rewards else -math.inf

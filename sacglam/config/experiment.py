@@ -106,6 +106,11 @@ class Config(Section):
                 "steps is 0, so nothing would be learnt: raise it, or learn from demonstrations alone "
                 "(replay.demonstrations and replay.demonstration_updates)"
             )
+        if self.partner.imagines and self.replay.hindsight.type == "prior":
+            raise ValueError(
+                "replay.hindsight prior draws goals in the environment's proportions, so never those that a partner "
+                "imagines: choose another, or set partner.imagine to 0"
+            )
         if self.random_steps and self.random_steps >= self.steps:
             raise ValueError(
                 f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "

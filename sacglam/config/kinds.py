@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sacglam.partners import Partner
     from sacglam.prompt import Prompt
     from sacglam.replay.buffer import Entry, ReplayBuffer
+    from sacglam.replay.graph import ReplayGraph
     from sacglam.replay.sampling import WindowCutter
 
 
@@ -74,9 +75,17 @@ class Hindsight(Named):
         """Draw `size` entries with replacement from a buffer that is not empty."""
 
     def batch(
-        self, buffer: "ReplayBuffer", rng: "np.random.Generator", cut: "WindowCutter", steps: int
+        self,
+        buffer: "ReplayBuffer",
+        rng: "np.random.Generator",
+        cut: "WindowCutter",
+        steps: int,
+        graph: "Callable[[], ReplayGraph] | None" = None,
     ) -> list[Window]:
-        """Draw a batch of at least `steps` learnt steps: windows cut from `entries`."""
+        """Draw a batch of at least `steps` learnt steps: windows cut from `entries`.
+
+        `graph` gives the graph to take values from where it has more episodes than the buffer.
+        """
         return cut.windows(partial(self.entries, buffer, rng), steps)
 
 

@@ -106,12 +106,14 @@ class CheckedEnv(TextEnv):
             if not isfinite(reward):
                 raise Unmet(f"a finite reward, got {reward}")
         else:
-            reward = self._goal_reward(returned.reward, achieved, terminated)
+            reward = self._goal_reward(returned.reward, achieved)
+        if self._goal in achieved and not terminated:
+            raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
         if len(self._taken) + 1 >= MAX_STEPS and not (terminated or truncated):
             raise Unmet(f"an end within {MAX_STEPS:,} steps; truncate episodes that take too long")
         return Step(observation, float(reward), achieved, terminated, truncated)
 
-    def _goal_reward(self, returned: Any, achieved: Sequence[str], terminated: bool) -> float:
+    def _goal_reward(self, returned: Any, achieved: Sequence[str]) -> float:
         reward, success = number(returned, "the reward"), self._goal in achieved
         if reward != success:
             raise Unmet(
@@ -119,8 +121,6 @@ class CheckedEnv(TextEnv):
                 f"{shown(returned)} (goal {shown(self._goal)}, achieved {shown(achieved)}); list the goal when it is "
                 "achieved, or set env.reward to environment to learn from the environment's own rewards"
             )
-        if success and not terminated:
-            raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
         return reward
 
     @override

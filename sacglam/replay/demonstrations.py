@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -43,7 +43,8 @@ class _Taken(_Seen):
 
 
 class _Line(files.Form, extra="forbid"):
-    """An episode: its `actions`, perhaps with a checksum of their results to compare; or its `steps`."""
+    """An episode: its `actions`, perhaps with a checksum of their results to compare; or its `steps`, perhaps with the
+    kind of their rewards (`env.reward`)."""
 
     goal: str
     seed: Annotated[int, Field(ge=0, lt=2**63)]
@@ -51,6 +52,7 @@ class _Line(files.Form, extra="forbid"):
     transcript: str | None = None
     steps: Annotated[tuple[_Taken, ...] | None, Field(min_length=1)] = None
     last: _Seen | None = None
+    rewards: Literal["goal", "environment"] | None = None
 
 
 class _Recorded:
@@ -117,6 +119,12 @@ def _episode(line: _Line, env: CheckedEnv, goals: Mapping[str, None], repeats: b
         near = (get_close_matches(line.goal, goals, n=1) or [*goals])[0]
         raise DemonstrationError(f"expected a training goal of the environment, such as {near!r}; got {line.goal!r}")
     if line.steps and line.last:
+        wanted = "environment" if env.own_rewards else "goal"
+        if line.rewards not in (None, wanted):
+            raise DemonstrationError(
+                f"expected rewards recorded with env.reward={wanted}, as this run has it, got {line.rewards}; record "
+                "the episodes again"
+            )
         for goal in {goal for step in line.steps for goal in step.achieved}:
             env.goal_type(goal)  # refuses unknown goals
         recorded = CheckedEnv(_Recorded(line.steps, line.last), "as recorded").rewarding(env.own_rewards)
@@ -149,10 +157,10 @@ def _played(env: TextEnv, line: _Line, actions: Sequence[str]) -> Episode:
     return Episode(line.goal, first, tuple(decisions), tuple(steps), line.seed)
 
 
-def write(file: Path, episodes: Iterable[Episode], repeats: bool, progress: Callable[[int], None]) -> int:
+def write(file: Path, episodes: Iterable[Episode], repeats: bool, rewards: str, progress: Callable[[int], None]) -> int:
     """Write `episodes` to a new file, with all their steps unless the environment `repeats`; return how many succeed.
 
-    `progress` receives the number written.
+    `rewards` is `env.reward` of the episodes. `progress` receives the number written.
 
     Raises:
         DemonstrationError: the file already exists.
@@ -163,20 +171,21 @@ def write(file: Path, episodes: Iterable[Episode], repeats: bool, progress: Call
     successes = 0
     with files.replacing(file) as target:
         for done, episode in enumerate(episodes, start=1):
-            target.write(json.dumps(_line(episode, repeats)).encode() + b"\n")
+            target.write(json.dumps(_line(episode, repeats, rewards)).encode() + b"\n")
             successes += episode.success
             progress(done)
     return successes
 
 
-def _line(episode: Episode, repeats: bool) -> dict[str, Any]:
+def _line(episode: Episode, repeats: bool, rewards: str) -> dict[str, Any]:
     line, length = {"goal": episode.goal, "seed": episode.seed}, len(episode.steps)
     if repeats:
         return {**line, "actions": [*map(episode.action, range(length))], "transcript": episode.transcript()}
     seen = [{"text": each.text, "candidates": each.actions} for each in map(episode.observation, range(length + 1))]
     ends = ("reward", "achieved", "terminated", "truncated")
     taken = [{"action": episode.action(t), **{n: getattr(episode.steps[t], n) for n in ends}} for t in range(length)]
-    return {**line, "steps": [before | after for before, after in zip(seen, taken, strict=False)], "last": seen[-1]}
+    steps = [before | after for before, after in zip(seen, taken, strict=False)]
+    return {**line, "rewards": rewards, "steps": steps, "last": seen[-1]}
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class HindsightReplay(Experience):
             return draw(self.buffer, self.rng, self.cut, size)
         theirs = round(DEMONSTRATED * size)
         own = draw(self.buffer, self.rng, self.cut, size - theirs)
-        return own + draw(self.demonstrations, self.rng, self.cut, theirs)
+        return own + draw(self.demonstrations, self.rng, self.cut, theirs, self.graph)
 
     def graph(self) -> ReplayGraph:
         """The graph of the episodes kept, and of the demonstrations."""

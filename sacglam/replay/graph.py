@@ -89,7 +89,8 @@ class ReplayGraph:
                 node, following, action = numbers[t], numbers[t + 1], episode.decisions[t].action
                 self._places.append((episode, t))
                 self.tries[episode.action(t)] += 1
-                self._outcomes[episode.observation(t)][action, None if step.terminated else step.observation] += 1
+                ended = step.terminated and t == len(episode.steps) - 1  # a partner may terminate it before
+                self._outcomes[episode.observation(t)][action, None if ended else step.observation] += 1
                 won = self._rewards.own and episode.goal in step.achieved
                 back = following != node and following in been
                 been.add(node)
@@ -98,7 +99,8 @@ class ReplayGraph:
                 rows.append((pair, following, self._rewards.own * step.reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
         columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
-        self._pair_S, self._next_S, self._reward_S, self._won_S, self._back_S, self._first_S = columns
+        self._pair_S, self._next_S, self._reward_S, self._won_S, back_S, self._first_S = columns
+        self._back = np.flatnonzero(back_S)
         self._node_S = self._pair_S // _MOST_ACTIONS
         self._by_next = np.argsort(self._next_S, kind="stable")
         self._first_into = np.searchsorted(self._next_S[self._by_next], np.arange(len(self._numbers) + 1))
@@ -200,8 +202,10 @@ class ReplayGraph:
         hit_S[[step for step, _ in reached]] = True
         # Leave out steps rewarded for another goal, and steps back to a state where this goal holds: a goal that
         # held from the start need not be listed again there.
-        back_S = self._back_S & np.isin(self._next_S, self._next_S[hit_S])
-        counts_S &= hit_S | ~(self._won_S | back_S)
+        back = self._back[np.isin(self._next_S[self._back], self._next_S[hit_S])]
+        left_out_S = self._won_S.copy()
+        left_out_S[back] = True
+        counts_S &= hit_S | ~left_out_S
         steps = self._leading_to(hit_S, counts_S)
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
         reward_S = self._reward_S[steps]

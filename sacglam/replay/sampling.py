@@ -15,7 +15,7 @@ from sacglam.goals import draw
 from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import UNTRIED, ReplayGraph
 from sacglam.replay.windows import hindsight_goals, last_step, window
-from sacglam.types import GOAL_REWARDS, Rewards, Window
+from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
 
 @dataclass(frozen=True)
@@ -150,24 +150,33 @@ class Graph(Uniform):
     """Share of relabelled steps in a batch."""
 
     @override
-    def batch(self, buffer: ReplayBuffer, rng: np.random.Generator, cut: WindowCutter, steps: int) -> list[Window]:
-        graph = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
-        types = list(graph.goals_by_type.values())
+    def batch(
+        self,
+        buffer: ReplayBuffer,
+        rng: np.random.Generator,
+        cut: WindowCutter,
+        steps: int,
+        graph: Callable[[], ReplayGraph] | None = None,
+    ) -> list[Window]:
+        drawn_from = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
+        known, types = graph() if graph else drawn_from, list(drawn_from.goals_by_type.values())
         wanted = int(self.share * steps + rng.random()) if types else 0
-        # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
-        # For variety, each window has a single step.
-        rows = [_known_step(graph, rng, draw(rng, draw(rng, types)), cut) for _ in range(wanted)]
-        return rows + cut.windows(partial(self.entries, buffer, rng), steps - wanted, known=graph)
+        rows = list[Window]()
+        for _ in range(wanted):
+            # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
+            # For variety, each window has a single step.
+            goal = draw(rng, draw(rng, types))
+            rows.append(_known_step(*drawn_from.draw(rng, goal), goal, known, cut))
+        return rows + cut.windows(partial(self.entries, buffer, rng), steps - wanted, known)
 
 
-def _known_step(graph: ReplayGraph, rng: np.random.Generator, goal: str, cut: WindowCutter) -> Window:
+def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: WindowCutter) -> Window:
     """One step on the way to `goal`. It bootstraps, with the value of the best known path as a lower bound.
 
     The known value itself is the target in two cases. Where all actions of the next state have been tried, the critic
     has nothing to add but its errors. Where the action has had several outcomes, the known value is their mean, and the
     larger of that mean and the value after one of them would be too high.
     """
-    episode, t = graph.draw(rng, goal)
     state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]
     before = episode.past(t, cut.history)
     known = graph.action_values(goal, state, before)

@@ -119,7 +119,9 @@ def test_what_has_no_goals_is_learnt_from_its_rewards(tmp_path: Path) -> None:
     assert found["success_after"]["overall"] == 0.0
     assert found["warnings"] == []
     agent = load_agent(tmp_path / "run", "cpu", trusted=True)
-    assert agent.act("You are in room D", "Earn most", ("Go left", "Go right")) == "Go right"
+    state = ("You are in room D", "Earn most", ("Go left", "Go right"))
+    assert agent.act(*state) == "Go right"
+    assert agent.value(*state) == pytest.approx(4, abs=1.5)  # in the environment's units
 
 
 @pytest.mark.slow

@@ -506,6 +506,7 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
     ("setting", "expected"),
     [
         ("replay.random_steps=2560", "leaves none of the 2560 steps to learn in"),
+        ("partner={type: judge, pursue: 0.5}", r"partner\.pursue needs goals to pursue: set partner\.imagine"),
         ("steps=0", "nothing would be learnt: raise it, or learn from demonstrations alone"),
     ],
 )

@@ -17,6 +17,7 @@ from sacglam.clock import PhaseClock
 from sacglam.config import load, parse
 from sacglam.config.kinds import PartnerConfig
 from sacglam.errors import ConfigError, UntrustedError
+from sacglam.goals import GoalSource
 from sacglam.partners import (
     EnvironmentConfig,
     JudgeConfig,
@@ -244,6 +245,20 @@ def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named(monkeypatc
     assert [step.achieved for step in seen.steps] == [("Grasp any bug",)]
     assert "Grasp any bug" in partner.known
     assert (partner.settings.imagines, JudgeConfig().imagines) == (True, False)
+
+
+def test_goals_are_pursued_once_there_is_a_judge_of_them() -> None:
+    partner = judge(ScriptedJudges(), budget=5, imagine=0.5, pursue=1.0)
+    source = partner.source(GoalSource(["goal"], np.random.default_rng(0)), str)
+    partner.describe([SUCCESS])  # names goals that are no training goals, but two more steps are heard
+    assert {next(source).goal for _ in range(20)} == {"goal"}
+    partner.describe([SUCCESS])
+    assert {next(source).goal for _ in range(20)} == {"early", "late"}
+
+
+def test_imagined_goals_are_not_drawn_in_the_environments_proportions() -> None:
+    with pytest.raises(ConfigError, match="so never those that a partner imagines"):
+        parse({"partner": {"type": "judge", "imagine": 0.5}, "replay": {"hindsight": "prior"}})
 
 
 def test_a_scored_partner_asks_from_the_first_step_on() -> None:

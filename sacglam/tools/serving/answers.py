@@ -85,7 +85,7 @@ class Advisor:
 
     def _score(self, states: list[Query]) -> list[_Scores]:
         policies = self._agent.model.log_policy(states)
-        values = self._agent.model.q_values(states) if self._agent.has_q else [None] * len(states)
+        values = self._agent.q_of(states) if self._agent.has_q else [None] * len(states)
         return list(zip(policies, values, strict=True))
 
 

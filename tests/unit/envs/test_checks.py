@@ -66,6 +66,10 @@ def test_own_rewards_are_any_finite_numbers_and_take_the_place_of_the_goal_s() -
     endless.reset("win", 0)
     with pytest.raises(EnvironmentContractError, match="expected a finite reward, got inf"):
         endless.step(0)
+    going_on = CheckedEnv(World((replace(WON, terminated=False),)), "world").rewarding(own_rewards=True)
+    going_on.reset("win", 0)
+    with pytest.raises(EnvironmentContractError, match="the step that achieves the episode's goal to terminate it"):
+        going_on.step(0)
 
 
 def test_harmless_forms_are_converted() -> None:

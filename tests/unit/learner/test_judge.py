@@ -43,6 +43,13 @@ def test_a_judge_learns_which_transition_achieves_which_goal() -> None:
         assert row.dtype == np.float32
 
 
+def test_a_verdict_does_not_depend_on_the_other_goals_asked() -> None:
+    learner, judge = make("algo.critic_lr=3e-3")
+    learner.teach("judge", EXAMPLES, GOALS, 5, 0)
+    [together], [alone] = (judge.ask([query.judged(EXAMPLES[0].transition, goals)]) for goals in (GOALS, GOALS[:1]))
+    assert together[0] == pytest.approx(alone[0], abs=1e-6)
+
+
 def test_its_loss_is_the_cross_entropy_summed_over_goals_that_exist() -> None:
     _, judge = make()
     rows = [(EXAMPLES[0], [GOALS[1], GOALS[2]]), (EXAMPLES[1], [GOALS[0]])]

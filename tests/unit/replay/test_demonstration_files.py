@@ -58,7 +58,7 @@ def test_what_is_written_is_read_again(
     episodes = [played(env, goal, seed) for goal, seed in zip(goals, seeds, strict=True)]
     file = tmp_path_factory.mktemp("demonstrations") / "file.jsonl"
     done: list[int] = []
-    successes = demonstrations.write(file, episodes, repeats, done.append)
+    successes = demonstrations.write(file, episodes, repeats, "goal", done.append)
     assert list(demonstrations.read(file, make("playground_simple"), repeats)) == episodes
     assert done == [*range(1, len(episodes) + 1)]
     assert successes == sum(each.success for each in episodes)
@@ -71,7 +71,7 @@ def test_own_rewards_are_written_and_read_again(repeats: bool, tmp_path: Path) -
 
     episodes = [played(costly(), "A B", seed) for seed in range(3)]
     assert {step.reward for episode in episodes for step in episode.steps} == {-1.0}
-    demonstrations.write(tmp_path / "file", episodes, repeats, lambda done: None)
+    demonstrations.write(tmp_path / "file", episodes, repeats, "environment", lambda done: None)
     assert list(demonstrations.read(tmp_path / "file", costly(), repeats)) == episodes
 
 
@@ -113,6 +113,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "a whole one's reward": (whole(reward=0), "expected reward 1 with the episode's goal in achieved, got 0"),
     "a whole one's end": (whole(terminated=False), "the step that achieves the episode's goal to terminate it"),
     "candidates alike": (whole(candidates=["Make B", "Make B"]), "distinct actions, got ['Make B'] more than once"),
+    "the environment's own rewards": (
+        {**whole(), "rewards": "environment"},
+        "expected rewards recorded with env.reward=goal, as this run has it, got environment",
+    ),
     "half of a whole one": ({**whole(), "last": None}, "expected `actions`, or `steps` and `last`; got "),
     "an achieved goal": (whole(achieved=["A B", "C"]), "'C' is not a goal of bitflip"),
 }
@@ -136,7 +140,7 @@ def test_actions_are_not_enough_where_an_environment_does_not_repeat(tmp_path: P
 def test_a_changed_environment_is_another(tmp_path: Path) -> None:
     env = make("playground_simple")
     episode = played(env, env.goals("train")[0], 3)
-    demonstrations.write(tmp_path / "file", [episode], True, print)
+    demonstrations.write(tmp_path / "file", [episode], True, "goal", print)
     with pytest.raises(DemonstrationError, match=r"line 1: (expected the texts|action \d+: expected one of)"):
         list(demonstrations.read(tmp_path / "file", make("playground_simple", num_objects=4)))
 
@@ -151,14 +155,14 @@ def test_what_is_no_file_of_episodes_is_refused(tmp_path: Path, make_bad: Callab
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     file = lines(tmp_path / "file", GOOD)
     with pytest.raises(DemonstrationError, match="already exists"):
-        demonstrations.write(file, [], True, print)
+        demonstrations.write(file, [], True, "goal", print)
     assert json.loads(file.read_text()) == GOOD
 
 
 def test_a_long_file_is_read_in_little_memory(tmp_path: Path) -> None:
     file, env = tmp_path / "file", make("bitflip", **BITS)
     [episode] = demonstrations.read(lines(tmp_path / "one", GOOD), env)
-    demonstrations.write(file, (replace(episode) for _ in range(20_000)), True, lambda done: None)
+    demonstrations.write(file, (replace(episode) for _ in range(20_000)), True, "goal", lambda done: None)
     assert file.stat().st_size > 2_000_000
     tracemalloc.start()
     count = sum(1 for _ in demonstrations.read(file, env))

@@ -119,6 +119,23 @@ def test_batches_differ_and_are_those_of_the_buffer() -> None:
     assert second != first
 
 
+def test_demonstrations_are_known_with_what_the_agent_has_seen() -> None:
+    config, any_type = ReplayConfig(hindsight=Graph(share=1.0)), {"any": 1.0}
+    ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type) for _ in range(2))
+    ring.add(_episode())
+    buffer.others = ring.episodes()
+    cut = WindowCutter(SacConfig(gamma=0.5, batch_size=40, updates_per_interval=1))
+    replay = HindsightReplay(buffer, np.random.default_rng(0), cut, ring)
+    elsewhere = Step(Observation("state 9", ("x", "y")), 0.0, (), False, True)
+    failure = replace(_episode(), decisions=_episode().decisions[:1], steps=(elsewhere,))
+    replay.add(_collected(*(replace(failure) for _ in range(40))))
+    [batch] = replay.batches()
+    [row] = {w for w in batch[-10:] if (w.observations[0].text, w.goal) == ("state 0", "b")}
+    # Of 41 steps from state 0 one led to state 1 and then to `b`; the demonstration alone would say 0.5.
+    assert row.known == ((pytest.approx(0.5 / 41), UNTRIED),)
+    assert (row.terminated, row.rewards) == (True, (pytest.approx(0.5 / 41),))
+
+
 def test_metrics_by_hand() -> None:
     replay = _replay()
     assert replay.metrics(3) == {"buffer_size": 0.0, "buffer_hindsight_share": 0.0, "buffer_oldest_age": 3.0}

@@ -87,6 +87,8 @@ def test_nothing_follows_an_episode_lost_after_its_own_goal():
     assert graph.action_values("goal", state("C")) == (UNTRIED, 1.0)
     assert graph.action_values("goal", state("B")) == NOTHING
     assert graph.action_values("goal", state("A")) == NOTHING
+    assert graph.outcomes(state("A")) == {(0, state("B")): 1}
+    assert graph.outcomes(state("B")) == {(0, None): 1}
 
 
 def test_a_loss_after_a_success_still_counts_where_rewards_are_the_environment_s_own():
