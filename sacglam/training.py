@@ -1,5 +1,6 @@
 """A run from start to end: evaluates, trains, evaluates again, and writes the results to its folder."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -125,7 +126,10 @@ class Run:
             folder, _ = checkpoint.restore_newest(checkpoints, self._loop.restore, self._display.note)
             self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
+        best = self._directory.best_evaluation()
         damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
+        if best != self._directory.best_evaluation():  # the agent in best/ is one of the future
+            shutil.rmtree(self._directory.best, ignore_errors=True)
         self._solved = any(map(self._solves, self._directory.evaluations()))
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import warnings
+from typing import Any
 
 import typer
 
@@ -46,7 +48,16 @@ def _on_interrupt(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line. Prints errors meant for the user instead of raising them."""
+    """Run the command line. Prints errors and warnings meant for the user as text."""
+    show = warnings.showwarning
+
+    def show_plainly(message: Warning | str, category: type[Warning], *place: Any, **others: Any) -> None:
+        if category is UserWarning:
+            print_plain(errors, f"Warning: {message}")
+        else:
+            show(message, category, *place, **others)
+
+    warnings.showwarning = show_plainly
     try:
         with memory_explained():
             app()

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -55,7 +57,7 @@ def evaluate(
 
     agent = load_agent(run, device, trust, best)
     rng = np.random.default_rng(seed)
-    with RichDisplay(errors) as display:
+    with redirect_stdout(sys.stderr), RichDisplay(errors) as display:  # what the environment prints is no result
         display.stage(f"evaluating {SPLITS[goals]} goals", episodes)
         result = measure(
             lambda: build_env(agent.config),

@@ -102,7 +102,7 @@ def _run_and_report(
         print_plain(console, f"no run under {out} is finished, so there is nothing to report")
         raise typer.Exit(1)
     _write_report(experiment, runs, written, threshold)
-    if not succeeded:
+    if not (succeeded and all(run.finished for run in runs)):
         raise typer.Exit(1)
 
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -89,7 +91,7 @@ def train(
         where = placement.overrides(*options, vllm=False)
         settings = configuration.override(settings, where)
     if dry_run:
-        _dry_run(settings)
+        _dry_run(settings if resume is None else settings.model_copy(update={"init_from": None}))
         return
 
     from sacglam import training
@@ -156,7 +158,7 @@ def profile(
     found = sources_of(sources or [configuration.QUICKSTART], set_ or [], trust)
     folder = out or directory.fresh(found[0].config.seed, Path("profiles"))
     directory.check_empty(folder)
-    with RichDisplay(errors) as display:
+    with redirect_stdout(sys.stderr), RichDisplay(errors) as display:  # what environments print is no result
         measured = {source.label: measure(source, intervals, display) for source in found}
     profiles = [profile for profile, _ in measured.values()]
     report.write(folder, profiles, {label: events for label, (_, events) in measured.items()})
@@ -199,7 +201,11 @@ def pretrain(
       sacglam pretrain house-model --env house:House --set env.options.max_steps=4
       sacglam train --set env.name=house:House --set model.name=house-model
     """
+    for key in (each.partition("=")[0] for each in set_ or []):
+        if key.partition(".")[0] not in ("env", "prompt"):
+            raise typer.BadParameter(f"expected settings of env or prompt in --set, got {key}")
     source = configuration.load(None, [*(set_ or []), f"env.name={env}"])
+    directory.check_empty(folder)
 
     from sacglam import cpu
     from sacglam.envs import make

@@ -136,7 +136,7 @@ def _shipped(place: str) -> Any:
     except ImportError as error:
         extra = module.removeprefix(_WORLDS).replace(".", "-")
         built = ", which builds jericho with gcc and make (docs/guides/textworld.md)" if extra == "textworld" else ""
-        raise ConfigError(f"{extra} needs {error.name or error}: pip install -e '.[{extra}]'{built}") from error
+        raise ConfigError(f"{extra} needs {error.name or error}: pip install 'sacglam[{extra}]'{built}") from error
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def converted(file: Path) -> Path:
     if folder.is_dir():
         return folder
     if not find_spec("gguf"):
-        raise ModelError(f"model {str(file)!r} needs the package gguf; run pip install -e '.[gguf]'")
+        raise ModelError(f"model {str(file)!r} needs the package gguf; run pip install 'sacglam[gguf]'")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with WeakFileLock(folder.with_suffix(".lock")):  # other processes wait, and then find the folder

@@ -53,7 +53,7 @@ def _arguments(dtype: torch.dtype, device: torch.device, left: Sequence[str] | N
     except ImportError as error:
         raise ModelError(
             f"model.quantize nf4 needs bitsandbytes, which cannot be imported ({error}); install it with "
-            "pip install -e '.[nf4]', or set model.quantize to none"
+            "pip install 'sacglam[nf4]', or set model.quantize to none"
         ) from error
     from transformers import BitsAndBytesConfig
 

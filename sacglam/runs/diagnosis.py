@@ -134,10 +134,11 @@ def _no_experience(evidence: Evidence) -> str | None:
             f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"
         )
     cause = evidence.missing if evidence.episodes else "no episode has ended"
+    fewer = "use fewer copies, or " if config.env.copies > 1 else "or "
     return (
         f"{effect}{cause and ': '}{cause}, after {steps // config.env.copies:,} steps in each copy of the environment "
-        f"(env.copies={config.env.copies}). Raise steps, use fewer copies, or make episodes shorter (the environment's "
-        "limit, often env.options.max_steps)"
+        f"(env.copies={config.env.copies}). Raise steps, {fewer}make episodes shorter (the environment's limit, "
+        "often env.options.max_steps)"
     )
 
 

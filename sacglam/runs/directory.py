@@ -1,5 +1,6 @@
 """The folder of one run and the files in it."""
 
+import atexit
 import fcntl
 import hashlib
 import itertools
@@ -7,7 +8,7 @@ import json
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -224,12 +225,26 @@ def check_empty(folder: Path, ignored: Collection[str] = (), hint: str = "") -> 
         more = f" and {len(present) - 3} more" if len(present) > 3 else ""
         raise RunDirectoryError(
             f"expected {folder} to be a new or empty folder, but it holds {', '.join(present[:3])}{more}; choose "
-            f"another --out, or empty it{hint}"
+            f"another one, or empty it{hint}"
         )
 
 
 def fresh(seed: int, parent: Path = Path("runs")) -> Path:
-    """An unused folder name for a new run under `parent`, from the time and the seed."""
+    """A new folder for a run under `parent`, named after time and seed; removed at exit if it is still empty.
+
+    Raises:
+        RunDirectoryError: it cannot be created.
+    """
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-seed{seed}"
-    names = (stem if i == 0 else f"{stem}-{i}" for i in itertools.count())
-    return next(parent / name for name in names if not (parent / name).exists())
+    for i in itertools.count():
+        folder = parent / (f"{stem}-{i}" if i else stem)
+        with write_explained(folder), suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            atexit.register(_discard, folder)
+            break
+    return folder
+
+
+def _discard(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

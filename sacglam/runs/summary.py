@@ -141,7 +141,10 @@ def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> by
     success = "The run is not finished, so its success is unknown.\n"
     if after := summary.get("success_after"):
         columns = [summary["success_random"], summary["success_before"], after]
-        rows = [[kind, *(f"{each[kind]:.2f}" if kind in each else "" for each in columns)] for kind in after]
+        rows = [
+            [kind.replace("|", r"\|"), *(f"{each[kind]:.2f}" if kind in each else "" for each in columns)]
+            for kind in after
+        ]
         table = [["Goals", "Random policy", "Untrained", "Trained"], ["---"] * 4, *rows]
         success = f"Success in {summary['evaluation_episodes']} fresh episodes; the model acts greedily.\n\n"
         success += "".join(f"| {' | '.join(row)} |\n" for row in table)

@@ -85,6 +85,8 @@ def split_gpus(
     Raises:
         ConfigError: they take more GPUs than there are.
     """
+    if learners and learners > gpus:
+        raise ConfigError(f"{counted(learners, 'learner rank')} take {counted(learners, 'GPU')}, got --gpus {gpus}")
     if engines is None and not vllm:
         engines = 0
     elif engines is None and learners is not None:

@@ -1,5 +1,6 @@
 """Publishes an agent on the Hugging Face Hub, or another server with its interface (HF_ENDPOINT)."""
 
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -25,13 +26,17 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
     if not _REPO.fullmatch(repo):
         raise ModelError(f"expected the repository as USER/NAME, got {repo!r}")
     from huggingface_hub import HfApi
+    from peft.utils import CONFIG_NAME
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         agent.export(folder)
         card = (folder / MODEL_CARD).read_text("utf-8")
-        if not _REPO.fullmatch(agent.config.model.name):  # the Hub refuses cards whose base is not on it
-            card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE)
+        if not _REPO.fullmatch(base := agent.config.model.name):  # the Hub refuses cards whose base is not on it
+            card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE).replace(base, Path(base).name)
+            settings = json.loads((folder / CONFIG_NAME).read_text("utf-8"))
+            settings["base_model_name_or_path"] = Path(base).name  # a path would tell about this machine
+            (folder / CONFIG_NAME).write_text(json.dumps(settings, indent=2), "utf-8")
         if curves.is_file() and not curves.is_symlink():  # a link could publish any file
             (folder / _CURVES).write_bytes(files.read(curves, _LARGEST_PICTURE))
             card += f"\n![The run over environment steps]({_CURVES})\n"

@@ -32,7 +32,9 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         with socket.create_server((HOST, 0)) as free:
             other = free.getsockname()[1]
-        raise ConfigError(f"port {port} is taken on {HOST} ({error}); this one is free: --port {other}") from error
+        raise ConfigError(
+            f"cannot listen on port {port} of {HOST} ({error}); this one is free: --port {other}"
+        ) from error
 
 
 def allowed(path: str, headers: Mapping[str, str]) -> bool:
@@ -85,7 +87,7 @@ def serve(
     The application is made once the port is known to be free. `ready` is called once, with the address.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is taken, or the application cannot start.
     """
     with listen(port) as listening:
         import uvicorn
@@ -100,6 +102,8 @@ def serve(
                 deadline = time.monotonic() + _START_S
                 while not (server.started or stop.requested) and thread.is_alive() and time.monotonic() < deadline:
                     time.sleep(_POLL_S)
+                if not (server.started or stop.requested):
+                    raise ConfigError("the server could not start; its own messages, above, say why")
                 if not stop.requested:
                     ready(f"http://{HOST}:{listening.getsockname()[1]}")
                 while thread.is_alive() and not stop.requested:

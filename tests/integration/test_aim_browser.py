@@ -128,4 +128,4 @@ def test_a_taken_port_is_reported_with_a_free_one(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = call(sacglam("ui", tmp_path, port=str(port)))
     assert done.returncode == 1
-    assert re.search(rf"port {port} is taken .* --port \d+", " ".join(done.stderr.split()))
+    assert re.search(rf"cannot listen on port {port} of .* --port \d+", " ".join(done.stderr.split()))

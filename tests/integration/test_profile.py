@@ -133,7 +133,7 @@ def test_a_folder_with_files_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     done = call(sacglam("profile", out=str(tmp_path)))
     assert done.returncode == 1
-    assert "choose another --out" in " ".join(done.stderr.split())
+    assert "choose another one" in " ".join(done.stderr.split())
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 

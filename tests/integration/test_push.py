@@ -102,6 +102,7 @@ def test_an_agent_is_pushed_with_its_results_and_curves(hub: Hub, tiny_run: Path
     assert names | {"curves.png"} <= {*pushed}
     assert pushed["curves.png"] == (tiny_run / "curves.png").read_bytes()
     assert pushed["adapter_model.safetensors"] == (tiny_run / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert json.loads(pushed["adapter_config.json"])["base_model_name_or_path"] == "builtin"
     card = pushed["README.md"].decode()
     assert "base_model" not in card  # the built-in model is not on the Hub
     assert "| Goals | Random policy | Untrained | Trained |" in card

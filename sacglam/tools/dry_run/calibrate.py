@@ -150,6 +150,7 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     display.stage("calibrating: scoring", states)
     evaluation = scoring = grow(score, states, _SCORING_S, clock, config.device, display)
     if scoring.size == states < (evaluated := min(_EVALUATED, len(played.states))):
+        display.stage("calibrating: an evaluation's scoring", evaluated)
         evaluation = grow(score, evaluated, _SCORING_S, clock, config.device, display)
     display.stage("calibrating: an update", rows)
     return Calibration(scoring, evaluation, grow(update, rows, _UPDATE_S, clock, config.device, display))

@@ -31,11 +31,12 @@ def draw_report(report: Values, file: Path) -> None:
     panels = [(group, axis) for group in report["groups"] for axis in group["axes"]]
     drawn = [member for group in report["groups"] for member in group["members"] if member["curves"]]
     styles = {label: i for i, label in enumerate(dict.fromkeys(member["label"] for member in drawn))}
-    seeds = max((len(member["seeds"]) for member in drawn), default=0)
+    seeds = sorted({len(member["seeds"]) for member in drawn})
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 4.1 * rows + 0.3), layout="constrained")
-    spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    numbers = " or ".join(map(str, seeds))
+    spread = "one seed" if seeds in ([], [1]) else f"mean and standard deviation over {numbers} seeds"
     figure.suptitle(f"{report['title']}: {spread}")
     for i, (group, axis) in enumerate(panels):
         axes = figure.add_subplot(rows, columns, i + 1)
@@ -77,7 +78,7 @@ def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: i
     else:
         grid = np.linspace(0.0, min(x[-1] for x, _ in seeds), _GRID).tolist()
     mean, std = band(seeds, grid)
-    colour, marker = _COLOURS[style % len(_COLOURS)], _MARKERS[style % len(_MARKERS)]
+    colour, marker = _COLOURS[style % len(_COLOURS)], _MARKERS[(style + style // 8) % len(_MARKERS)]
     if len(seeds) > 1:
         for x, y in seeds:
             axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.35)

@@ -143,5 +143,5 @@ def _table(rows: Iterable[Mapping[str, str]]) -> str:
     """A table whose head is the keys of its rows, of which there is at least one."""
     listed = list(rows)
     head = list(listed[0])
-    lines = [head, ["---"] * len(head), *(row.values() for row in listed)]
+    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row.values()] for row in listed)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -222,8 +223,10 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     """
     variants: dict[str, Variant] = {}
     environments: dict[str, dict[str, Variant]] = {}
-    for file in map(configuration.located, files):
-        label = file.stem
+    found = [configuration.located(file) for file in files]
+    shared = Counter(file.stem for file in found)
+    for file in found:
+        label = file.stem if shared[file.stem] == 1 else f"{file.parent.name}_{file.stem}"
         if label in variants:
             raise ConfigError(f"{variants[label].base} and {file} would both be called {label!r}; rename one of them")
         variants[label] = Variant(base=file)

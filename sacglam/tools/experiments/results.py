@@ -12,7 +12,7 @@ from sacglam.runs.directory import RunDirectory
 from sacglam.tools.experiments.plan import Run
 
 OVERALL = "overall"
-_EVALUATION = "eval_success/"
+_EVALUATION, _SHARE = "eval_success/", "goal_share"
 
 _OPEN = {"device": "auto", **DERIVED}
 """Settings that a run settles, and the values that leave them open."""
@@ -41,8 +41,14 @@ class Result:
         return self._curve([*points, (end, summary["success_after"].get(goal_type))])
 
     def metric(self, name: str) -> Curve:
-        """A column of `metrics.jsonl`."""
-        return self._curve((line, line.get(name)) for line in self.lines)
+        """A column of `metrics.jsonl`. In a line with shares of goals, those that are missing are 0."""
+        group, _, kind = name.partition("/")
+
+        def value(line: Mapping[str, Any]) -> float | None:
+            none = 0.0 if group == _SHARE and kind and any(key.startswith(f"{_SHARE}/") for key in line) else None
+            return line.get(name, none)
+
+        return self._curve((line, value(line)) for line in self.lines)
 
     def _curve(self, points: Iterable[tuple[Mapping[str, Any], float | None]]) -> Curve:
         known = [(at, value) for at, value in points if value is not None]

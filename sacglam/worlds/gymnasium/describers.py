@@ -182,7 +182,9 @@ def _as_text(value: Any) -> str:
             f"expected a text or at most {_MAX_NUMBERS} numbers, got {_kind(value)}; write a describer: see "
             "docs/guides/gymnasium.md"
         )
-    return value if isinstance(value, str) else " ".join(f"{number:.4g}" for number in _numbers(value))
+    if isinstance(value, str):
+        return value
+    return " ".join(f"{n:.4g}" if isinstance(n, np.floating) else str(int(n)) for n in _numbers(value))
 
 
 def _kind(value: Any) -> str:

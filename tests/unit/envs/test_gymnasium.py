@@ -19,6 +19,7 @@ from sacglam.envs import TextEnv, check_env
 from sacglam.envs import make as make_world
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
+from sacglam.worlds.gymnasium.describers import _as_text
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "gymnasium.md"
@@ -276,6 +277,12 @@ def test_a_goal_env_achieves_what_its_reward_says(play: Play) -> None:
         _, steps = play(env, "1 0 1", seed, [0, 1, 2])  # no state comes twice
         assert [step.achieved for step in steps] == [(step.observation.text.removeprefix("State: "),) for step in steps]
         assert [step.reward for step in steps] == [float(step.achieved == ("1 0 1",)) for step in steps]
+
+
+def test_whole_numbers_are_written_in_full() -> None:
+    assert _as_text(12_344) == "12344"
+    assert _as_text(np.array([0.123456, -3.0])) == "0.1235 -3"
+    assert _as_text([True, False]) == "1 0"
 
 
 def test_a_goal_env_s_threshold_counts() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sacglam.config import load
 from sacglam.errors import ConfigError, RunDirectoryError, SacglamError
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.directory import RunDirectory, fresh, write_files
 from sacglam.runs.logs import LineLog
 from sacglam.tools.tracking.sidecar import read_hash, write_hash
 from tests.fuzz.common import within
@@ -251,12 +251,18 @@ def test_a_new_run_wants_an_empty_place(left: str, tmp_path: Path) -> None:
     (tmp_path / left).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / left).touch()
     first = left.partition("/")[0]
-    with pytest.raises(RunDirectoryError, match=f"new or empty folder, but it holds {first}; choose another --out"):
+    with pytest.raises(RunDirectoryError, match=f"new or empty folder, but it holds {first}; choose another one"):
         RunDirectory.vacant(tmp_path)
     run = RunDirectory(tmp_path)
     with run.locked(), pytest.raises(RunDirectoryError, match=first):
         run.claim(load())
     assert not run.claimed
+
+
+def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    first, second = fresh(3, tmp_path), fresh(3, tmp_path)
+    assert first != second
+    assert RunDirectory.vacant(second).root.is_dir()
 
 
 def test_a_new_run_may_have_an_empty_folder_or_what_a_killed_claim_left(tmp_path: Path) -> None:

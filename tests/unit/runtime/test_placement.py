@@ -27,6 +27,11 @@ def test_too_few_gpus_for_an_engine_and_a_learner() -> None:
         split_gpus(2, 2)
 
 
+def test_more_ranks_than_gpus_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 learner ranks take 2 GPUs, got --gpus 0"):
+        split_gpus(0, learners=2)
+
+
 def test_options_become_settings() -> None:
     alone = ["engines.count=0", "learners.count=0"]
     assert overrides(4, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]

@@ -61,10 +61,13 @@ def test_a_variant_s_name_is_that_of_one_folder(tmp_path: Path) -> None:
         (tmp_path / f"{name}-seed999.txt").touch()
 
 
-def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    with pytest.raises(ConfigError, match="would both be called 'a'"):
-        plan.comparison(files(tmp_path, "a") + files(tmp_path / "other", "a"))
+def test_files_of_one_name_go_by_their_folders_too(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+    [group] = plan.comparison(files(tmp_path / "one", "a", "b") + files(tmp_path / "other", "a")).groups
+    assert [*group.variants] == ["one_a", "b", "other_a"]
+    with pytest.raises(ConfigError, match="would both be called 'one_a'"):
+        plan.comparison(files(tmp_path / "one", "a") * 2)
 
 
 def test_each_environment_is_a_group_of_its_own(tmp_path: Path) -> None:

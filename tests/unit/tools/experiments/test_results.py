@@ -11,7 +11,7 @@ from sacglam import config as configuration
 from sacglam.errors import RunDirectoryError, UntrustedError
 from sacglam.resolve import derived
 from sacglam.tools.experiments import plan
-from sacglam.tools.experiments.results import check_same, differences, read, steps_of
+from sacglam.tools.experiments.results import Result, check_same, differences, read, steps_of
 from tests.unit.tools.experiments.conftest import Finish
 
 
@@ -89,3 +89,15 @@ def test_all_that_a_run_derives_may_differ_from_a_file_that_leaves_it_open() -> 
     found = configuration.load(None, [*open_, "replay.hindsight.type=none", *settled])
     assert len(derived(asked, found)) == 4
     assert differences(found, asked) == []
+
+
+def test_a_type_of_goals_that_no_episode_had_has_a_share_of_0(tmp_path: Path) -> None:
+    at = {"env_steps": 32, "seconds": 1.0}
+    lines = [
+        {**at, "goal_share/grasp": 1.0, "success/grasp": 0.5},
+        at,
+        {**at, "goal_share/grasp": 0.75, "goal_share/grow": 0.25},
+    ]
+    found = Result(run(tmp_path), configuration.load(), {}, lines)
+    assert found.metric("goal_share/grow")["values"] == (0.0, 0.25)
+    assert found.metric("success/grasp")["values"] == (0.5,)
