@@ -211,8 +211,9 @@ def check_lengths(tokenizer: PreTrainedTokenizerFast, state: Observation, option
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Threads and allocator as sacglam sets them."""
+    """Threads, allocator and attention as sacglam sets them."""
     cpu.prepare(options.threads)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # see `sacglam.models.loading`
 
 
 def interleaved(

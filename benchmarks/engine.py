@@ -151,9 +151,11 @@ def check_equal(
     """The engine's policy is that of the packed forward with the weights that were published."""
     queries = states(10_000, 2, options, actions)
     packed = ActorValue(lm, tokenizer, PolicyHead(), CriticConfig()).log_policy(queries)
-    gap = max(float(np.abs(a - b).max()) for a, b in zip(engine.log_policy(queries), packed, strict=True))
-    common.log(f"  largest difference of log pi: {gap:.2g}")
-    assert options.dtype != "float32" or gap < 1e-4, gap
+    pairs = list(zip(engine.log_policy(queries), packed, strict=True))
+    gap = max(float(np.abs(a - b).max()) for a, b in pairs)
+    variation = float(np.mean([np.abs(np.exp(a) - np.exp(b)).sum() / 2 for a, b in pairs]))
+    common.log(f"  largest difference of log pi: {gap:.2g}; mean total variation {variation:.2g}")
+    assert variation < (1e-4 if options.dtype == "float32" else 0.15), variation  # the limits of the parity gate
     return gap
 
 

@@ -81,15 +81,17 @@ def train(
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
     if resume is not None and (config is not None or out is not None or overrides):
         raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
-    options = (gpus, engines, learners, tensor_parallel, device)
-    where = placement.overrides(*options)
-    if resume is None:
-        settings = configuration.load(config, [*overrides, *where])
-    else:
-        settings = configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
-    if gpus and gpus > 1 and engines is None and tensor_parallel is None and not _vllm_serves(settings, gpus):
-        where = placement.overrides(*options, vllm=False)
-        settings = configuration.override(settings, where)
+
+    def placed(vllm: bool) -> tuple[list[str], configuration.Config]:
+        where = placement.overrides(gpus, engines, learners, tensor_parallel, device, vllm)
+        if resume is None:
+            return where, configuration.load(config, [*overrides, *where])
+        return where, configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
+
+    open_question = bool(gpus and gpus > 1 and engines is None and tensor_parallel is None)
+    where, settings = placed(vllm=not open_question)
+    if open_question and _vllm_serves(settings, gpus or 0):  # asked without engines, which some settings exclude
+        where, settings = placed(vllm=True)
     if dry_run:
         _dry_run(settings if resume is None else settings.model_copy(update={"init_from": None}))
         return

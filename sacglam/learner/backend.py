@@ -74,6 +74,11 @@ class Backend:
         self.optimizer = torch.optim.Adam([{"params": list(group)} for group in groups], fused=fused or None)
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
 
+    @property
+    def can_start_over(self) -> bool:
+        """Whether a pass that ran out of memory may be repeated; other ranks would wait for it in a collective."""
+        return self.world == 1
+
     def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
         """`function` as a forward pass, during which the modules that it calls have their weights.
 

@@ -133,6 +133,11 @@ class DeepSpeedBackend(Backend):
         if stage:
             self._begin_moments()
 
+    @property
+    @override
+    def can_start_over(self) -> bool:
+        return self.world == 1 and self._stage < 2  # an interrupted backward pass leaves gradients marked as reduced
+
     @override
     def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
         def run(*args: P.args, **kwargs: P.kwargs) -> Result:
@@ -203,6 +208,8 @@ class DeepSpeedBackend(Backend):
             return
         # Each rank averages its own shards, since gathering would broadcast each tensor.
         torch._foreach_lerp_([p.ds_tensor for p in targets], [p.ds_tensor for p in online], share)
+        if targets and targets[0].ds_tensor.is_cuda:  # the next gather reads them on another stream
+            torch.cuda.current_stream().synchronize()
         stale = [p for p in targets if p.data.numel()]
         if stale:
             stale[0].partition(stale)  # gathered again when they are next used

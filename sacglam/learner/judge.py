@@ -37,10 +37,9 @@ class Judge(AdapterAndHead):
 
     def __init__(self, model: AgentModel, config: Config, backend: Backend) -> None:
         """The head is initialised from torch's global generator."""
-        # Scores in Q are relative to a state's other actions, but a verdict must not depend on the other goals asked.
-        only = {"num_critics": 1, "input": "observation_action", "score_weight": 0.0}
-        settings = config.critic.model_copy(update=only)
-        super().__init__(model, "judge", QHeads(model.lm.hidden_size, settings), backend)
+        settings = config.critic.model_copy(update={"num_critics": 1, "input": "observation_action"})
+        head = QHeads(model.lm.hidden_size, settings, relative=False)  # a verdict depends on no other goal
+        super().__init__(model, "judge", head, backend)
         self._prompt, self._rate = model.prompt, config.algo.critic_lr
 
     def learn(self, examples: Sequence[Example], goals: Sequence[str], updates: int, seed: int) -> None:

@@ -80,8 +80,7 @@ class Learner:
                 with convert_once():
                     metrics = self._gradient(rows, size, algorithm, update)
             except torch.OutOfMemoryError:
-                # Other ranks would wait in a collective for the rank that starts over.
-                if self.config.micro_batch_rows or self.backend.world > 1 or size == 1:
+                if self.config.micro_batch_rows or not self.backend.can_start_over or size == 1:
                     raise
             if metrics is None:  # after the handler, since its exception keeps the activations alive
                 self._rows_that_fit = -(-size // 2)

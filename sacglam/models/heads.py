@@ -67,12 +67,16 @@ class ValueHead(nn.Module):
 class QHeads(nn.Module):
     """`num_critics` independent Q functions, each with one value for every action of a state."""
 
-    def __init__(self, hidden_size: int, config: CriticConfig, between: type[nn.Module] = nn.ReLU) -> None:
+    def __init__(
+        self, hidden_size: int, config: CriticConfig, between: type[nn.Module] = nn.ReLU, relative: bool = True
+    ) -> None:
         """`observation_action`: one output on each action's last token. `observation`: MAX_ACTIONS outputs on the
         prompt's last position; the last layer's row i is the learned embedding of action index i. With `score_weight`
         each critic adds w_c (l(a) - mean_b l(b)), with l(a) the action's log-probability and w_c learned from this
-        initial value, so the head need not recover at the last token what the model knew at earlier ones."""
+        initial value, so the head need not recover at the last token what the model knew at earlier ones. Unless
+        `relative`, it adds w_c l(a): then a value does not depend on the other actions."""
         super().__init__()
+        self._relative = relative
         weights_C = torch.full((config.num_critics,), config.first_score_weight)
         self.score_weights = nn.Parameter(weights_C) if config.score_weight else None
         self._on_actions = config.input == "observation_action"
@@ -107,9 +111,11 @@ class QHeads(nn.Module):
             hidden_BH = output.prompt_hidden_BH.float()
             q_CBA = torch.stack([critic(hidden_BH)[:, :actions] for critic in self.critics])
         if self.score_weights is not None:
-            # Minus the mean over a state's actions: what the actions have in common is left to the MLP.
-            mean_B = output.log_probs_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
-            q_CBA = q_CBA + self.score_weights[:, None, None] * (output.log_probs_BA - mean_B[:, None])
+            score_BA = output.log_probs_BA
+            if self._relative:  # what a state's actions have in common is left to the MLP
+                mean_B = score_BA.masked_fill(~mask_BA, 0.0).sum(dim=-1) / mask_BA.sum(dim=-1)
+                score_BA = score_BA - mean_B[:, None]
+            q_CBA = q_CBA + self.score_weights[:, None, None] * score_BA
         return q_CBA.masked_fill(~mask_BA, 0.0)
 
     def _on_each(self, hidden_BAH: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import psutil
 from typing_extensions import override
 
 from sacglam import cpu, subprocesses
-from sacglam.errors import ConfigError, SacglamError
+from sacglam.errors import ConfigError, SacglamError, memory_explained
 from sacglam.runtime import reaper
 from sacglam.runtime.group import Worker, WorkerLost
 
@@ -62,7 +62,8 @@ class _Actor:
     def build(self, factory: Callable[..., Any], args: Sequence[Any]) -> None:
         """Create the object; if that fails, every later call raises the error."""
         try:
-            self._target = factory(*args)
+            with memory_explained():
+                self._target = factory(*args)
         except Exception as error:
             self._failure = error
         self._children = [child.pid for child in psutil.Process().children(recursive=True)]  # vLLM with several GPUs
@@ -72,7 +73,8 @@ class _Actor:
         if self._failure is not None:
             raise self._failure
         started = cpu.seconds(self._children)
-        result = getattr(self._target, method)(*args)
+        with memory_explained():
+            result = getattr(self._target, method)(*args)
         return result if reply else None, cpu.seconds(self._children) - started
 
     def where(self) -> tuple[str, int]:

@@ -55,6 +55,23 @@ def test_seed_and_threads_override_the_configuration_of_a_new_run(monkeypatch: p
         assert "keeps the run's configuration" in refused.output
 
 
+def test_where_vllm_does_not_serve_settings_may_exclude_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Config] = []
+    monkeypatch.setattr(cli.train, "_dry_run", given.append)
+    monkeypatch.setattr(cli.train, "_vllm_serves", lambda config, gpus: config.model.quantize == "none")
+    for quantize in ("nf4", "none"):
+        words = ["train", "--gpus", "4", "--dry-run", "--set", f"model.quantize={quantize}", "--set", "runtime.lag=1"]
+        assert CliRunner().invoke(cli.app, words).exit_code == 0
+    found = [(each.engines.count, each.learners.count, each.runtime.lag) for each in given]
+    assert found == [(0, 4, 0), (1, 3, 1)]
+
+
+def test_pretraining_takes_settings_of_texts_alone(tmp_path: Path) -> None:
+    words = ["pretrain", str(tmp_path / "model"), "--env", "bitflip", "--set", "model.name=other"]
+    done = CliRunner().invoke(cli.app, words)
+    assert (done.exit_code, "settings of env or prompt" in " ".join(done.output.split())) == (2, True)
+
+
 def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:
     summary = json.loads((tiny_run / "summary.json").read_text())
     assert summary["finished"]

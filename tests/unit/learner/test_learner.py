@@ -16,6 +16,7 @@ from sacglam.build import build_learner, build_model
 from sacglam.clock import PhaseClock
 from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.backend import Backend
+from sacglam.learner.deepspeed import DeepSpeedBackend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
 from sacglam.resolve import on_this_machine
@@ -152,6 +153,26 @@ def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
     learner.algorithm.losses = none  # type: ignore[method-assign]
     with pytest.raises(torch.OutOfMemoryError):
         learner.learn([windows()])
+
+
+def test_what_cannot_start_over_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner()
+
+    def none(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    learner.algorithm.losses = none  # type: ignore[method-assign]
+    monkeypatch.setattr(Backend, "can_start_over", False)
+    with pytest.raises(torch.OutOfMemoryError):
+        learner.learn([windows()])
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_lone_rank_starts_over_unless_gradients_are_sharded(world: int, stage: int) -> None:
+    backend = object.__new__(DeepSpeedBackend)
+    backend.world, backend._stage = world, stage
+    assert backend.can_start_over == (world == 1 and stage < 2)
 
 
 @pytest.mark.parametrize("settings", [[], ["model.lora.layers=1"]])

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sacglam.runtime.ray import object_store_bytes
+from sacglam.errors import OutOfMemory
+from sacglam.runtime.ray import _Actor, object_store_bytes
 
 
 @pytest.mark.parametrize(("free_mib", "store_mib"), [(64, 512), (4000, 1000), (64_000, 2048)])
@@ -24,3 +25,16 @@ def test_without_shared_memory_the_object_store_is_the_smallest(monkeypatch: pyt
 
     monkeypatch.setattr(shutil, "disk_usage", no_such_folder)
     assert object_store_bytes() == 512 << 20
+
+
+def out_of_memory() -> None:
+    raise MemoryError("no room")
+
+
+def test_a_worker_without_memory_says_what_to_lower() -> None:
+    building, calling = _Actor(), _Actor()
+    building.build(out_of_memory, ())
+    calling.build(lambda: SimpleNamespace(learn=out_of_memory), ())
+    for actor in (building, calling):
+        with pytest.raises(OutOfMemory, match=r"no room\n.*algo\.micro_batch_size"):
+            actor.call("learn", True)
