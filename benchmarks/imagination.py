@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,6 +74,9 @@ class Watched(LearnedJudge):
 @dataclass(eq=False)
 class TruePartner(LearnedJudge):
     """Names what was achieved of the goals that a judge would be asked for."""
+
+    def pursuable(self) -> Mapping[str, None]:
+        return self.known
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         self.known |= dict.fromkeys(g for e in episodes for s in _without_held_out(e).steps for g in s.achieved)
