@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -82,16 +82,12 @@ def train(
     if resume is not None and (config is not None or out is not None or overrides):
         raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
 
-    def placed(vllm: bool) -> tuple[list[str], configuration.Config]:
-        where = placement.overrides(gpus, engines, learners, tensor_parallel, device, vllm)
+    def read(where: list[str]) -> configuration.Config:
         if resume is None:
-            return where, configuration.load(config, [*overrides, *where])
-        return where, configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
+            return configuration.load(config, [*overrides, *where])
+        return configuration.override(directory.RunDirectory.open(resume, trust).config(), where)
 
-    open_question = bool(gpus and gpus > 1 and engines is None and tensor_parallel is None)
-    where, settings = placed(vllm=not open_question)
-    if open_question and _vllm_serves(settings, gpus or 0):  # asked without engines, which some settings exclude
-        where, settings = placed(vllm=True)
+    where, settings = _placed(read, gpus, engines, learners, tensor_parallel, device)
     if dry_run:
         _dry_run(settings if resume is None else settings.model_copy(update={"init_from": None}))
         return
@@ -106,6 +102,24 @@ def train(
         else:
             folder, summary = resume, training.resume(resume, display, where, trust, sidecar_for)
     print_summary(console, folder, summary, bool(directory.untrusted_code(settings)))
+
+
+def _placed(
+    read: Callable[[list[str]], configuration.Config],
+    gpus: int | None,
+    engines: int | None,
+    learners: int | None,
+    tensor_parallel: int | None,
+    device: str | None,
+) -> tuple[list[str], configuration.Config]:
+    """The placement as overrides, and the configuration with them, which `read` gives."""
+    undecided = gpus is not None and gpus > 1 and engines is None and tensor_parallel is None
+    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, vllm=not undecided)
+    settings = read(where)
+    if undecided and _vllm_serves(settings, gpus or 0):  # asked without engines, which some settings exclude
+        where = placement.overrides(gpus, engines, learners, tensor_parallel, device)
+        settings = read(where)
+    return where, settings
 
 
 def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:

@@ -62,8 +62,7 @@ class _Actor:
     def build(self, factory: Callable[..., Any], args: Sequence[Any]) -> None:
         """Create the object; if that fails, every later call raises the error."""
         try:
-            with memory_explained():
-                self._target = factory(*args)
+            self._target = memory_explained()(factory)(*args)
         except Exception as error:
             self._failure = error
         self._children = [child.pid for child in psutil.Process().children(recursive=True)]  # vLLM with several GPUs
