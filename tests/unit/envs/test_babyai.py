@@ -316,5 +316,5 @@ def test_without_minigrid_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     for module in ("", ".env", ".level"):
         monkeypatch.delitem(sys.modules, f"sacglam.worlds.babyai{module}")
     monkeypatch.setitem(sys.modules, "minigrid.core.actions", None)
-    with pytest.raises(ConfigError, match=r"babyai needs minigrid.*: pip install -e '.\[babyai\]'"):
+    with pytest.raises(ConfigError, match=r"babyai needs minigrid.*: pip install 'sacglam\[babyai\]'"):
         make("babyai")

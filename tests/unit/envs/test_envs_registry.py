@@ -57,7 +57,7 @@ def test_the_documented_program_runs(house: None, capsys: pytest.CaptureFixture[
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sacglam.worlds.openenv.server", raising=False)
     monkeypatch.setitem(sys.modules, "openenv", None)
-    with pytest.raises(ConfigError, match=r"needs openenv.*: pip install -e '\.\[openenv-server\]'"):
+    with pytest.raises(ConfigError, match=r"needs openenv.*: pip install 'sacglam\[openenv-server\]'"):
         application("playground", {})
 
 

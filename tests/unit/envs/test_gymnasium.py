@@ -356,7 +356,7 @@ def test_without_gymnasium_the_command_that_installs_it_is_named(monkeypatch: py
     for module in [name for name in sys.modules if name.startswith("sacglam.worlds.gymnasium")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(ConfigError, match=r"needs gymnasium: pip install -e '\.\[gymnasium\]'"):
+    with pytest.raises(ConfigError, match=r"needs gymnasium: pip install 'sacglam\[gymnasium\]'"):
         make_world(LAKE)
 
 

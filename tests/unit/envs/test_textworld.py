@@ -202,7 +202,7 @@ def test_without_textworld_the_command_says_what_to_install(monkeypatch: pytest.
     for module in ("", ".env", ".games"):
         monkeypatch.delitem(sys.modules, f"sacglam.worlds.textworld{module}")
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ConfigError, match=r"pip install -e '.\[textworld\]'.* gcc"):
+    with pytest.raises(ConfigError, match=r"pip install 'sacglam\[textworld\]'.* gcc"):
         make("textworld")
     (entry,) = (entry for entry in describe() if entry.name == "textworld")
     assert (entry.goals, "textworld" in entry.missing) == ({}, True)

@@ -246,4 +246,4 @@ def test_pretrain_makes_a_model_of_an_environment_that_a_run_loads(architecture:
     model = build_model(load(None, [f"model.name={tmp_path}/model", "device=cpu"]))
     assert len(model.tokenizer([Query("Goal: a\nBits: A b C\nAction:", (" Make a", " Make B"))])) == 1
     again = CliRunner().invoke(app, command)
-    assert "not empty" in str(again.exception)
+    assert "new or empty folder" in str(again.exception)
