@@ -74,7 +74,8 @@ def collector(
     if not config.algo.on_policy:
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
         buffer.others = given.episodes() if given else ()
-        experience = replay = HindsightReplay(buffer, replay_rng, cut, given)
+        imitates = config.replay.demonstration_updates > 0
+        experience = replay = HindsightReplay(buffer, replay_rng, cut, given, imitates)
         if share := config.algo.exploration_share:
             explore = Exploration(share, policy_rng, replay.graph)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)

@@ -117,6 +117,7 @@ class Window:
     observation bootstraps unless the episode `terminated` there. `return_after` is the discounted return that the
     episode had after the window, or a lower bound on it. `before` holds the steps before it that a prompt may show.
     With a replay graph, `known` holds its action values at each learnt step, and `bounds` lower bounds on the targets.
+    `imitated`: drawn from demonstrations that are worth imitating.
     """
 
     goal: str
@@ -129,6 +130,7 @@ class Window:
     before: Past = ()
     known: tuple[tuple[float, ...], ...] = ()
     bounds: tuple[float, ...] = ()
+    imitated: bool = False
 
     def __len__(self) -> int:
         return len(self.actions)

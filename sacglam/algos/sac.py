@@ -36,6 +36,7 @@ class SacBatch:
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
     bound_B: Tensor | None = None  # lower bounds on the targets
+    imitated_B: Tensor | None = None  # bool: steps of demonstrations that are worth imitating
 
 
 class OffPolicy(Algorithm):
@@ -136,6 +137,7 @@ class OffPolicy(Algorithm):
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
             known_BA=self._padded([w.known[t] for _, w, t in learnt]) * scale if rows[0].known else None,
             bound_B=tensor([w.bounds[t] for _, w, t in learnt], torch.float32) * scale if rows[0].known else None,
+            imitated_B=tensor([w.imitated for _, w, _ in learnt]) if rows[0].known else None,
         )
 
     def _padded(self, known: Sequence[tuple[float, ...]]) -> Tensor:
@@ -209,10 +211,17 @@ class Sac(OffPolicy):
     def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         q_CBA, weight = values.q_CBA.detach(), self._config.self_imitation
         if batch.known_BA is not None:
-            q_CBA = equations.at_least(q_CBA, batch.known_BA, self._config.no_path)
+            q_CBA = self._distrusted(equations.at_least(q_CBA, batch.known_BA, self._config.no_path), batch)
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, self.alpha.alpha)
         losses = {"actor": (1.0, actor)}
         return losses | {"imitation": (weight, self._imitation_loss(values, batch))} if weight else losses
+
+    def _distrusted(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
+        """Q without the critic's hopes for actions that the demonstrations did not take (`equations.distrusted`)."""
+        known_BA, rows_B = batch.known_BA, batch.imitated_B
+        if known_BA is None or rows_B is None:
+            return q_CBA
+        return equations.distrusted(q_CBA, known_BA, rows_B, self._config.gamma, self._config.no_path)
 
     def _imitation_loss(self, values: PolicyValues, batch: SacBatch) -> Tensor:
         """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""
@@ -220,6 +229,7 @@ class Sac(OffPolicy):
         if batch.known_BA is not None:
             return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, self._config.no_path)
             q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)  # tried actions have known values
+            q_CBA = self._distrusted(q_CBA, batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)

@@ -1,7 +1,7 @@
 """What an algorithm keeps of its rollouts, and the batches it learns from."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,8 @@ class HindsightReplay(Experience):
     rng: np.random.Generator
     cut: WindowCutter
     demonstrations: ReplayBuffer | None = None
+    imitates: bool = False
+    """Whether the demonstrations are worth imitating."""
 
     @override
     def add(self, collected: RolloutBatch) -> None:
@@ -83,7 +85,8 @@ class HindsightReplay(Experience):
             return draw(self.buffer, self.rng, self.cut, size)
         theirs = round(DEMONSTRATED * size)
         own = draw(self.buffer, self.rng, self.cut, size - theirs)
-        return own + draw(self.demonstrations, self.rng, self.cut, theirs, self.graph)
+        drawn = draw(self.demonstrations, self.rng, self.cut, theirs, self.graph)
+        return own + [replace(row, imitated=self.imitates) for row in drawn]
 
     def graph(self) -> ReplayGraph:
         """The graph of the episodes kept, and of the demonstrations."""

@@ -16,6 +16,7 @@ from sacglam.algos.math import (
     at_least,
     best_known,
     critic_loss,
+    distrusted,
     entropy,
     expectation,
     finite,
@@ -112,6 +113,18 @@ def test_a_known_path_bounds_q_from_below() -> None:
     known_BA = torch.tensor([[2.0, 0.0, UNTRIED], [3.0, 3.0, UNTRIED]])  # 0: no path
     found = at_least(Q_CBA, known_BA).tolist()
     assert found == [[[2.0, 2.0, 4.0], [3.0, 6.0, -7.0]], [[3.0, 0.0, 5.0], [3.0, 5.0, 9.0]]]
+
+
+def test_unknown_actions_of_imitated_rows_are_worth_a_step_less_than_the_best_known() -> None:
+    known_BA = torch.tensor([[0.5, UNTRIED, 0.0], [0.5, UNTRIED, UNTRIED], [0.0, UNTRIED, 0.0]])
+    q_CBA = torch.tensor([[[0.9, 0.9, 0.9], [0.3, 0.9, 0.2], [0.9, 0.9, 0.9]]])
+    rows_B = torch.tensor([True, True, True])
+    found = distrusted(q_CBA, known_BA, rows_B, gamma=0.8)
+    torch.testing.assert_close(found, torch.tensor([[[0.9, 0.4, 0.9], [0.3, 0.4, 0.2], [0.9, 0.9, 0.9]]]))
+    assert torch.equal(distrusted(q_CBA, known_BA, ~rows_B, gamma=0.8), q_CBA)
+    # With own rewards, a return of -10 leaves at most -12.
+    own = distrusted(torch.tensor([[[0.0, 0.0]]]), torch.tensor([[-10.0, UNTRIED]]), rows_B[:1], 0.8, -torch.inf)
+    assert own.tolist() == [[[0.0, -12.0]]]
 
 
 def test_the_best_known_actions_count_alike() -> None:

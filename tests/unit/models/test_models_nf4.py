@@ -179,5 +179,7 @@ def test_processors_with_bfloat16_compute_as_others_do(load: Load, monkeypatch: 
 
 def test_without_the_package_it_says_what_to_install(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ModelError, match=r"needs bitsandbytes.*pip install 'sacglam\[nf4\]', or set model\.quantize to"):
+    with pytest.raises(
+        ModelError, match=r"needs bitsandbytes.*pip install 'sacglam\[nf4\]', or set model\.quantize to"
+    ):
         load("llama")

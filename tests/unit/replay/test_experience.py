@@ -125,11 +125,12 @@ def test_demonstrations_are_known_with_what_the_agent_has_seen() -> None:
     ring.add(_episode())
     buffer.others = ring.episodes()
     cut = WindowCutter(SacConfig(gamma=0.5, batch_size=40, updates_per_interval=1))
-    replay = HindsightReplay(buffer, np.random.default_rng(0), cut, ring)
+    replay = HindsightReplay(buffer, np.random.default_rng(0), cut, ring, imitates=True)
     elsewhere = Step(Observation("state 9", ("x", "y")), 0.0, (), False, True)
     failure = replace(_episode(), decisions=_episode().decisions[:1], steps=(elsewhere,))
     replay.add(_collected(*(replace(failure) for _ in range(40))))
     [batch] = replay.batches()
+    assert [w.imitated for w in batch] == [False] * 30 + [True] * 10
     [row] = {w for w in batch[-10:] if (w.observations[0].text, w.goal) == ("state 0", "b")}
     # Of 41 steps from state 0 one led to state 1 and then to `b`; the demonstration alone would say 0.5.
     assert row.known == ((pytest.approx(0.5 / 41), UNTRIED),)
