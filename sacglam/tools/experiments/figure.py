@@ -78,7 +78,7 @@ def _draw_seeds(axes: Axes, curves: list[Curve], axis: str, label: str, style: i
     else:
         grid = np.linspace(0.0, min(x[-1] for x, _ in seeds), _GRID).tolist()
     mean, std = band(seeds, grid)
-    colour, marker = _COLOURS[style % len(_COLOURS)], _MARKERS[(style + style // 8) % len(_MARKERS)]
+    colour, marker = _COLOURS[style % len(_COLOURS)], _MARKERS[(style + style // len(_COLOURS)) % len(_MARKERS)]
     if len(seeds) > 1:
         for x, y in seeds:
             axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.35)

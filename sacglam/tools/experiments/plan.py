@@ -219,7 +219,7 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     With several environments (`overrides` apply to all runs) there is a group for each, over steps and CPU seconds.
 
     Raises:
-        ConfigError: two files have one name and would share a folder.
+        ConfigError: two files have one name, and folders of one name, and would share a folder.
     """
     variants: dict[str, Variant] = {}
     environments: dict[str, dict[str, Variant]] = {}

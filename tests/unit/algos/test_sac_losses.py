@@ -216,3 +216,19 @@ def test_what_the_replay_graph_knows_bounds_q_from_below_and_is_imitated() -> No
     imitation = (LN2 + 2 / 3 * math.log(4 / 3)) / 3
     assert metrics["imitation_loss"] == pytest.approx(imitation, rel=1e-5)
     assert loss.item() == pytest.approx(critic + actor + 3 * imitation, rel=1e-5)
+
+
+def test_what_demonstrations_did_not_take_counts_as_a_step_worse_than_the_best_known() -> None:
+    # In state 0 action 0 is known to be worth 1, and action 1, with min Q = 2, was not taken. Nothing else is known.
+    known_BA = torch.tensor([[1.0, UNTRIED], [UNTRIED, UNTRIED], [UNTRIED, UNTRIED]])
+
+    def metrics(imitated: bool) -> dict[str, float]:
+        imitated_B = torch.tensor([imitated, False, False])
+        batch = replace(FIRST_STEPS, known_BA=known_BA, imitated_B=imitated_B)
+        return _losses(Tables(), batch, self_imitation=3.0)[1]
+
+    trusted, distrusted = metrics(imitated=False), metrics(imitated=True)
+    # Trusted, V = (1 + 2) / 2 exceeds 1, so nothing is imitated. Otherwise V = (1 + 1/2) / 2, and the weight is 1.
+    assert trusted["imitation_loss"] == 0.0
+    assert distrusted["imitation_loss"] == pytest.approx(LN2 / 3, rel=1e-5)
+    assert distrusted["actor_loss"] - trusted["actor_loss"] == pytest.approx((1.5 - 0.75) / 3, rel=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,13 @@ def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
     learner.algorithm.losses = none  # type: ignore[method-assign]
     with pytest.raises(torch.OutOfMemoryError):
         learner.learn([windows()])
+
+
+def test_a_batch_says_which_steps_are_imitated() -> None:
+    learner, (row, *_) = make_learner("algo.td_lambda=null"), windows()
+    known = replace(row, known=((0.5,) * len(row.observations[0].actions),), bounds=(0.5,))
+    batch = learner.algorithm.collate([known, replace(known, imitated=True)])
+    assert batch.imitated_B.tolist() == [False, True]
 
 
 def test_what_cannot_start_over_raises(monkeypatch: pytest.MonkeyPatch) -> None:
