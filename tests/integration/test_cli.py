@@ -12,8 +12,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from sacglam import cli
+from sacglam import cli, collector
 from sacglam.config import Config
+from sacglam.envs import CheckedEnv
 from tests.conftest import call, sacglam, tiny_train
 
 
@@ -64,6 +65,19 @@ def test_where_vllm_does_not_serve_settings_may_exclude_engines(monkeypatch: pyt
         assert CliRunner().invoke(cli.app, words).exit_code == 0
     found = [(each.engines.count, each.learners.count, each.runtime.lag) for each in given]
     assert found == [(0, 4, 0), (1, 3, 1)]
+
+
+def test_what_an_environment_prints_is_not_in_the_json(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_env = collector.build_env
+
+    def talkative(config: Config) -> CheckedEnv:
+        print("hello")
+        return build_env(config)
+
+    monkeypatch.setattr(collector, "build_env", talkative)
+    done = CliRunner().invoke(cli.app, ["evaluate", str(tiny_run), "--json", "--episodes", "2"])
+    assert json.loads(done.stdout)["episodes"] == 2
+    assert "hello" in done.stderr
 
 
 def test_pretraining_takes_settings_of_texts_alone(tmp_path: Path) -> None:
