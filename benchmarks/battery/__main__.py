@@ -69,7 +69,7 @@ def baselines(config: Config, seeds: int, episodes: int) -> dict[str, Any]:
 
 def runs(folder: Path, name: str) -> dict[str, list[float]]:
     """Greedy and sampled success of the finished runs of this configuration in the folder of a comparison."""
-    summaries = [RunDirectory(run).summary() for run in sorted((folder / "runs" / name).glob("seed*"))]
+    summaries = [RunDirectory(run).summary() for run in sorted(folder.glob(f"{name}-seed*"))]
     finished = [summary for summary in summaries if summary and summary["finished"]]
     return {
         "greedy": [summary["success_after"]["overall"] for summary in finished],

@@ -93,6 +93,13 @@ def tracked(known: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(known.parent, tmp_path / "runs")) / known.name
 
 
+def test_runs_that_begin_together_share_a_new_repository(run: Path) -> None:
+    other = Path(shutil.copytree(run, run.parent / "two"))
+    for importing in [start(sacglam("track", each)) for each in (run, other)]:
+        assert importing.wait(120) == 0
+    assert hashes(run.parent) == {json.loads((each / "aim.json").read_text())["hash"] for each in (run, other)}
+
+
 def test_an_import_fills_aim_wholly(tracked: Path) -> None:
     run, run_hash = tracked, json.loads((tracked / "aim.json").read_text())["hash"]
     found = in_aim(run.parent, run_hash)

@@ -58,7 +58,7 @@ def test_a_comparison_leaves_runs_and_report(compared: Path) -> None:
     members = {member["label"]: member for member in values["groups"][0]["members"]}
     assert list(members) == ["her", "plain"]
     for label, member in members.items():
-        run = out / "runs" / label / "seed0"
+        run = out / f"{label}-seed0"
         summary = json.loads((run / "summary.json").read_text())
         assert member["after"]["overall"]["mean"] == summary["success_after"]["overall"]
         assert member["heldout_after"]["overall"]["mean"] == summary["success_heldout"]["overall"]
@@ -72,11 +72,12 @@ def test_a_comparison_leaves_runs_and_report(compared: Path) -> None:
 @pytest.mark.slow
 def test_what_is_finished_is_not_done_again(compared: Path) -> None:
     out = compared / "out"
-    before = {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
+    before = {file: file.stat().st_mtime_ns for file in out.glob("*-seed0/**/*")}
     done = call(command("compare", *configs(compared), out=out))
     assert done.returncode == 0, done.stderr
     assert "2 runs, 2 of them finished before" in done.stdout
-    assert {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")} == before
+    assert before
+    assert {file: file.stat().st_mtime_ns for file in out.glob("*-seed0/**/*")} == before
 
 
 @pytest.mark.slow
@@ -93,20 +94,19 @@ def test_a_report_alone_runs_nothing(compared: Path) -> None:
     done = call(three)
     assert done.returncode == 1, "two runs are not finished"
     assert "report of 2 of 4 runs" in done.stdout
-    assert not (compared / "out/runs/her/seed1").exists()
+    assert not (compared / "out/her-seed1").exists()
     assert call(command("compare", *configs(compared), out=compared / "out")).returncode == 0  # the report as it was
 
 
 @pytest.mark.parametrize("option", [[], ["--report-only"]])
 def test_no_file_is_overwritten_that_is_not_a_report(option: list[str], tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()  # as of `sacglam train`
     for name, content in (("report.md", "mine"), ("report.json", "{}")):
         (tmp_path / name).write_text(content)
     done = call(command("compare", *configs(tmp_path), *option, out=tmp_path))
     assert done.returncode == 1
     assert f"the report would overwrite {tmp_path / 'report.md'}" in " ".join(done.stderr.split())
     assert (tmp_path / "report.md").read_text() == "mine"
-    assert not any((tmp_path / "runs").iterdir())
+    assert not [*tmp_path.glob("*-seed*")]
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
     assert "broken seed 0: FAILED" in done.stdout
     assert "cannot be loaded" in done.stdout  # the end of its log
     assert "report of 1 of 2 runs" in done.stdout
-    assert json.loads((tmp_path / "out/runs/her/seed0/summary.json").read_text())["finished"]
+    assert json.loads((tmp_path / "out/her-seed0/summary.json").read_text())["finished"]
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
     out = tmp_path / "out"
     longer = [*BITFLIP, "steps=480"]
     started = command("compare", her, out=out, overrides=longer)
-    run = out / "runs/her/seed0"
+    run = out / "her-seed0"
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = start(started, output, subprocess.STDOUT)
@@ -185,7 +185,8 @@ def test_ablations_share_the_runs_of_variants_that_they_share(tmp_path: Path) ->
         assert f"2 runs, {2 - new} of them finished before" in done.stdout
         for ending in ("md", "json", "png"):
             assert (tmp_path / "out" / f"{name}.{ending}").stat().st_size > 1000
-    assert {folder.name for folder in (tmp_path / "out/runs").iterdir()} == {"base", "algo.gamma=0.5", "algo.gamma=0.7"}
+    expected = {f"{name}-seed0" for name in ("base", "algo.gamma=0.5", "algo.gamma=0.7")}
+    assert {folder.name for folder in (tmp_path / "out").glob("*-seed0")} == expected
 
 
 class SlowBitflip(BitFlip):

@@ -105,13 +105,17 @@ class Run:
 
     @property
     def directory(self) -> RunDirectory:
-        """Where it trains."""
-        return RunDirectory(self.root / "runs" / self.variant.name / f"seed{self.seed}")
+        """Where it trains; next to the other runs, so that trackers keep all in one place."""
+        return RunDirectory(self.root / self._stem)
 
     @property
     def log(self) -> Path:
         """The output of its processes; outside the run directory, which `sacglam train` claims."""
-        return self.root / "logs" / f"{self.variant.name}-seed{self.seed}.txt"
+        return self.root / "logs" / f"{self._stem}.txt"
+
+    @property
+    def _stem(self) -> str:
+        return f"{self.variant.name}-seed{self.seed}"
 
     @cached_property
     def config(self) -> Config:

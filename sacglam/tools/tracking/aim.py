@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sacglam.errors import TrackingError
-from sacglam.runs.directory import RunDirectory
+from sacglam.runs.directory import RunDirectory, locked_folder
 from sacglam.tools import loopback
 from sacglam.tools.tracking import sidecar
 from sacglam.tools.tracking.records import Point, algorithm, of_summary
@@ -72,8 +72,9 @@ class AimRun:
         from aim import Run
 
         logging.getLogger("aim").setLevel(logging.ERROR)  # what matters is raised
-        folder.mkdir(parents=True, exist_ok=True)
-        repo, config = _open(folder, init=not (folder / _VERSION).is_file()), directory.config()
+        busy = f"another process is creating the Aim repository at {folder}; wait for it to end"
+        with locked_folder(folder, busy, ".aim-new.lock", _ANSWER_S):
+            repo, config = _open(folder, init=not (folder / _VERSION).is_file()), directory.config()
         known = known if known and repo.run_exists(known) else None
         self._run = run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
         self.id = str(run.hash)

@@ -107,7 +107,7 @@ groups:
     experiment = load(tmp_path / "mine.yaml")
     assert [v.name for v in experiment.variants] == ["base", "other", "other+algo.gamma=0.5,steps=640"]
     run = plan.runs(experiment, range(1), [], tmp_path)[2]
-    assert run.directory.root == tmp_path / "runs/other+algo.gamma=0.5,steps=640/seed0"
+    assert run.directory.root == tmp_path / "other+algo.gamma=0.5,steps=640-seed0"
     assert (run.config.steps, run.config.algo.gamma) == (640, 0.5)
 
 

@@ -40,7 +40,7 @@ def test_no_seeds_or_too_many_are_refused(text: str) -> None:
 def test_a_run_is_started_as_a_person_would(tmp_path: Path) -> None:
     experiment = plan.comparison(files(tmp_path, "a"))
     run = plan.runs(experiment, range(2), ["steps=640", "threads=2"], tmp_path / "out")[1]
-    folder = tmp_path / "out/runs/a/seed1"
+    folder = tmp_path / "out/a-seed1"
     assert run.directory.root == folder
     expected = ["train", str(tmp_path / "a.yaml"), "--seed=1", f"--out={folder}"]
     assert run.command()[1:] == ["-P", "-m", "sacglam", *expected, "--set", "steps=640", "--set", "threads=2"]
@@ -54,7 +54,7 @@ def test_a_variant_s_name_is_that_of_one_folder(tmp_path: Path) -> None:
     [base] = files(tmp_path, "base")
     for each, expected in [((), "base"), (("model.name=models/kitchen",), "model.name=models%2Fkitchen")]:
         variant = plan.Variant(base=base, set=each)
-        assert plan.Run(variant, 0, (), tmp_path).directory.root == tmp_path / "runs" / expected / "seed0"
+        assert plan.Run(variant, 0, (), tmp_path).directory.root == tmp_path / f"{expected}-seed0"
     one, other = (plan.Variant(base=base, set=(f"model.name={'é' * 130}{end}",)).name for end in "ab")
     assert one != other
     for name in (one, other):
