@@ -36,6 +36,8 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
 
     base: Path = Path("base.yaml")
     set: tuple[str, ...] = ()
+    label: str = ""
+    """Stands for the base's file name where two files have the same."""
 
     @cached_property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class Variant(Section, strict=False):  # tuples are lists in YAML
             with suppress(ConfigError):  # the others are invalid without it
                 if configuration.load(self.base, others) == self.config():
                     kept = others
-        parts = (self.base.stem, ",".join(sorted(kept)))
+        parts = (self.label or self.base.stem, ",".join(sorted(kept)))
         name = "+".join(filter(None, parts)).removeprefix("base+").replace("/", "%2F")
         checksum = hashlib.sha256(name.encode()).hexdigest()[:8]  # for a name too long for a folder
         return name if len(name.encode()) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 4 - 9]}-{checksum}"
@@ -200,7 +202,7 @@ def from_file(given: Path) -> Experiment | None:
 
     def placed(variant: Variant) -> Variant:
         base = variant.base if "base" in variant.model_fields_set else found.base
-        return Variant(base=configuration.located(base, file.parent), set=variant.set)
+        return variant.model_copy(update={"base": configuration.located(base, file.parent)})
 
     groups = tuple(
         group.model_copy(update={"variants": {label: placed(each) for label, each in group.variants.items()}})
@@ -233,7 +235,7 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
         label = file.stem if shared[file.stem] == 1 else f"{file.parent.name}_{file.stem}"
         if label in variants:
             raise ConfigError(f"{variants[label].base} and {file} would both be called {label!r}; rename one of them")
-        variants[label] = Variant(base=file)
+        variants[label] = Variant(base=file, label=label)
         env = variants[label].config(overrides).env
         title = ", ".join([env.name, *(f"{name} {value}" for name, value in env.options.items())])
         environments.setdefault(title, {})[label] = variants[label]

@@ -64,8 +64,10 @@ def test_a_variant_s_name_is_that_of_one_folder(tmp_path: Path) -> None:
 def test_files_of_one_name_go_by_their_folders_too(tmp_path: Path) -> None:
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
-    [group] = plan.comparison(files(tmp_path / "one", "a", "b") + files(tmp_path / "other", "a")).groups
-    assert [*group.variants] == ["one_a", "b", "other_a"]
+    experiment = plan.comparison(files(tmp_path / "one", "a", "b") + files(tmp_path / "other", "a"))
+    assert [*experiment.groups[0].variants] == ["one_a", "b", "other_a"]
+    folders = [run.directory.root.name for run in plan.runs(experiment, range(1), [], tmp_path)]
+    assert folders == ["one_a-seed0", "b-seed0", "other_a-seed0"]
     with pytest.raises(ConfigError, match="would both be called 'one_a'"):
         plan.comparison(files(tmp_path / "one", "a") * 2)
 
