@@ -88,10 +88,10 @@ def on_this_machine(config: Config) -> Config:
     """
     if not config.in_one_process and sys.platform != "linux":
         raise ConfigError("engines and learner ranks need Linux; here, set engines.count and learners.count to 0")
-    device, model, path = resolve_device(config), config.model, Path(config.model.name)
+    device, model, path = resolve_device(config), config.model, config.model.path
     if not config.learners.count:  # the learner runs here
         check_device(device)
-    if path.is_dir() or path.suffix == ".gguf":
+    if path:
         model = model.model_copy(update={"name": str(path.resolve())})
     threads = config.threads or (cpu.default_threads() if config.in_one_process else 0)
     file, origin = (name and str(Path(name).resolve()) for name in (config.replay.demonstrations, config.init_from))

@@ -1,6 +1,6 @@
 """A run from start to end: evaluates, trains, evaluates again, and writes the results to its folder."""
 
-import shutil
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +18,7 @@ from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.resolve import derived, resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import EVALUATED, EVALUATED_RETURN, RunDirectory, measure, write_files
+from sacglam.runs.directory import BEST, EVALUATED, EVALUATED_RETURN, RunDirectory, measure, write_files
 from sacglam.runs.display import Display, NewTracker, Tracker
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
@@ -126,10 +126,7 @@ class Run:
             folder, _ = checkpoint.restore_newest(checkpoints, self._loop.restore, self._display.note)
             self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
-        best = self._directory.best_evaluation()
         damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
-        if best != self._directory.best_evaluation():  # the agent in best/ is one of the future
-            shutil.rmtree(self._directory.best, ignore_errors=True)
         self._solved = any(map(self._solves, self._directory.evaluations()))
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
@@ -278,6 +275,7 @@ class Run:
         metrics, best = self._evaluations.interim(), self._directory.best_evaluation()
         if best is None or measure(metrics) > measure(best):
             self._export(self._directory.best, {})
+            write_files(self._directory.best, {BEST: json.dumps({**self._counters(), **metrics}).encode()})
         self._append(metrics)
         if self._solves(metrics):
             self._solved = True

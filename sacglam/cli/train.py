@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -114,10 +115,12 @@ def _placed(
 ) -> tuple[list[str], configuration.Config]:
     """The placement as overrides, and the configuration with them, which `read` gives."""
     undecided = gpus is not None and gpus > 1 and engines is None and tensor_parallel is None
-    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, vllm=not undecided)
+    configured = 1 if gpus is None else read([]).engines.tensor_parallel
+    place = partial(placement.overrides, gpus, engines, learners, tensor_parallel, device, configured)
+    where = place(vllm=not undecided)
     settings = read(where)
     if undecided and _vllm_serves(settings, gpus or 0):  # asked without engines, which some settings exclude
-        where = placement.overrides(gpus, engines, learners, tensor_parallel, device)
+        where = place()
         settings = read(where)
     return where, settings
 

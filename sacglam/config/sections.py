@@ -1,5 +1,6 @@
 """The sections of a configuration, except the algorithm's; `experiment.py` puts them together."""
 
+from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +18,9 @@ from sacglam.config.section import (
     Text,
 )
 from sacglam.types import GOAL_REWARDS, Rewards
+
+BUILT_IN = ("builtin", "builtin-t5")
+"""Names of the models in this package."""
 
 
 class EnvConfig(Section):
@@ -71,6 +75,12 @@ class ModelConfig(Section):
     """`nf4`: 4-bit base weights with double quantisation, computing in `dtype`. Needs bitsandbytes."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+
+    @property
+    def path(self) -> Path | None:
+        """The folder or file that `name` stands for, unless it is a built-in model or in Hugging Face's cache."""
+        path = Path(self.name)
+        return path if self.name not in BUILT_IN and (path.is_dir() or path.suffix == ".gguf") else None
 
 
 class PromptConfig(Section):

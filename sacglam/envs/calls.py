@@ -34,6 +34,7 @@ class Call:
         return self._name(*self._given)
 
     def __enter__(self) -> None:
+        self._outer = _calls.get(get_ident())  # an environment may make another one in its own code
         _calls[get_ident()] = self
         if not _threads:
             _threads.append(Thread(target=_watch, daemon=True))
@@ -41,6 +42,8 @@ class Call:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: Any) -> None:
         _calls.pop(get_ident(), None)
+        if self._outer:
+            _calls[get_ident()] = self._outer
         if os.getpid() != self._process:  # a child forked by the environment would train as well
             print(f"{self}: it forked, and the child returned; end it with os._exit", file=sys.stderr)
             os._exit(1)

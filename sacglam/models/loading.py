@@ -109,11 +109,13 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
 
 def _source_of(name: str) -> str:
     """The folder or Hugging Face name that a model is read from."""
+    if included := {"builtin": BUILTIN, "builtin-t5": BUILTIN_T5}.get(name):  # even if there is such a folder here
+        return str(included)
     if file := gguf_file(name):
         return str(converted(file))
     if looks_local(name):
         check_folder(Path(name))
-    return {"builtin": str(BUILTIN), "builtin-t5": str(BUILTIN_T5)}.get(name, name)
+    return name
 
 
 def lora_config(settings: ModelConfig, config: PreTrainedConfig) -> LoraConfig:

@@ -204,8 +204,11 @@ class Demonstrations:
         Raises:
             DemonstrationError: see `read`.
         """
-        for episode in read(file, env, repeats):
-            ring.add(episode)
+        for number, episode in enumerate(read(file, env, repeats), start=1):
+            try:
+                ring.add(episode)
+            except SacglamError as error:
+                raise DemonstrationError(f"{file}, episode {number}: {error}") from error
         kept = [(episode, t) for episode in ring.episodes() for t in range(len(episode.steps))]
         with files.opened(file) as source:
             return cls(ring, kept, hashlib.file_digest(source, "sha256").hexdigest())  # type: ignore[arg-type]

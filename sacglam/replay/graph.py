@@ -138,7 +138,7 @@ class ReplayGraph:
 
     def varies(self, state: Observation, action: int, past: Past = ()) -> bool:
         """Whether `action`, taken in `state` after `past`, has led to more than one state."""
-        return len(self._following[self._numbers[state, past] * _MOST_ACTIONS + action]) > 1
+        return len(self._following.get(self._numbers[state, past] * _MOST_ACTIONS + action, ())) > 1
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
         """For each action of `state`, after `past`, the discounted chance of achieving `goal` on the best known path.

@@ -19,11 +19,12 @@ from sacglam.config import Config
 from sacglam.config.section import TRUST
 from sacglam.envs import foreign_code
 from sacglam.errors import ConfigError, RunDirectoryError, UntrustedError, write_explained
-from sacglam.runs.logs import LineLog
+from sacglam.runs.logs import METRICS_LINE, LineLog
 from sacglam.runs.summary import SUMMARY
 
 _LOCK, _POLL_S = ".lock", 0.2
 EVALUATED, EVALUATED_RETURN = "eval_success/overall", "eval_return"
+BEST = "evaluation.json"
 
 
 @contextmanager
@@ -175,8 +176,8 @@ class RunDirectory:
         return [line for line in self.metrics() if EVALUATED in line]
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """The best of the `evaluations`, whose agent is in `best/`; the first if tied."""
-        return max(self.evaluations(), key=measure, default=None)
+        """The evaluation of the agent in `best/`, a line like those of `evaluations`; None if there is none."""
+        return files.read_json(self.best / BEST, METRICS_LINE)
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""

@@ -111,12 +111,11 @@ def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) 
     assert summary(run)["best"] == summary(whole)["best"]
     files = ("adapter_model.safetensors", "critic.safetensors")
     assert all((run / "best" / name).read_bytes() == (whole / "best" / name).read_bytes() for name in files)
-    # An agent that was kept after the newest checkpoint is gone with its evaluation.
-    with (run / "metrics.jsonl").open("a") as log:
-        log.write(json.dumps(best | {"env_steps": 9_999, "eval_success/overall": 1.0}) + "\n")
+    # An agent that was kept after the newest checkpoint stays, with its evaluation.
+    (run / "best/evaluation.json").write_text(json.dumps(best | {"env_steps": 9_999, "eval_success/overall": 1.0}))
     assert call(sacglam("train", resume=str(run))).returncode == 0
-    assert summary(run)["best"] == summary(whole)["best"]
-    assert "expected an exported agent in" in call(sacglam("play", run, "--best")).stderr
+    assert summary(run)["best"] == summary(whole)["best"] | {"env_steps": 9_999, "eval_success/overall": 1.0}
+    assert load_agent(run, "cpu", best=True).env_steps == 9_999
 
 
 def test_without_an_evaluation_there_is_no_best(tiny_run: Path) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sacglam import config
-from sacglam.resolve import derived, with_copies
+from sacglam.models.loading import load_shape
+from sacglam.resolve import derived, on_this_machine, with_copies
 from sacglam.tools.experiments.results import differences
 
 LONG = ["env.name=bitflip", "env.options={bits: 8, max_steps: 100}"]
@@ -38,3 +41,14 @@ def test_copies_that_are_asked_for_stay() -> None:
     asked = config.load(None, [*LONG, "steps=64", "env.copies=16"])
     assert with_copies(asked) is asked
     assert derived(asked, asked) == {}
+
+
+def test_a_folder_of_its_name_does_not_hide_the_built_in_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("builtin", "mine"):
+        (tmp_path / name).mkdir()
+        asked = config.load(None, [f"model.name={name}", "threads=1"])
+        settled = on_this_machine(asked)
+        assert settled.model.name == (name if name == "builtin" else str(tmp_path / name))
+        assert differences(settled, asked) == []
+    assert load_shape(config.load(None).model).model_type == "llama"

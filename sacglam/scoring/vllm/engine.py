@@ -7,10 +7,10 @@ variables, torch's global seed and its default process group, and on a CPU torch
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, get_args
 
 import torch
@@ -118,16 +118,17 @@ def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
         EngineError: the disk refuses.
     """
     # With our process id, by which a folder that outlives us is found (`sacglam.runtime.reaper`).
-    with TemporaryDirectory(prefix=f"sacglam-adapter-{os.getpid()}-") as root:
-        folder = Path(root) / name
+    with ExitStack() as stack:
         try:
+            root = stack.enter_context(TemporaryDirectory(prefix=f"sacglam-adapter-{os.getpid()}-"))
+            folder = Path(root) / name
             folder.mkdir()
             for file, content in adapter.files.items():
                 (folder / file).write_bytes(content)
         except OSError as error:
             raise EngineError(
-                f"adapter version {adapter.version} cannot be written to {folder}: {error.strerror}; free space there, "
-                "or set TMPDIR to another disk"
+                f"adapter version {adapter.version} cannot be written below {gettempdir()}: {error.strerror}; free "
+                "space there, or set TMPDIR to another disk"
             ) from error
         yield folder
 

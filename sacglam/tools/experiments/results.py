@@ -107,8 +107,8 @@ def check_same(runs: Sequence[Run]) -> None:
 def differences(there: Config, now: Config) -> list[str]:
     """The settings that differ, as `key: value there, value now`. A setting left open now agrees with any value."""
     before, after = _flat(there.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
-    if Path(now.model.name).exists():  # a run records the absolute path
-        after["model.name"] = str(Path(now.model.name).resolve())
+    if now.model.path:  # a run records the absolute path
+        after["model.name"] = str(now.model.path.resolve())
     for key in ("replay.demonstrations", "init_from"):
         after[key] = after[key] and str(Path(after[key]).resolve())
     before |= {key: left_open for key, left_open in _OPEN.items() if key in after and after[key] == left_open}

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count, cycle
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sacglam.envs import CheckedEnv, check_env, make
+from sacglam.envs import CheckedEnv, calls, check_env, make
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
 
@@ -470,3 +471,11 @@ def test_an_environment_that_does_not_repeat_itself_is_found() -> None:
     make_moody: Callable[[], CheckedEnv] = lambda: CheckedEnv(Moody(), "moody")  # noqa: E731
     with pytest.raises(EnvironmentContractError, match="does not repeat itself"):
         check_env(make_moody)
+
+
+def test_a_call_is_still_watched_after_one_within_it() -> None:
+    with (outer := calls.Call(lambda: "outer")):
+        with calls.Call(lambda: "inner"):
+            assert calls._calls[get_ident()] is not outer
+        assert calls._calls[get_ident()] is outer
+    assert get_ident() not in calls._calls

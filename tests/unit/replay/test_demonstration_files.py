@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacglam import config as configuration
 from sacglam.envs import CheckedEnv, make
 from sacglam.envs.bitflip import BitFlip
 from sacglam.errors import DemonstrationError
 from sacglam.replay import demonstrations
+from sacglam.replay.buffer import ReplayBuffer
 from sacglam.types import Decision, Episode, Step
 
 BITS: dict[str, Any] = {"bits": 2, "max_steps": 3}
@@ -62,6 +64,14 @@ def test_what_is_written_is_read_again(
     assert list(demonstrations.read(file, make("playground_simple"), repeats)) == episodes
     assert done == [*range(1, len(episodes) + 1)]
     assert successes == sum(each.success for each in episodes)
+
+
+def test_an_episode_that_does_not_fit_the_replay_is_named(tmp_path: Path) -> None:
+    env, file = make("bitflip", **BITS), tmp_path / "file.jsonl"
+    demonstrations.write(file, [played(env, "A B", 0)], False, "goal", lambda _: None)
+    ring = ReplayBuffer(configuration.load(None).replay, lambda goal: "any" if goal == "A B" else "other", {"any": 1})
+    with pytest.raises(DemonstrationError, match=r"file.jsonl, episode 1: expected goals of .* of type 'other'"):
+        demonstrations.Demonstrations.load(file, env, False, ring)
 
 
 @pytest.mark.parametrize("repeats", [True, False])

@@ -265,6 +265,7 @@ def test_an_action_varies_if_it_led_to_several_states_after_the_same_steps():
     episodes = [ended, on, episode("on", "AC", [1], {})]
     graph = ReplayGraph(episodes, GAMMA)
     assert (graph.varies(state("A"), 0), graph.varies(state("A"), 1)) == (False, True)
+    assert (graph.varies(state("D"), 0), graph.tried_all(state("D"))) == (False, False)  # asking changes nothing
     assert not ReplayGraph(episodes, GAMMA, history=1).varies(state("A"), 1)
 
 

@@ -43,6 +43,10 @@ def test_options_become_settings() -> None:
     assert overrides(4, None, None, None, None, vllm=False)[:2] == ["engines.count=0", "learners.count=4"]
     assert overrides(4, 0, None, None, None)[:2] == ["engines.count=0", "learners.count=4"]
     assert overrides(None, None, None, None, None) == []
+    # With `engines.tensor_parallel: 2` in the configuration.
+    assert overrides(4, None, None, None, None, 2) == ["engines.count=1", "learners.count=2", "device=cuda"]
+    one = [*alone, "engines.tensor_parallel=1", "device=cuda", "runtime.lag=0"]
+    assert overrides(1, None, None, None, None, 2) == one
 
 
 def test_a_run_whose_rollout_overlaps_updates_continues_in_one_process() -> None:
