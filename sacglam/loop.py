@@ -19,7 +19,7 @@ from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsWindow, Progress
 from sacglam.types import Window
 
-_FORMAT = 2
+_FORMAT = 3
 IMITATED = 20
 """Initial updates between lines of metrics."""
 _IMITATION = 0x1417A  # seeds their batches
@@ -139,14 +139,12 @@ class Loop:
         """
         parts, collector = self._parts, self._parts.collector
         tensors, learner = parts.learners.state()
-        columns, replay = collector.experience.state()
         return Checkpoint(
             tensors={**tensors, "torch_rng": torch.get_rng_state()},
-            arrays=columns,
             values={
                 "format": _FORMAT,
                 "learner": learner,
-                "replay": replay,
+                "replay": collector.experience.state(),
                 "rollout": collector.rollout.state(),
                 "goals": collector.goals.state(),
                 **{name: rng.bit_generator.state for name, rng in collector.rngs.items()},
@@ -177,7 +175,7 @@ class Loop:
         tensors = dict(checkpoint.tensors)
         torch.set_rng_state(tensors.pop("torch_rng"))
         parts.learners.load_state(tensors, values["learner"])
-        collector.experience.load_state(checkpoint.arrays, values["replay"])
+        collector.experience.load_state(values["replay"])
         for name, rng in collector.rngs.items():  # before new environments draw their first goals
             rng.bit_generator.state = values[name]
         collector.goals.load_state(values["goals"])

@@ -1,53 +1,55 @@
 """The replay buffer: a ring of steps to learn from, and its form on disk."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import pydantic
+from pydantic import Field
 
+from sacglam import files
 from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import hindsight_goals, last_step
 from sacglam.types import GOAL_REWARDS, Decision, Episode, Observation, Rewards, Step
 
-Indices = npt.NDArray[np.int64]
-Columns = dict[str, npt.NDArray[Any]]
-
 _FORGETS = 50
 """How often the graph is rebuilt, without the episodes that are gone, while the ring is overwritten once."""
 
-# The columns on disk, by what each of their values describes.
-_ENTRIES = {"entry_episode": np.int32, "entry_goal": np.int32, "entry_start": np.int32}
-_EPISODES = {"goal": np.int32, "seed": np.int64, "first": np.int32, "length": np.int32}
-_STEPS = {
-    "action": np.int32,
-    "log_prob": np.float64,
-    "version": np.int64,
-    "observation": np.int32,
-    "reward": np.float64,
-    "terminated": np.bool_,
-    "truncated": np.bool_,
-    "achievements": np.int32,
-}
-_TYPES: dict[str, Any] = {**_ENTRIES, **_EPISODES, **_STEPS, "achieved": np.int32}
+_Index = Annotated[int, Field(ge=0)]
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(strict=True))
-class _Texts:
-    """The JSON values on disk: the next place to write, and the values that the columns index."""
+class _SavedEpisode(files.Form):
+    """An episode of T steps on disk, with texts and goals by their numbers."""
 
-    next: Annotated[int, pydantic.Field(ge=0)]
+    goal: _Index
+    seed: int
+    observations: list[_Index]  # T + 1
+    actions: list[_Index]
+    log_probs: list[float]
+    versions: list[_Index]
+    rewards: list[float]
+    achieved: list[list[_Index]]
+    terminated: list[bool]
+    truncated: list[bool]
+
+
+class _Saved(files.Form):
+    """A buffer on disk: each episode, observation and goal once."""
+
     goals: list[str]
     observations: list[list[str]]
     """The text, and the actions."""
-    left: Annotated[int, pydantic.Field(ge=0)] = 0
+    episodes: list[_SavedEpisode]
+    entries: list[list[_Index]]
+    """Episode, goal and start."""
+    left: _Index
     """How many of the episodes, the oldest, are in the graph alone."""
+    next: _Index
+    """The next place to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,50 +176,51 @@ class ReplayBuffer:
         """The oldest policy version (in updates) that collected a step in the buffer."""
         return int(self._version[: len(self)].min()) if self._ring else 0
 
-    def state(self) -> tuple[Columns, dict[str, Any]]:
-        """The buffer as number columns (for npz) and JSON values; each episode and each text is stored once."""
-        goals, observations, kept = _Numbers(), _Numbers(), [*self._left, *self.episodes()]
+    def state(self) -> dict[str, Any]:
+        """The buffer as JSON values."""
+        goals, seen, kept = _Numbers(), _Numbers(), [*self._left, *self.episodes()]
         places = {id(episode): place for place, episode in enumerate(kept)}
-        decisions = [decision for episode in kept for decision in episode.decisions]
-        steps = [step for episode in kept for step in episode.steps]
-        values: dict[str, list[Any]] = {
-            "entry_episode": [places[id(e.episode)] for e in self._ring],
-            "entry_goal": [goals(e.goal) for e in self._ring],
-            "entry_start": [e.start for e in self._ring],
-            "goal": [goals(e.goal) for e in kept],
-            "seed": [e.seed for e in kept],
-            "first": [observations(e.start) for e in kept],
-            "length": [len(e.steps) for e in kept],
-            "action": [d.action for d in decisions],
-            "log_prob": [d.log_prob for d in decisions],
-            "version": [d.version for d in decisions],
-            "observation": [observations(s.observation) for s in steps],
-            "reward": [s.reward for s in steps],
-            "terminated": [s.terminated for s in steps],
-            "truncated": [s.truncated for s in steps],
-            "achieved": [goals(goal) for s in steps for goal in s.achieved],
-            "achievements": [len(s.achieved) for s in steps],
+        return {
+            "entries": [[places[id(e.episode)], goals(e.goal), e.start] for e in self._ring],
+            "episodes": [
+                {
+                    "goal": goals(e.goal),
+                    "seed": e.seed,
+                    "observations": [seen(e.observation(t)) for t in range(len(e.steps) + 1)],
+                    "actions": [d.action for d in e.decisions],
+                    "log_probs": [d.log_prob for d in e.decisions],
+                    "versions": [d.version for d in e.decisions],
+                    "rewards": [s.reward for s in e.steps],
+                    "achieved": [[*map(goals, s.achieved)] for s in e.steps],
+                    "terminated": [s.terminated for s in e.steps],
+                    "truncated": [s.truncated for s in e.steps],
+                }
+                for e in kept
+            ],
+            "goals": list(goals),
+            "observations": [[o.text, *o.actions] for o in seen],
+            "left": len(self._left),
+            "next": self._next,
         }
-        columns = {name: np.array(column, dtype=_TYPES[name]) for name, column in values.items()}
-        texts = [[o.text, *o.actions] for o in observations]
-        return columns, {"next": self._next, "goals": list(goals), "observations": texts, "left": len(self._left)}
 
-    def load_state(self, columns: Columns, texts: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `state()` returned.
 
         Raises:
             CheckpointError: it holds more than the capacity, or has wrapped around at a smaller one.
             ValueError, LookupError: it is damaged.
         """
-        size, saved = len(columns["entry_goal"]), _Texts(**texts)
+        saved = _Saved.model_validate(state)
+        size = len(saved.entries)
         if size > self.capacity or (size < self.capacity and saved.next != size):
             raise CheckpointError(
                 f"the saved replay buffer of {size} entries does not fit replay.capacity {self.capacity}; "
                 "resume with the capacity it was saved with"
             )
-        episodes = list(_episodes(columns, saved))
+        seen = [Observation(text, tuple(actions)) for text, *actions in saved.observations]
+        episodes = [_episode(each, saved.goals, seen) for each in saved.episodes]
         self._ring, self._next, self._graph, self._left = [], 0, None, episodes[: saved.left]
-        for episode, goal, start in zip(*(columns[name].tolist() for name in _ENTRIES), strict=True):
+        for episode, goal, start in saved.entries:
             entry = Entry(episodes[episode], saved.goals[goal], start)
             if start > last_step(entry.episode, entry.goal):
                 raise ValueError(f"expected a step on the way to {entry.goal!r}, got step {start}")
@@ -232,30 +235,19 @@ class _Numbers(dict[Any, int]):
         return self.setdefault(value, len(self))
 
 
-def _episodes(columns: Columns, texts: _Texts) -> Iterator[Episode]:
-    """The episodes of a buffer's `state()`; the reader of checkpoints has already refused indices below 0.
+def _episode(saved: _SavedEpisode, goals: Sequence[str], seen: Sequence[Observation]) -> Episode:
+    """An episode of a buffer's `state()`.
 
     Raises:
         ValueError, LookupError: it is damaged.
     """
-    if {name: column.dtype for name, column in columns.items()} != {n: np.dtype(t) for n, t in _TYPES.items()}:
-        raise ValueError("expected the columns of a replay buffer, each of its type")
-    goals = texts.goals
-    observations = [Observation(text, tuple(actions)) for text, *actions in texts.observations]
-    lists = {name: column.tolist() for name, column in columns.items()}
-    if (sum(lists["length"]), sum(lists["achievements"])) != (len(lists["action"]), len(lists["achieved"])):
-        raise ValueError("expected as many steps and achievements as its episodes have")
-    decisions = [Decision(*d) for d in zip(lists["action"], lists["log_prob"], lists["version"], strict=True)]
-    achieved = iter([goals[i] for i in lists["achieved"]])
-    names = ("observation", "reward", "achievements", "terminated", "truncated")
+    first, *after = [seen[i] for i in saved.observations]
+    columns = (after, saved.rewards, saved.achieved, saved.terminated, saved.truncated)
     steps = [
-        Step(observations[observation], reward, tuple(islice(achieved, count)), terminated, truncated)
-        for observation, reward, count, terminated, truncated in zip(*(lists[name] for name in names), strict=True)
+        Step(observation, reward, tuple(goals[i] for i in achieved), *end)
+        for observation, reward, achieved, *end in zip(*columns, strict=True)
     ]
-    stop = 0
-    for goal, seed, first, length in zip(*(lists[name] for name in _EPISODES), strict=True):
-        own, stop = slice(stop, stop + length), stop + length
-        episode = Episode(goals[goal], observations[first], tuple(decisions[own]), tuple(steps[own]), seed)
-        if any(each.action >= len(episode.observation(t).actions) for t, each in enumerate(episode.decisions)):
-            raise ValueError("expected actions of their observations")
-        yield episode
+    decisions = [Decision(*d) for d in zip(saved.actions, saved.log_probs, saved.versions, strict=True)]
+    if any(d.action >= len(state.actions) for d, state in zip(decisions, [first, *after[:-1]], strict=True)):
+        raise ValueError("expected actions of their observations")
+    return Episode(goals[saved.goal], first, tuple(decisions), tuple(steps), saved.seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from sacglam.replay.buffer import Columns, ReplayBuffer
+from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.sampling import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
@@ -34,11 +34,11 @@ class Experience(ABC):
         """Metrics after `version` updates of the learner."""
         return {}
 
-    def state(self) -> tuple[Columns, dict[str, Any]]:
-        """The state for a checkpoint: number columns (for npz) and JSON values."""
-        return {}, {}
+    def state(self) -> dict[str, Any]:
+        """The state for a checkpoint, as JSON values."""
+        return {}
 
-    def load_state(self, columns: Columns, values: dict[str, Any]) -> None:  # noqa: B027
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Restore what `state()` returned."""
 
 
@@ -107,11 +107,10 @@ class HindsightReplay(Experience):
         }
 
     @override
-    def state(self) -> tuple[Columns, dict[str, Any]]:
-        columns, texts = self.buffer.state()
-        return columns, {"buffer": texts, "rng": self.rng.bit_generator.state}
+    def state(self) -> dict[str, Any]:
+        return {"buffer": self.buffer.state(), "rng": self.rng.bit_generator.state}
 
     @override
-    def load_state(self, columns: Columns, values: dict[str, Any]) -> None:
-        self.buffer.load_state(columns, values["buffer"])
-        self.rng.bit_generator.state = values["rng"]
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.buffer.load_state(state["buffer"])
+        self.rng.bit_generator.state = state["rng"]

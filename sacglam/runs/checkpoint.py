@@ -2,19 +2,15 @@
 
 import errno
 import hashlib
-import io
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from pydantic_core import from_json
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
@@ -28,15 +24,14 @@ _PREFIX = "step-"
 _DIGITS = 10
 _KEPT = 2  # so that there is one to fall back on
 _WRITING = ".writing-"
-_TENSORS, _ARRAYS, _VALUES, _MANIFEST = "tensors.safetensors", "arrays.npz", "values.json", "manifest.json"
+_TENSORS, _VALUES, _MANIFEST = "tensors.safetensors", "values.json", "manifest.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run: named tensors, named columns of numbers, and JSON values."""
+    """The state of a run: named tensors, and JSON values."""
 
     tensors: dict[str, Tensor]
-    arrays: dict[str, npt.NDArray[Any]]
     values: dict[str, Any]
 
 
@@ -48,7 +43,6 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
 
     Raises:
         CheckpointError: it cannot be written, for example because the disk is full; earlier checkpoints stay intact.
-        ValueError: an array holds Python objects, which checkpoints must not contain.
     """
     folder, writing = (root / f"{prefix}{step:0{_DIGITS}d}" for prefix in (_PREFIX, _WRITING))
     replaced = root / f"{_WRITING}replaced"
@@ -111,52 +105,30 @@ def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read a checkpoint and verify checksums, finite numbers and one-dimensional columns.
+    """Read a checkpoint and verify that checksums match and numbers are finite.
 
     Raises:
         CheckpointError: a file is missing, does not match its checksum, or has the wrong contents.
     """
     try:
         most = memory.free_bytes("cpu")  # files are read whole
-        content = {name: files.read(folder / name, most) for name in (_TENSORS, _ARRAYS, _VALUES)}
+        content = {name: files.read(folder / name, most) for name in (_TENSORS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():
             if hashlib.sha256(each).hexdigest() != checksums[name]:
                 raise CheckpointError(f"checkpoint {folder} is damaged: {name} does not match its checksum")
         checkpoint = Checkpoint(
             tensors=parse_tensors(content[_TENSORS]),
-            arrays=_arrays(content[_ARRAYS]),
             values=dict(from_json(content[_VALUES], allow_inf_nan=False)),
         )
-        _check_numbers(checkpoint)
+        for name, tensor in checkpoint.tensors.items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name} is not finite: the weights have diverged, or were changed")
     except CheckpointError:
         raise
     except Exception as error:  # on damaged bytes, the libraries raise many types of error
         raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
     return checkpoint
-
-
-def _arrays(npz: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an npz file. Arrays of Python objects, which would be pickles, are refused."""
-    with zipfile.ZipFile(io.BytesIO(npz)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > len(npz):
-            raise ValueError("its arrays are larger than the file: no checkpoint is compressed")
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name))  # type: ignore[no-untyped-call]
-            for name in archive.namelist()
-        }
-
-
-def _check_numbers(checkpoint: Checkpoint) -> None:
-    """Refuse numbers no run would save: non-finite, or columns not of floats, booleans or non-negative integers."""
-    for name, tensor in checkpoint.tensors.items():
-        if not tensor.isfinite().all():
-            raise ValueError(f"{name} is not finite: the weights have diverged, or were changed")
-    for name, column in checkpoint.arrays.items():
-        if column.ndim != 1 or column.dtype.kind not in "bfiu" or not np.isfinite(column).all():
-            raise ValueError(f"{name} is not a column of finite numbers")
-        if column.dtype.kind in "iu" and column.min(initial=0) < 0:
-            raise ValueError(f"{name} holds counts or indices below 0")
 
 
 def steps(root: Path) -> list[Path]:
@@ -168,13 +140,7 @@ def _content(checkpoint: Checkpoint) -> dict[str, bytes]:
     """The files of a checkpoint, by name."""
     # Cloned because safetensors refuses shared memory, and a target network may share the buffers of its heads.
     tensors = {n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}
-    arrays = io.BytesIO()
-    np.savez(arrays, allow_pickle=False, **checkpoint.arrays)
-    content = {
-        _TENSORS: format_tensors(tensors),
-        _ARRAYS: arrays.getvalue(),
-        _VALUES: json.dumps(checkpoint.values).encode(),
-    }
+    content = {_TENSORS: format_tensors(tensors), _VALUES: json.dumps(checkpoint.values).encode()}
     checksums = {name: hashlib.sha256(each).hexdigest() for name, each in content.items()}
     return {**content, _MANIFEST: json.dumps(checksums, indent=2).encode()}
 

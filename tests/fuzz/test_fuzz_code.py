@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -153,12 +152,6 @@ def chat_template(attack: Attack) -> None:
     attack.configure("prompt", chat=True)
 
 
-def pickled_array(attack: Attack) -> None:
-    objects, packed = np.array([Payload(attack.shell)], dtype=object), io.BytesIO()
-    np.savez(packed, allow_pickle=True, objects=objects)
-    attack.rewritten("arrays.npz", packed.getvalue())
-
-
 def pickled_tensors(attack: Attack) -> None:
     tensors = io.BytesIO()
     torch.save({"model": Payload(attack.shell)}, tensors)
@@ -225,7 +218,6 @@ REFUSED: dict[str, Callable[[Attack], None]] = {
     "a YAML object": yaml_tag("x: !!python/object/new:os.system ['{shell}']"),
     "a YAML module": yaml_tag("x: !!python/module:evil"),
     "a linked configuration": linked_config,
-    "arrays of objects": pickled_array,
     "pickled tensors": pickled_tensors,
     "pickled values": pickled_values,
     "a linked checkpoint": linked_checkpoint,

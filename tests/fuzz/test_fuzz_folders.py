@@ -8,7 +8,6 @@ a changed figure in them is shown as it is. A changed `config.yaml` is another e
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import pickle
@@ -16,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,7 +54,7 @@ from tests.fuzz.common import TINY, affordable, fuzzed, quick_runs, refused, wit
 
 KINDS = ("flip", "value", "flip", "value", "flip", "value", "cut", "delete", "empty", "folder", "link", "line", "bytes")
 KINDS += ("pickle", "code", "copy", "pipe", "huge")
-CHECKED = ("arrays.npz", "tensors.safetensors", "values.json")
+CHECKED = ("tensors.safetensors", "values.json")
 NUMBERS = (0, -1, 1, 2, 2**31, 2**63, 2**64, 10**400, 0.5, -0.5, 1e308, float("nan"), float("inf"))
 HOSTILE: tuple[Any, ...] = (*NUMBERS, None, True, False, "", "x", "1", "\0", "\ud800", [], {}, [[]], [None], {"a": 1})
 THEIRS = Path(tempfile.gettempdir()) / "sacglam-fuzz-theirs"
@@ -146,7 +144,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def swapped(content: bytearray, file: Path, damage: Damage) -> bytearray:
-    """One value of a JSON, JSON lines, YAML or npz file replaced by a hostile one, or gone."""
+    """One value of a JSON, JSON lines or YAML file replaced by a hostile one, or gone."""
     value = HOSTILE[damage.value]
     lines = bytes(content).splitlines(keepends=True)
     at = int(damage.place * 7919 % 1 * len(lines)) if file.suffix == ".jsonl" else 0
@@ -156,15 +154,10 @@ def swapped(content: bytearray, file: Path, damage: Damage) -> bytearray:
                 found = yaml.safe_load(bytes(content))
             case ".jsonl":
                 found = json.loads(lines[at])
-            case ".npz":
-                with np.load(file) as archive:
-                    found = {name: archive[name] for name in archive.files}
             case _:
                 found = json.loads(bytes(content))
     except Exception:  # damaged before, in any way
         return content
-    if file.suffix == ".npz":
-        return column_swapped(file, found, damage)
     every = list(places(found))
     if not every:
         return content
@@ -183,30 +176,6 @@ def swapped(content: bytearray, file: Path, damage: Damage) -> bytearray:
         lines[at] = text.encode() + b"\n"
         return bytearray(b"".join(lines))
     return bytearray(text.encode())
-
-
-def column_swapped(file: Path, columns: dict[str, Any], damage: Damage) -> bytearray:
-    """A column of the replay buffer with another value, of another length or type, or gone."""
-    names = sorted(columns)
-    if not names:
-        return bytearray(file.read_bytes())
-    name = names[int(damage.place * len(names))]
-    column = columns[name].copy()
-    match damage.byte % 6:
-        case 0:
-            del columns[name]
-        case 1:
-            columns[name] = column[:-1]
-        case 2:
-            columns[name] = column.astype(np.float32)
-        case 3:
-            columns[name] = column.reshape(1, -1)
-        case _:
-            with suppress(OverflowError, TypeError, ValueError):
-                column[damage.byte % len(column)] = (-1, 2**31 - 1, float("nan"), 7, True)[damage.value % 5]
-            columns[name] = column
-    np.savez(file, **columns)
-    return bytearray(file.read_bytes())
 
 
 def coded(content: bytearray, file: Path, damage: Damage) -> bytearray:
@@ -259,15 +228,10 @@ class State:
     """A checkpoint as plain values, read without the package."""
 
     tensors: dict[str, Any]
-    arrays: dict[str, Any]
     values: dict[str, Any]
 
     def same(self, other: State) -> bool:
-        return (
-            equal(self.tensors, other.tensors)
-            and equal(self.arrays, other.arrays)
-            and timeless(self.values) == timeless(other.values)
-        )
+        return equal(self.tensors, other.tensors) and timeless(self.values) == timeless(other.values)
 
 
 def equal(left: dict[str, Any], right: dict[str, Any]) -> bool:
@@ -279,12 +243,7 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_in(folder: Path) -> State:
-    with zipfile.ZipFile(folder / "arrays.npz") as archive:  # np.load takes no zip file with bytes before it
-        arrays = {
-            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-            for name in archive.namelist()
-        }
-    return State(load_file(folder / "tensors.safetensors"), arrays, json.loads((folder / "values.json").read_text()))
+    return State(load_file(folder / "tensors.safetensors"), json.loads((folder / "values.json").read_text()))
 
 
 def plausible(found: State, reference: State) -> bool:
@@ -292,9 +251,6 @@ def plausible(found: State, reference: State) -> bool:
     return (
         _shapes(found.tensors) == _shapes(reference.tensors)
         and all(np.isfinite(each).all() for each in found.tensors.values() if each.dtype.kind == "f")
-        and {name: each.dtype for name, each in found.arrays.items()}
-        == {name: each.dtype for name, each in reference.arrays.items()}
-        and all(each.ndim == 1 for each in found.arrays.values())
         and _alike(found.values, reference.values)
     )
 

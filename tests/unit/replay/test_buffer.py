@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import operator
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from sacglam.algos.sac import SacConfig
 from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
-from sacglam.replay.buffer import Columns, Entry, ReplayBuffer
+from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.sampling import Future, Graph, WindowCutter
 from sacglam.runs import checkpoint
@@ -229,11 +231,11 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
     stream = _mixed(before + after)
     original = _buffer(capacity, sampling)
     _add(original, stream[:before])
-    columns, texts = original.state()
-    folder = checkpoint.save(tmp_path_factory.mktemp("checkpoints"), 1, Checkpoint({}, columns, {"replay": texts}))
+    saved = Checkpoint({}, {"replay": original.state()})
+    folder = checkpoint.save(tmp_path_factory.mktemp("checkpoints"), 1, saved)
     found = checkpoint.load(folder)
     restored = _buffer(capacity, sampling)
-    restored.load_state(found.arrays, found.values["replay"])
+    restored.load_state(found.values["replay"])
     rng, again = np.random.default_rng(3), np.random.default_rng(3)
     assert _drawn(restored, again, 20) == _drawn(original, rng, 20)
     # Going on overwrites the same places, in a ring that has wrapped around, too.
@@ -251,27 +253,25 @@ def test_loading_replaces_what_a_buffer_held() -> None:
     _add(buffer, _mixed(5))
     other = _buffer(capacity=5)
     _add(other, [_entry(70, "wait"), _entry(71, "wait")])
-    buffer.load_state(*other.state())
+    buffer.load_state(other.state())
     assert _contents(buffer) == [70, 71]
     assert buffer.hindsight_share() == 0.0
 
 
 def test_an_empty_buffer_survives_the_disk(tmp_path: Path) -> None:
-    columns, texts = _buffer().state()
-    found = checkpoint.load(checkpoint.save(tmp_path, 1, Checkpoint({}, columns, texts)))
+    found = checkpoint.load(checkpoint.save(tmp_path, 1, Checkpoint({}, _buffer().state())))
     restored = _buffer()
-    restored.load_state(found.arrays, found.values)
+    restored.load_state(found.values)
     assert len(restored) == 0
     _add(restored, _mixed(2))
     assert _contents(restored) == [0, 1]
 
 
-def test_its_columns_are_numbers_and_its_texts_are_stored_once() -> None:
-    columns, texts = _filled(_mixed(30)).state()
-    assert all(column.dtype.kind in "biuf" for column in columns.values())
-    assert sorted(texts["goals"]) == ["grasp cow", "grasp dog", "grow bush", "wait"]
+def test_its_texts_are_stored_once() -> None:
+    state = _filled(_mixed(30)).state()
+    assert sorted(state["goals"]) == ["grasp cow", "grasp dog", "grow bush", "wait"]
     observed = {e.episode.observation(t) for e in _mixed(30) for t in (0, 1)}
-    assert len(texts["observations"]) == len(observed)
+    assert len(state["observations"]) == len(observed)
 
 
 @pytest.mark.parametrize(("saved_with", "capacity"), [(6, 5), (6, 9), (9, 5)])
@@ -279,14 +279,14 @@ def test_another_capacity_is_refused(saved_with: int, capacity: int) -> None:
     original = _buffer(saved_with)
     _add(original, _mixed(8))
     with pytest.raises(CheckpointError, match=f"capacity {capacity}"):
-        _buffer(capacity).load_state(*original.state())
+        _buffer(capacity).load_state(original.state())
 
 
 def test_a_larger_capacity_is_taken_while_the_ring_has_not_filled() -> None:
     original = _buffer(6)
     _add(original, _mixed(4))
     restored = _buffer(9)
-    restored.load_state(*original.state())
+    restored.load_state(original.state())
     _add(restored, [_entry(4)])
     assert _contents(restored) == [0, 1, 2, 3, 4]
 
@@ -295,7 +295,7 @@ def test_a_smaller_capacity_is_taken_while_all_fits_in_it() -> None:
     original = _buffer(9)
     _add(original, _mixed(6))
     restored = _buffer(6)
-    restored.load_state(*original.state())
+    restored.load_state(original.state())
     _add(restored, [_entry(6)])  # in the place of the oldest
     assert _contents(restored) == [1, 2, 3, 4, 5, 6]
 
@@ -376,66 +376,52 @@ def test_without_an_achievement_nothing_is_relabelled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value"),
+    ("place", "value"),
     [
-        ("entry_episode", -1),
-        ("entry_episode", 9),
-        ("entry_goal", 4),
-        ("entry_goal", 3),  # a goal, but not one that the episode achieved
-        ("entry_start", 1),
-        ("entry_start", -1),
-        ("goal", -1),
-        ("first", 99),
-        ("length", 2),
-        ("length", 0),
-        ("observation", -1),
-        ("action", -1),
-        ("action", 9),
-        ("reward", np.nan),
-        ("log_prob", np.inf),
-        ("achievements", 3),
+        (("entries", 1, 0), -1),
+        (("entries", 1, 0), 9),
+        (("entries", 1, 1), 4),
+        (("entries", 1, 1), 3),  # a goal, but not one that the episode achieved
+        (("entries", 1, 2), 1),
+        (("entries", 1, 2), -1),
+        (("entries", 1), [0, 0]),
+        (("episodes", 1, "goal"), -1),
+        (("episodes", 1, "seed"), 0.5),
+        (("episodes", 1, "observations", 0), 99),
+        (("episodes", 1, "observations"), [0]),
+        (("episodes", 1, "observations"), []),
+        (("episodes", 1, "actions", 0), -1),
+        (("episodes", 1, "actions", 0), 9),
+        (("episodes", 1, "actions"), []),
+        (("episodes", 1, "rewards", 0), float("nan")),
+        (("episodes", 1, "rewards", 0), None),
+        (("episodes", 1, "log_probs", 0), float("inf")),
+        (("episodes", 1, "versions", 0), True),
+        (("episodes", 1, "achieved", 0), [9]),
+        (("episodes", 1, "achieved"), []),
+        (("episodes", 1, "terminated"), [1]),
+        (("episodes", 1, "truncated"), []),
+        (("goals",), [None] * 4),
+        (("goals",), "abcd"),
+        (("observations",), [[]]),
+        (("observations",), [["text", 1]]),
+        (("next",), -1),
+        (("next",), 0.5),
+        (("next",), True),
     ],
 )
-def test_columns_that_describe_no_episodes_are_refused(column: str, value: float, tmp_path: Path) -> None:
-    columns, texts = _filled(_mixed(6)).state()
-    columns[column][1] = value
-    assert "step-0000000001" in _refusal(columns, texts, tmp_path)
-
-
-def test_columns_of_another_type_or_length_are_refused(tmp_path: Path) -> None:
-    columns, texts = _filled(_mixed(6)).state()
-    for name, column in columns.items():
-        for other in (column[:-1], column.astype(np.complex128), column.astype(np.float32), column.reshape(1, -1)):
-            _refusal({**columns, name: other}, texts, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"goals": [None] * 4},
-        {"goals": "abcd"},
-        {"observations": [[]]},
-        {"observations": [["text", 1]]},
-        {"next": -1},
-        {"next": 0.5},
-        {"next": True},
-    ],
-)
-def test_texts_of_another_form_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    columns, texts = _filled(_mixed(6)).state()
-    _refusal(columns, {**texts, **change}, tmp_path)
-
-
-def _refusal(columns: Columns, texts: dict[str, Any], root: Path) -> str:
-    """What is said of a checkpoint with this buffer, which must not be restored."""
-    values, refusals = {"progress": {"env_steps": 1}, "replay": texts}, list[str]()
-    checkpoint.save(root, 1, Checkpoint({}, columns, values))
+def test_a_state_that_describes_no_episodes_is_refused(place: tuple[Any, ...], value: Any, tmp_path: Path) -> None:
+    state = _filled(_mixed(6)).state()
+    *path, last = place
+    functools.reduce(operator.getitem, path, state)[last] = value
+    values, refusals = {"progress": {"env_steps": 1}, "replay": state}, list[str]()
+    checkpoint.save(tmp_path, 1, Checkpoint({}, values))
     with pytest.raises(CheckpointError, match="found none"):
         checkpoint.restore_newest(
-            root, lambda saved: _buffer(6).load_state(saved.arrays, saved.values["replay"]), refusals.append
+            tmp_path, lambda saved: _buffer(6).load_state(saved.values["replay"]), refusals.append
         )
     [refusal] = refusals
-    return refusal
+    assert "step-0000000001" in refusal
 
 
 def test_an_episode_leaves_with_its_last_entry() -> None:
@@ -478,8 +464,7 @@ def test_a_full_ring_s_graph_forgets_now_and_then_and_the_same_after_a_resume(
         original.add(_steps(count, number))
         if number % every == 0:
             original.graph(0.5)
-    columns, texts = original.state()
-    restored.load_state(columns, json.loads(json.dumps(texts)))
+    restored.load_state(json.loads(json.dumps(original.state())))
     for number, count in enumerate(after, len(before)):
         for buffer in (original, restored):
             buffer.add(_steps(count, number))

@@ -152,9 +152,8 @@ def test_its_state_goes_on_with_the_same_batches() -> None:
     original = _replay()
     original.add(_collected(_episode(1), _episode(2)))
     list(original.batches())
-    columns, values = original.state()
     restored = _replay(seed=99)
-    restored.load_state(columns, json.loads(json.dumps(values)))
+    restored.load_state(json.loads(json.dumps(original.state())))
     for _ in range(3):
         assert list(restored.batches()) == list(original.batches())
         for replay in (original, restored):
@@ -170,7 +169,7 @@ def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_befor
         experience.add(RolloutBatch((_episode(9),), (played,)))
         assert list(experience.batches()) == [(played,)]
     assert experience.metrics(3) == {}
-    assert experience.state() == ({}, {})
+    assert experience.state() == {}
 
 
 def _graph_replay(seed: int, share: float, **settings: Any) -> HindsightReplay:
@@ -195,8 +194,7 @@ def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
         assert window_.known == tuple(states[state] for state in window_.observations[: len(window_)])
 
     resumed = _graph_replay(1, 0.0, capacity=3)
-    columns, values = replay.state()
-    resumed.load_state(columns, json.loads(json.dumps(values)))
+    resumed.load_state(json.loads(json.dumps(replay.state())))
     assert resumed.batches() == replay.batches()
 
     # Three steps are all that it keeps: with the next episode what this one knew is forgotten.
@@ -335,7 +333,7 @@ def test_an_imagined_goal_has_a_type_of_its_own_if_the_environment_does_not_know
     imagines.add(_collected(episode))
     assert [imagines.buffer.type_names[kind] for kind in imagines.buffer.types] == ["grow"] * 3 + ["imagined"]
     again = experience({"type": "judge", "imagine": 0.5})
-    again.load_state(*imagines.state())
+    again.load_state(imagines.state())
     assert again.buffer.types.tolist() == imagines.buffer.types.tolist()
     with pytest.raises(ConfigError, match="'Grow red door' is not a goal"):
         experience({"type": "judge"}).add(_collected(episode))
