@@ -2,7 +2,7 @@
 
 Written as one would write it with transformers and peft: all B * A sequences `prompt + action` in one batch, padded on
 the right, causal attention by sdpa, the model's logits, log-softmax at the positions that predict action tokens. It
-has the same interface, so the learner, losses, heads, targets and optimiser around it are identical, and rows that
+has the same interface, so the learner, losses, heads, targets and optimizer around it are identical, and rows that
 need no bootstrap are left out in the same way.
 """
 

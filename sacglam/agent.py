@@ -61,7 +61,9 @@ class Agent:
         return self.config.algo.has_q
 
     def q_values(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
-        """min_c Q_c(o, g, a) of each action: the discounted return, with `algo.soft_target` plus entropy to come.
+        """min_c Q_c(o, g, a) of each action: the discounted return.
+
+        Without `algo.td_lambda`, SAC's also includes the entropy bonus to come.
 
         Raises:
             ModelError: the agent was trained by PPO, whose critic values states; see `value`.

@@ -36,7 +36,7 @@ ENGINE = "sacglam.scoring.vllm.engine:vllm_engine"
 """Makes an engine from a configuration, in the engine's own process."""
 TIMEOUT_S = 3600.0
 """Seconds that an engine's scores or an interval's updates may take before the process is considered hung."""
-PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/guides/gpus.md says why
+PARITY_TOLERANCES = {"float32": 1e-4, "bfloat16": 0.15}  # docs/method/distributed.md says why
 PARITY_EVERY = 10
 """Adapters between checks that engines and learner have the same policy; the first adapter is always checked."""
 _PARITY_STATES = 8

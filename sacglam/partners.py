@@ -100,7 +100,7 @@ def _achievements(episode: Episode) -> dict[tuple[str, int], None]:
 
 
 class EnvironmentConfig(PartnerConfig):
-    """The environment itself."""
+    """The environment's own verdicts (the default)."""
 
     needs_whole_episodes: ClassVar[bool] = False
 
@@ -133,9 +133,10 @@ class ModelConfig(PartnerConfig):
     threshold: OpenFraction = 0.9
     """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0
-    """Share of the candidates that are imagined: goals that nobody has named, made from known ones by substitution."""
+    """Share of the goals asked about that are imagined: never named, made from known ones by substitution."""
     pursue: Fraction = 0.0
-    """Share of the episodes that pursue an imagined goal that has since been named; only this partner judges it."""
+    """Share of the episodes that pursue an imagined goal which the partner has since named as achieved; only the
+    partner judges these episodes."""
 
     @property
     @override
@@ -150,7 +151,7 @@ class ModelConfig(PartnerConfig):
 
 
 class ScoredConfig(ModelConfig):
-    """Asks the agent's language model, as it was before training, in plain words; for instruction-tuned models."""
+    """Asks the untrained language model in plain words whether a goal was achieved; for instruction-tuned models."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Scored"
 

@@ -146,7 +146,7 @@ def _obstacle_to_vllm(config: Config) -> str | None:
         return "on GPUs vLLM's LoRA kernels compute in 16 bits only, and model.dtype is float32 (bfloat16 would do)"
     # In a cluster the driver may have no GPU; each engine then decides on its own.
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
-        return f"{torch.cuda.get_device_name()} has no bfloat16, which begins with compute capability 8.0"
+        return f"{torch.cuda.get_device_name()} does not support bfloat16, which needs compute capability 8.0"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A search for learning rates with Optuna: eight trials of the quickstart, of which weak ones end early.
+"""A search for learning rates and `replay.hindsight.share` with Optuna: eight trials, of which weak ones end early.
 
 pip install optuna && python docs/examples/search.py
 """
@@ -17,7 +17,7 @@ TRIALS = int(os.environ.get("TRIALS", "8"))
 def objective(trial: optuna.Trial) -> float:
     """Greedy success of one run after training."""
     rate = trial.suggest_float("rate", 3e-4, 1e-2, log=True)
-    share = trial.suggest_float("hindsight share", 0.0, 0.5)
+    share = trial.suggest_float("hindsight share", 0.2, 0.9)
 
     def report(metrics):
         if "eval_success/overall" in metrics:

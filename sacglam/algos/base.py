@@ -45,7 +45,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def losses(self, batch: Any, update: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and its metrics, both means over steps; scalars on the model's device, without gradient."""
+        """The loss, a mean over steps, and its metrics, scalars without gradient on the model's device."""
 
     def trains_actor(self, update: int) -> bool:
         """Whether the actor's weights have a gradient in this update."""

@@ -28,7 +28,7 @@ class PpoConfig(AlgoConfig):
     entropy_coef: NonNegativeFloat = 0.01
     """Weight of the policy's entropy in the loss."""
     max_grad_norm: PositiveFloat | None = 0.5
-    """Clip the norm of the whole gradient; None: no clipping."""
+    """Clip the norm of the whole gradient; `null`: no clipping."""
 
     @property
     @override

@@ -53,8 +53,8 @@ class OffPolicyConfig(AlgoConfig):
     n_step: Positive = 3
     """Rewards summed before bootstrapping (Eq. 3): the length of a sampled window."""
     td_lambda: Fraction | None = None
-    """Learn every step of a window from its lambda-return, without the policy's entropy; None: only the first step,
-    from its n-step return with entropy (Eq. 3)."""
+    """Learn every step of a window from its lambda-return, without the policy's entropy; `null`: only the first
+    step, from its n-step return with entropy (Eq. 3)."""
     exploration: Fraction = 0.0
     """Probability, at each step, of starting to explore until an untried action has been taken. In states that no other
     episode has seen, exploration starts only for goals of types never achieved."""
@@ -126,5 +126,5 @@ class SacConfig(OffPolicyConfig):
 
     type: str = "sac"
     self_imitation: NonNegativeFloat = 0.0
-    """Weight of imitating steps whose episode, real or relabelled, returned more than their state's value."""
+    """Weight of self-imitation: of actions whose episode, real or relabelled, returned more than the state's value."""
     alpha: AlphaConfig = AlphaConfig()

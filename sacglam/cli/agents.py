@@ -41,7 +41,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained agent on fresh episodes; success is broken down by goal type.
 
-    SPL is success weighted by path length: the optimal number of steps divided by the number taken.
+    SPL weights each success by the optimal number of steps divided by the number taken.
 
     \b
     Example:
@@ -167,8 +167,8 @@ def serve(
     \b
     Example:
       sacglam serve runs/my-run
-    From another machine:
-      ssh -L 8000:127.0.0.1:8000 HOST
+
+    From another machine: ssh -L 8000:127.0.0.1:8000 HOST
     """
     import threading
     import time
@@ -214,8 +214,8 @@ def collect(
       sacglam collect demos.jsonl --env playground_simple
       sacglam collect demos.jsonl full/sac_her --noise 0.3 --episodes 1000
       sacglam collect demos.jsonl runs/my-run --policy agent --success-only
-    Then:
-      sacglam train --set replay.demonstrations=demos.jsonl
+
+    Then: sacglam train --set replay.demonstrations=demos.jsonl
     """
     if (source is None) == (env is None):
         raise typer.BadParameter("expected either RUN or CONFIG, or --env NAME")

@@ -63,7 +63,8 @@ def envs(
                 console,
                 f"{check} keeps the contract: {trial.goals:,} goal{'s' * (trial.goals != 1)}, "
                 f"{trial.episodes} random episodes, {trial.steps:,} steps, {trial.successes} successes, "
-                f"{trial.others_achieved:,} other goals achieved, up to {trial.most_actions} actions",
+                f"{trial.others_achieved:,} distinct other goals achieved, "
+                f"up to {trial.most_actions} actions per state",
             )
             for line in (*trial.notes, *trial.findings):
                 print_plain(console, line)
@@ -101,8 +102,8 @@ def serve_env(
     Examples:
       sacglam serve-env playground_simple
       sacglam serve-env house:House --set max_steps=5 --port 8001
-    From another machine:
-      ssh -L 8000:127.0.0.1:8000 HOST
+
+    From another machine: ssh -L 8000:127.0.0.1:8000 HOST
     """
     from sacglam.envs.registry import application
     from sacglam.tools import loopback
@@ -187,9 +188,7 @@ def ui(
 
     They show success over steps and over seconds, by algorithm, and success by goal type. Ctrl-C stops it.
 
-    \b
-    From another machine:
-      ssh -L 43800:127.0.0.1:43800 HOST
+    From another machine: ssh -L 43800:127.0.0.1:43800 HOST
     """
     from sacglam.tools.tracking.aim import serve
 

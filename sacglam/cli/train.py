@@ -49,7 +49,8 @@ def train(
     threads: Annotated[int | None, typer.Option(help="Override the configuration's CPU threads.", min=1)] = None,
     set_: SetOption = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Resume this run. Only placement options may be added.", metavar="RUN")
+        Path | None,
+        typer.Option(help=f"Resume this run. Only options under '{_WHERE_IT_RUNS}' may be added.", metavar="RUN"),
     ] = None,
     trust: TrustOption = False,
     gpus: Annotated[int | None, _placement("GPUs to use, split between vLLM engines and learner ranks.", 0)] = None,
@@ -81,7 +82,9 @@ def train(
     numbers = {"seed": seed, "threads": threads}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
     if resume is not None and (config is not None or out is not None or overrides):
-        raise typer.BadParameter("--resume keeps the run's configuration; only placement options may be added")
+        raise typer.BadParameter(
+            f"--resume keeps the run's configuration; only options under '{_WHERE_IT_RUNS}' may be added"
+        )
 
     def read(where: list[str]) -> configuration.Config:
         if resume is None:
@@ -206,14 +209,19 @@ def pretrain(
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only like `builtin`, or encoder-decoder like `builtin-t5`.")
     ] = "llama",
-    steps: Annotated[int, typer.Option(help="Maximum updates; stops once the model matches words.", min=1)] = 4000,
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Maximum updates; stops earlier once the model can tell which action contains a given word.", min=1
+        ),
+    ] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads; their number affects rounding.", min=1)] = 2,
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
-    The model reads random play with unrelated goals until it matches words, in one to five minutes, and gets its own
-    tokenizer. Use it with --set model.name=DIR.
+    The model reads random play with unrelated goals until it can tell which action contains a given word, in one to
+    five minutes, and gets its own tokenizer. Use it with --set model.name=DIR.
 
     \b
     Examples:

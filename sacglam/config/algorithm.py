@@ -48,23 +48,24 @@ class AlgoConfig(Named):
     reward_scale: PositiveFloat | None = None
     """Factor on the environment's own rewards (`env.reward: environment`).
 
-    None: the largest factor that keeps the success reward and the discounted returns of random play within [-1, 1]."""
+    `null`: the largest factor that keeps the success reward and the discounted returns of random play within
+    [-1, 1]."""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 256
     """Steps in one gradient update, rounded up to whole windows with `td_lambda`."""
     micro_batch_size: Positive | None = None
     """Steps in one forward and backward pass; gradients are accumulated over the batch.
 
-    None: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
+    `null`: the whole batch at once; in one process, half as many whenever the GPU runs out of memory."""
     actor_lr: PositiveFloat = 1e-4
     """Adam's learning rate for the adapters."""
     critic_lr: PositiveFloat = 1e-4
     """Adam's learning rate for the Q or V heads, and for the critic's own adapter, if it has one."""
     lr_decay: bool = False
-    """Decay both learning rates, and a relative target entropy, linearly to a tenth over the budget."""
+    """Decay both learning rates, and a target entropy given as a percentage, linearly to a tenth over the budget."""
     update_interval: Positive = 32
-    """Environment steps between updates, summed over all copies."""
+    """Environment steps in an interval, summed over all copies; the updates follow each interval."""
     max_grad_norm: PositiveFloat | None = None
-    """Clip the norm of the whole gradient; None: no clipping."""
+    """Clip the norm of the whole gradient; `null`: no clipping."""
 
     @property
     def label(self) -> str:

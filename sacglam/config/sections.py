@@ -32,8 +32,8 @@ class EnvConfig(Section):
     options: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the environment, e.g. `size: full` for Playground-Text."""
     copies: Annotated[int, Field(ge=0, le=16_384)] = 32
-    """Environments in lockstep; one scoring pass serves them all. 0: 32, or fewer, so that the budget allows each
-    at least six of the longest episodes; nothing is learnt before the first episodes end."""
+    """Copies of the environment that step in lockstep and share each scoring pass. 0: a power of two, at most 32, that
+    leaves each copy six episodes of the longest length within the budget; replay learns only from finished episodes."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that run the copies; worthwhile if a step takes a millisecond or more. 0: the driver's process runs
     them."""
@@ -42,7 +42,7 @@ class EnvConfig(Section):
     of any size, at any step."""
     success_reward: float | None = None
     """The environment's reward for achieving a goal, if it is the same for every goal; hindsight then relabels, and
-    keeps the environment's rewards of earlier steps. None, with `reward: environment`: hindsight does not relabel."""
+    keeps the environment's rewards of earlier steps. `null`, with `reward: environment`: hindsight does not relabel."""
     repeats: bool = True
     """Whether goal, seed and actions determine an episode. If false, a resumed run drops unfinished episodes."""
 
@@ -60,7 +60,7 @@ class LoraSettings(Section):
     alpha: PositiveFloat = 32.0
     """Numerator of the update's scale, alpha / r."""
     layers: Size | None = None
-    """Number of final layers to adapt in a decoder-only model; the backward pass stops below them. None: all."""
+    """Number of final layers to adapt in a decoder-only model; the backward pass stops below them. `null`: all."""
 
 
 class ModelConfig(Section):
@@ -133,16 +133,19 @@ class CriticConfig(Section):
     """The Q function on the same model (paper, Section 2.2 and Appendix B)."""
 
     input: Literal["observation_action", "observation"] = "observation_action"
-    """What the head reads: an action's last token (one Q value) or the prompt's last position (64, one per action)."""
+    """`observation_action`: the head reads each action's last token and gives that action's Q. `observation`: it reads
+    the prompt's last token and gives 64 values, the i-th for the i-th action."""
     backbone: Literal["shared", "frozen", "separate"] = "shared"
-    """Q gradients reach the actor's adapter (`shared`), only the head (`frozen`), or their own adapter (`separate`)."""
+    """What the critic's loss trains besides its head: the actor's adapter (`shared`), nothing (`frozen`), or an adapter
+    of its own (`separate`)."""
     num_critics: Annotated[int, Field(gt=0, le=100)] = 2
     """Independent Q functions; targets and actor use their minimum."""
     hidden: Annotated[list[Size], Field(max_length=16)] = Field(default=[1024, 1024])
     """Widths of the head's hidden layers."""
     score_weight: NonNegativeFloat | Literal["auto"] = 0.0
-    """Adds w (log p(a) - mean log p) to Q; the learnt w starts at this / `policy.temperature`. 0: no such term.
-    `auto`: 0.2, or less if the untrained model's scores differ much, by over 0.15 nats (standard deviation)."""
+    """Adds w (log p(a) - mean log p) to Q. The learnt w starts at this value / `policy.temperature`; 0: no such term.
+    `auto`: 0.2, or less if the scores of the untrained model's actions have a standard deviation of more than 0.15
+    nats."""
     target_backbone: Literal["adapter", "online"] = "adapter"
     """What the target heads read: a moving average of the adapter, or the online one (saves one forward in four)."""
 
@@ -173,12 +176,13 @@ class ReplayConfig(Section):
     """The replay buffer and hindsight relabelling of off-policy algorithms, and demonstrations."""
 
     capacity: Annotated[int, Field(gt=0, le=100_000_000)] = 100_000
-    """Steps kept, including relabelled copies; the oldest are overwritten. Updates start at `algo.batch_size` steps."""
+    """Steps kept, including relabelled copies; the oldest are overwritten. Updates begin once it holds
+    `algo.batch_size` steps."""
     random_steps: NonNegative = 0
     """Uniformly random steps before the first update, played without the model."""
     demonstrations: str | None = None
-    """File of demonstrations (`sacglam collect`), kept in addition to `capacity`: at most the last 200,000 entries.
-    A quarter of each batch is drawn from them, relabelled like any episode."""
+    """File of demonstrations (`sacglam collect`), kept in addition to `capacity`: at most the last 200,000 steps,
+    relabelled copies included. A quarter of each batch is drawn from them, relabelled like any episode."""
     demonstration_updates: NonNegative = 0
     """Updates on the demonstrations before the first step. SAC alternates between imitating their actions by
     cross-entropy and training its critic; PPO only imitates; AWAC makes its usual updates."""
@@ -216,7 +220,7 @@ class LearnersConfig(Section):
     count: NonNegative = 0
     """Number of ranks; 0: one learner in the driver's process, without DeepSpeed. Without engines, ranks also score."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
-    """What ranks shard (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
+    """What ranks partition (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
 
 
 class RuntimeConfig(Section):

@@ -98,7 +98,7 @@ def _find(name: str) -> Factory:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
             f"unknown environment {name!r}; {hint}Known: {', '.join(sorted(_REGISTRY))}; "
-            "or name your own as 'package.module:factory', one of gymnasium's as 'gymnasium:ID', or that on an OpenEnv "
+            "or name your own as 'package.module:factory', one of gymnasium's as 'gymnasium:ID', or one on an OpenEnv "
             "server as 'openenv:URL'"
         )
     place = _REGISTRY.get(name)

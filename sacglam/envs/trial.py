@@ -125,7 +125,7 @@ def _findings(
         yield (
             f"Of {len(repeated):,} actions taken more than once in a state that reads the same, {len(different):,} had "
             f"different consequences: {different[0]}. Either chance decides or the text hides something. Raise "
-            "algo.gamma to 0.95 or more: the best path to a goal is longer then. If an earlier step shows what is "
+            "algo.gamma to 0.95 or more, because safe paths to a goal are longer. If an earlier step shows what is "
             "hidden, set prompt.history, or put it into the observation."
         )
     if not own_rewards:

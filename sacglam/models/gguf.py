@@ -56,8 +56,8 @@ def converted(file: Path) -> Path:
                 _convert(file, folder)
     except Exception as error:  # gguf and transformers raise many types
         raise ModelError(
-            f"model {str(file)!r} cannot be converted to {folder}: {error or type(error).__name__}; expected a whole "
-            "GGUF file, in one part, of an architecture and tokenizer that transformers reads "
+            f"model {str(file)!r} cannot be converted to {folder}: {error or type(error).__name__}; expected a "
+            "complete GGUF file, not split into parts, of an architecture and tokenizer that transformers reads "
             "(and room for its weights in float32 under HF_HOME)"
         ) from error
     return folder

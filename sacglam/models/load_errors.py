@@ -86,17 +86,20 @@ def _token_id(digits: str) -> int:
 
 
 def looks_local(name: str) -> bool:
-    """Whether a model's name must be a file or folder: the hub's have at most one `/`, inside."""
+    """Whether a model's name must be a file or folder: the Hub's have at most one `/`, inside."""
     return Path(name).is_dir() or name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1
 
 
 def _advice(name: str) -> str:
     files = "config.json, *.safetensors (pickles are never read) and tokenizer files, as save_pretrained writes them"
     if looks_local(name):
-        return f"Expected a folder with {files}, whole and of a kind that transformers knows, or a GGUF file"
+        return (
+            f"Expected a folder with {files}, complete and of an architecture that transformers supports, or a GGUF "
+            "file"
+        )
     offline = constants.HF_HUB_OFFLINE
     return (
-        f"There is no folder {name} here; `sacglam pretrain {name} --env NAME` makes one. For a model on the hub: "
+        f"There is no folder {name} here; `sacglam pretrain {name} --env NAME` makes one. For a model on the Hub: "
         f"{'HF_HUB_OFFLINE is set, so nothing was downloaded. ' if offline else ''}Run `hf download {name}` with a "
         f"network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache than "
         f"{constants.HF_HUB_CACHE}), or set model.name to 'builtin', 'builtin-t5' or a local folder with {files}; also "

@@ -122,7 +122,7 @@ def _episode(line: _Line, env: CheckedEnv, goals: Mapping[str, None], repeats: b
         wanted = "environment" if env.own_rewards else "goal"
         if line.rewards not in (None, wanted):
             raise DemonstrationError(
-                f"expected rewards recorded with env.reward={wanted}, as this run has it, got {line.rewards}; record "
+                f"expected rewards recorded with env.reward={wanted}, as in this run, got {line.rewards}; record "
                 "the episodes again"
             )
         for goal in {goal for step in line.steps for goal in step.achieved}:

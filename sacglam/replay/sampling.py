@@ -54,7 +54,7 @@ class WindowCutter:
 
 
 class Uniform(Hindsight):
-    """Keeps a copy of an episode for each goal it achieved, and draws uniformly from all copies."""
+    """Keeps a copy of an episode for each goal it achieved, and draws uniformly from originals and copies."""
 
     type: str = "uniform"
 
@@ -73,7 +73,7 @@ class NoHindsight(Uniform):
 
 
 class Ratio(Hindsight):
-    """Keeps a copy of an episode for each goal it achieved; draws a fixed share of copies (paper, Appendix E)."""
+    """Keeps a copy of an episode for each goal it achieved; draws a fixed share from the copies (paper, Appendix E)."""
 
     type: str = "ratio"
     share: Fraction = 0.5

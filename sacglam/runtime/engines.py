@@ -98,7 +98,7 @@ class EngineGroup:
         if self.restarts >= _MOST_RESTARTS:
             raise EngineError(
                 f"scoring engine {index} was lost ({cause}), and the {_MOST_RESTARTS} restarts of a "
-                "run are used up; find out what ends it (memory?), then continue with --resume"
+                "run are used up; find out why it ends (out of memory?), then continue with --resume"
             ) from cause
         self.restarts += 1
         self.note(f"scoring engine {index} was lost ({cause}); restarting it ({self.restarts} so far)")

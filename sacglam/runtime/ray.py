@@ -239,7 +239,7 @@ class RayRuntime:
             total = {name: n for name, n in self._ray.cluster_resources().items() if name in ("CPU", "GPU")}
             raise ConfigError(
                 f"expected the resources {bundles}, but they were not free within {timeout_s:.0f} s; the cluster has "
-                f"{total} in all"
+                f"{total} in total"
             ) from None
 
     def spawn(self, index: int) -> RayWorker:

@@ -446,7 +446,7 @@ def read_back(run: Path, reference: Path) -> str:
     except SacglamError as error:
         return f"{outcome}; {refused(error)}"
     assert values["runs"]["finished"] == (found is not None)
-    return f"{outcome}; " + ("reported" if found and "success after" in text else "not finished")
+    return f"{outcome}; " + ("reported" if found and "final success" in text else "not finished")
 
 
 def exported(run: Path, reference: Path) -> str:

@@ -67,7 +67,7 @@ NOT_RUN = {
     ".venv/bin/python -m pip ": "is for a machine with a GPU",
     "launch/install_engines_cpu.sh ": "needs the network",
     "launch/get_smollm2.sh": "needs the network",
-    "sacglam train configs/smollm2/": "needs the model that launch/get_smollm2.sh downloads",
+    "sacglam train smollm2/": "needs the model that launch/get_smollm2.sh downloads",
     "sacglam train paper/sac_her_qwen2.5_0.5b --gpus 1": "needs a GPU",
     "launch/gpu_check.sh": "needs a GPU; tests/unit/benchmarks/test_gpu_check.py runs its parts on a CPU",
     "mkdocs serve": "runs until it is stopped; launch/test.sh builds the site",

@@ -117,7 +117,7 @@ def test_a_tracker_that_is_killed_says_so_and_an_import_makes_up_for_it(run: Run
     process.wait()
     started.check()
     assert len(said) == 1
-    assert "TensorBoard does not show this run: its process died of signal 9" in said[0]
+    assert "TensorBoard does not show this run: its process was killed by signal 9" in said[0]
     assert f"sacglam track {run.root} --to tensorboard" in said[0]
     started.close()
     assert run.metrics_file.read_bytes() == before
@@ -234,7 +234,7 @@ def test_a_run_goes_on_when_its_tracker_is_killed(name: str, tiny_run: Path, tmp
     os.kill(tracker, signal.SIGKILL)
     training.send_signal(signal.SIGCONT)
     assert training.wait(300) == 0
-    assert (tmp_path / "out").read_text().count("its process died of signal 9") == 1
+    assert (tmp_path / "out").read_text().count("its process was killed by signal 9") == 1
     assert untimed(run) == untimed(RunDirectory(tiny_run))
     for _ in range(2):
         done = track(run, name)

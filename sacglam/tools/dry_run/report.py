@@ -83,6 +83,6 @@ def _method(config: Config, measured: Calibration) -> str:
     scoring, update = measured.scoring, measured.update
     return (
         f"Measured: {scoring.size} of {config.env.copies} states scored in {sum(scoring.seconds.values()):.3g} s, and "
-        f"an update of {update.size} of {config.algo.rows} rows in {sum(update.seconds.values()):.3g} s; all else in "
-        "proportion. docs/guides/profiling.md says what is left out."
+        f"an update of {update.size} of {config.algo.rows} rows in {sum(update.seconds.values()):.3g} s; the rest is "
+        "extrapolated in proportion. docs/guides/profiling.md says what is left out."
     )

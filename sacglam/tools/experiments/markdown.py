@@ -68,7 +68,7 @@ def _overview(members: Sequence[Values], budget: int) -> str:
         {
             "": member["label"],
             "seeds": str(len(member["seeds"])),
-            "success after": _interval(member["after"][OVERALL]),
+            "final success (greedy)": _interval(member["after"][OVERALL]),
             "sampled": _interval(member["sampled_after"].get(OVERALL)),
             f"area to {budget:,} steps": _interval(member["area"]),
             "training": duration(member["train_seconds"].mean),

@@ -32,7 +32,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
         RunDirectoryError: another process works in `root`.
         Stopped: by such a signal.
     """
-    busy = f"another sacglam, or a run that it started, is at work in {root}; wait for it, or choose another --out"
+    busy = f"another sacglam command, or a run that it started, is using {root}; wait for it, or choose another --out"
     stopping, succeeded = False, True
     with locked_folder(root, busy) as lock, StopSignal() as stop:
         waiting, active = [run for run in runs if not run.finished], dict[Run, subprocess.Popen[bytes]]()

@@ -107,7 +107,7 @@ class Sidecars(Tracker):
             assert process.stdout
             del self._processes[name]
             if process.returncode < 0:
-                self._give_up(name, f"its process died of signal {-process.returncode}")
+                self._give_up(name, f"its process was killed by signal {-process.returncode}")
             elif process.returncode:
                 said = process.stdout.read().strip()
                 self._give_up(name, said or f"its process ended with {process.returncode}")

@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_converted(damage: str, home: Path, tmp_path: Path
         file.write_bytes(bytes(64))
     elif damage == "an unknown architecture":
         file.write_bytes(content.replace(b"llama", b"lamas"))
-    with pytest.raises(ModelError, match=r"tiny.gguf' cannot be converted .* expected a whole GGUF file"):
+    with pytest.raises(ModelError, match=r"tiny.gguf' cannot be converted .* expected a complete GGUF file"):
         load_text(ModelConfig(name=str(file)))
     assert not [path for path in (home / "sacglam" / "gguf").iterdir() if path.suffix != ".lock"]
 

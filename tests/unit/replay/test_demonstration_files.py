@@ -125,7 +125,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "candidates alike": (whole(candidates=["Make B", "Make B"]), "distinct actions, got ['Make B'] more than once"),
     "the environment's own rewards": (
         {**whole(), "rewards": "environment"},
-        "expected rewards recorded with env.reward=goal, as this run has it, got environment",
+        "expected rewards recorded with env.reward=goal, as in this run, got environment",
     ),
     "half of a whole one": ({**whole(), "last": None}, "expected `actions`, or `steps` and `last`; got "),
     "an achieved goal": (whole(achieved=["A B", "C"]), "'C' is not a goal of bitflip"),

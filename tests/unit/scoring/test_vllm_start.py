@@ -58,7 +58,7 @@ def test_on_a_gpu_vllm_serves_bfloat16_from_ampere_on(gpu: Callable[[int, int], 
     assert _obstacle("bfloat16") is None
     assert "16 bits only, and model.dtype is float32" in str(_obstacle("float32"))
     gpu(7, 5)
-    assert "Tesla T4 has no bfloat16" in str(_obstacle("bfloat16"))
+    assert "Tesla T4 does not support bfloat16" in str(_obstacle("bfloat16"))
 
 
 def test_on_a_cpu_vllm_serves_float32(gpu: Callable[[int, int], None]) -> None:

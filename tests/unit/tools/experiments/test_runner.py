@@ -44,7 +44,7 @@ def test_a_process_that_outlives_its_caller_keeps_the_folder(tmp_path: Path) -> 
     with locked_folder(tmp_path, "busy") as lock:
         left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[lock])
     try:
-        with pytest.raises(RunDirectoryError, match="is at work in"):
+        with pytest.raises(RunDirectoryError, match="is using"):
             runner.run_all([], 1, tmp_path, Display())
     finally:
         left.kill()
