@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sacglam import envs
-    from sacglam.agent import Agent
+    from sacglam.agent import load_agent
     from sacglam.config import Config
     from sacglam.config import load as load_config
     from sacglam.tools.tracking.sidecar import Callback
@@ -28,6 +28,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name == "envs":
         return import_module("sacglam.envs")
+    if name == "load_agent":
+        return import_module("sacglam.agent").load_agent
     if name in ("Config", "load_config"):
         return getattr(import_module("sacglam.config"), name.removesuffix("_config"))
     raise AttributeError(f"module 'sacglam' has no attribute {name!r}")
@@ -49,16 +51,3 @@ def train(config: Config, out: str | Path | None = None, callback: Callback | No
 
     folder = Path(out) if out is not None else directory.fresh(config.seed)
     return {**run(config, folder, tracker=partial(sidecar_for, callback=callback)), "run_dir": str(folder)}
-
-
-def load_agent(run_dir: str | Path, device: str = "auto", trusted: bool = False) -> Agent:
-    """The agent of a run's newest intact checkpoint: `.probabilities`, `.q_values`, `.act`.
-
-    Pass `trusted=True` if the run is yours and its environment is your own code, such as `house:House`.
-
-    Raises:
-        SacglamError: there is no run, it has no checkpoint, or it names code and is not `trusted`.
-    """
-    from sacglam.agent import load_agent as load
-
-    return load(run_dir, device, trusted)

@@ -61,10 +61,9 @@ def envs(
         else:
             print_plain(
                 console,
-                f"{check} keeps the contract: {trial.goals:,} goal{'s' * (trial.goals != 1)}, "
-                f"{trial.episodes} random episodes, {trial.steps:,} steps, {trial.successes} successes, "
-                f"{trial.others_achieved:,} distinct other goals achieved, "
-                f"up to {trial.most_actions} actions per state",
+                f"{check} keeps the contract: {trial.goals:,} goal{'s' * (trial.goals != 1)}, {trial.episodes} random "
+                f"episodes, {trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} distinct "
+                f"other goals achieved, up to {trial.most_actions} actions per state",
             )
             for line in (*trial.notes, *trial.findings):
                 print_plain(console, line)

@@ -49,8 +49,7 @@ def train(
     threads: Annotated[int | None, typer.Option(help="Override the configuration's CPU threads.", min=1)] = None,
     set_: SetOption = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(help=f"Resume this run. Only options under '{_WHERE_IT_RUNS}' may be added.", metavar="RUN"),
+        Path | None, typer.Option(help="Resume this run, perhaps on other processes or devices.", metavar="RUN")
     ] = None,
     trust: TrustOption = False,
     gpus: Annotated[int | None, _placement("GPUs to use, split between vLLM engines and learner ranks.", 0)] = None,
@@ -82,9 +81,7 @@ def train(
     numbers = {"seed": seed, "threads": threads}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
     if resume is not None and (config is not None or out is not None or overrides):
-        raise typer.BadParameter(
-            f"--resume keeps the run's configuration; only options under '{_WHERE_IT_RUNS}' may be added"
-        )
+        raise typer.BadParameter("--resume keeps the run's configuration; only options of where it runs may be added")
 
     def read(where: list[str]) -> configuration.Config:
         if resume is None:
@@ -121,11 +118,9 @@ def _placed(
     configured = 1 if gpus is None else read([]).engines.tensor_parallel
     place = partial(placement.overrides, gpus, engines, learners, tensor_parallel, device, configured)
     where = place(vllm=not undecided)
-    settings = read(where)
-    if undecided and _vllm_serves(settings, gpus or 0):  # asked without engines, which some settings exclude
+    if undecided and _vllm_serves(read(where), gpus or 0):  # asked without engines, which some settings exclude
         where = place()
-        settings = read(where)
-    return where, settings
+    return where, read(where)
 
 
 def _vllm_serves(settings: configuration.Config, gpus: int) -> bool:
@@ -209,12 +204,7 @@ def pretrain(
     architecture: Annotated[
         Literal["llama", "t5"], typer.Option(help="Decoder-only like `builtin`, or encoder-decoder like `builtin-t5`.")
     ] = "llama",
-    steps: Annotated[
-        int,
-        typer.Option(
-            help="Maximum updates; stops earlier once the model can tell which action contains a given word.", min=1
-        ),
-    ] = 4000,
+    steps: Annotated[int, typer.Option(help="Maximum updates; fewer if it learns to find words sooner.", min=1)] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads; their number affects rounding.", min=1)] = 2,
 ) -> None:

@@ -107,17 +107,14 @@ class Run:
 
     @property
     def directory(self) -> RunDirectory:
-        """Where it trains; next to the other runs, so that trackers keep all in one place."""
-        return RunDirectory(self.root / self._stem)
+        """Where it trains, next to the other runs; it may name foreign code only if the command does."""
+        folder = self.root / f"{self.variant.name}-seed{self.seed}"
+        return RunDirectory(folder, bool(self.config.own_code) or "environment")
 
     @property
     def log(self) -> Path:
         """The output of its processes; outside the run directory, which `sacglam train` claims."""
-        return self.root / "logs" / f"{self._stem}.txt"
-
-    @property
-    def _stem(self) -> str:
-        return f"{self.variant.name}-seed{self.seed}"
+        return self.root / "logs" / f"{self.directory.root.name}.txt"
 
     @cached_property
     def config(self) -> Config:

@@ -8,7 +8,6 @@ from typing import Any
 from sacglam.config import Config
 from sacglam.config.experiment import DERIVED
 from sacglam.errors import RunDirectoryError
-from sacglam.runs.directory import RunDirectory
 from sacglam.tools.experiments.plan import Run
 
 OVERALL = "overall"
@@ -79,13 +78,8 @@ def read(run: Run) -> Result | None:
     """
     if not run.finished:
         return None
-    directory = _folder(run)
+    directory = run.directory
     return Result(run, directory.config(), directory.summary() or {}, directory.metrics())
-
-
-def _folder(run: Run) -> RunDirectory:
-    """The run's folder, which may name foreign code only if the command does."""
-    return RunDirectory(run.directory.root, bool(run.config.own_code) or "environment")
 
 
 def check_same(runs: Sequence[Run]) -> None:
@@ -96,7 +90,7 @@ def check_same(runs: Sequence[Run]) -> None:
     """
     for run in runs:
         now = run.config
-        there = _folder(run)
+        there = run.directory
         if there.claimed and (found := differences(there.config(), now)):
             raise RunDirectoryError(
                 f"the run in {there.root} was made with settings other than those of this command; give the same ones "
