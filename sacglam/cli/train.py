@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -115,11 +114,11 @@ def _placed(
 ) -> tuple[list[str], configuration.Config]:
     """The placement as overrides, and the configuration with them, which `read` gives."""
     undecided = gpus is not None and gpus > 1 and engines is None and tensor_parallel is None
-    configured = 1 if gpus is None else read([]).engines.tensor_parallel
-    place = partial(placement.overrides, gpus, engines, learners, tensor_parallel, device, configured)
-    where = place(vllm=not undecided)
+    where = placement.overrides(gpus, engines, learners, tensor_parallel, device, vllm=not undecided)
     if undecided and _vllm_serves(read(where), gpus or 0):  # asked without engines, which some settings exclude
-        where = place()
+        where = placement.overrides(gpus, engines, learners, tensor_parallel, device)
+    if (parallel := read(where).engines.tensor_parallel) > 1:  # perhaps by the configuration
+        where = placement.overrides(gpus, engines, learners, parallel, device)
     return where, read(where)
 
 

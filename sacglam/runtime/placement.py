@@ -144,12 +144,11 @@ def overrides(
     learners: int | None,
     tensor_parallel: int | None,
     device: str | None,
-    configured: int = 1,
     vllm: bool = True,
 ) -> list[str]:
     """The command line's placement options as configuration overrides; `gpus` determines the numbers left out.
 
-    `configured` is the configuration's `engines.tensor_parallel`; `vllm`: whether it is installed and serves the model.
+    `vllm`: whether it is installed and serves the model.
 
     Raises:
         ConfigError: `gpus` contradicts `device`, or is too small.
@@ -158,13 +157,11 @@ def overrides(
         if device not in (None, "cuda"):
             raise ConfigError(f"--gpus goes with --device cuda, got --device {device}; leave one of them out")
         device = "cuda" if gpus else "cpu"
-        engines, learners = split_gpus(gpus, tensor_parallel or configured, engines, learners, vllm)
-        if not engines and configured > 1:
-            tensor_parallel = tensor_parallel or 1  # which is all that a run without engines may have
+        engines, learners = split_gpus(gpus, tensor_parallel or 1, engines, learners, vllm)
     given = {
         "engines.count": engines,
         "learners.count": learners,
-        "engines.tensor_parallel": tensor_parallel,
+        "engines.tensor_parallel": tensor_parallel or (1 if engines == 0 else None),
         "device": device,
         "runtime.lag": 0 if 0 in (engines, learners) else None,  # nothing can overlap
     }

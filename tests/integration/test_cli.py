@@ -63,10 +63,11 @@ def test_where_vllm_does_not_serve_settings_may_exclude_engines(monkeypatch: pyt
     for quantize in ("nf4", "none"):
         words = ["train", "--gpus", "4", "--dry-run", "--set", f"model.quantize={quantize}", "--set", "runtime.lag=1"]
         assert CliRunner().invoke(cli.app, words).exit_code == 0
-    words = ["train", "--gpus", "4", "--dry-run", "--set", "engines.tensor_parallel=2", "--set", "engines.count=1"]
-    assert CliRunner().invoke(cli.app, words).exit_code == 0
+    words = ["train", "--gpus", "4", "--dry-run", "--set", "engines.tensor_parallel=2"]
+    for more in ([], ["--engines", "1"], ["--engines", "0"]):
+        assert CliRunner().invoke(cli.app, [*words, *more]).exit_code == 0
     found = [(each.engines.count, each.learners.count, each.runtime.lag) for each in given]
-    assert found == [(0, 4, 0), (1, 3, 1), (1, 2, 1)]
+    assert found == [(0, 4, 0), (1, 3, 1), (1, 2, 0), (1, 2, 0), (0, 4, 0)]
 
 
 def test_what_an_environment_prints_is_not_in_the_json(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def test_more_ranks_than_gpus_are_refused() -> None:
 
 
 def test_options_become_settings() -> None:
-    alone = ["engines.count=0", "learners.count=0"]
+    alone = ["engines.count=0", "learners.count=0", "engines.tensor_parallel=1"]
     assert overrides(4, None, None, None, None) == ["engines.count=1", "learners.count=3", "device=cuda"]
     assert overrides(4, 2, None, None, None)[:2] == ["engines.count=2", "learners.count=2"]
     assert overrides(4, None, 2, 2, None)[:2] == ["engines.count=1", "learners.count=2"]
@@ -43,10 +43,6 @@ def test_options_become_settings() -> None:
     assert overrides(4, None, None, None, None, vllm=False)[:2] == ["engines.count=0", "learners.count=4"]
     assert overrides(4, 0, None, None, None)[:2] == ["engines.count=0", "learners.count=4"]
     assert overrides(None, None, None, None, None) == []
-    # With `engines.tensor_parallel: 2` in the configuration.
-    assert overrides(4, None, None, None, None, 2) == ["engines.count=1", "learners.count=2", "device=cuda"]
-    one = [*alone, "engines.tensor_parallel=1", "device=cuda", "runtime.lag=0"]
-    assert overrides(1, None, None, None, None, 2) == one
 
 
 def test_a_run_whose_rollout_overlaps_updates_continues_in_one_process() -> None:
