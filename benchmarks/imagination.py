@@ -59,7 +59,7 @@ class Watched(LearnedJudge):
 
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         seen = [_without_held_out(episode) for episode in episodes]
-        teaching = self._heard < self.settings.budget
+        teaching = self._labelled < self.settings.budget
         self._described |= dict.fromkeys(episode.goal for episode in seen if episode.goal in TRAINED)
         if teaching:
             self._described |= dict.fromkeys(g for e in seen for s in e.steps for g in s.achieved)

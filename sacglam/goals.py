@@ -127,8 +127,8 @@ class ProgressSource(GoalSource):
         return self._groups if few else [draw(self.rng, self._groups) for _ in range(_CANDIDATES)]
 
     def progress(self, groups: Sequence[str]) -> npt.NDArray[np.float64]:
-        """How much each group's success rate has changed within its last 100 outcomes, see `change`; 0 below 0.01."""
-        return noticeable(np.array([change(self._outcomes.get(group, ())) for group in groups]))
+        """The `learning_progress` of each group within its last 100 outcomes; 0 below 0.01."""
+        return noticeable(np.array([learning_progress(self._outcomes.get(group, ())) for group in groups]))
 
     @override
     def observe(self, episodes: Sequence[Episode]) -> None:
@@ -162,7 +162,7 @@ def halves(outcomes: Sequence[bool]) -> tuple[float, float]:
     return (sum(recent[:half]) / half, sum(recent[-half:]) / half) if half else (0.0, 0.0)
 
 
-def change(outcomes: Sequence[bool]) -> float:
+def learning_progress(outcomes: Sequence[bool]) -> float:
     """sqrt(max(0, (S_new - S_old)^2 - SE^2)): the difference of `halves`, corrected for chance.
 
     SE^2 = (S_new (1 - S_new) + S_old (1 - S_old)) / n, with n outcomes in a half, is the variance of the difference.

@@ -13,7 +13,7 @@ from typing_extensions import override
 from sacglam.config.kinds import GoalsConfig
 from sacglam.goals import GoalSource, ProgressSource, noticeable
 from sacglam.prompt import Prompt
-from sacglam.types import Classifiers, Episode, Practice, Query
+from sacglam.types import Attempts, Classifiers, Episode, Query
 
 _ATTEMPTS, _BATCH = 5_000, 256  # outcomes that competence is learned from, and outcomes per update
 _PREDICTED, _TRUSTED = 500, 0.6  # predictions compared with their outcomes, and the lowest AUC to trust
@@ -86,7 +86,7 @@ class MagellanSource(ProgressSource):
         tries = Counter(self.goals[place] for place, _ in drawn)
         wins = Counter(self.goals[place] for place, success in drawn if success)
         lesson = [
-            Practice(query, tuple(tries[goal] for goal in part), tuple(wins[goal] for goal in part))
+            Attempts(query, tuple(tries[goal] for goal in part), tuple(wins[goal] for goal in part))
             for part, query in self._queries(list(tries))
         ]
         assert self.classifiers

@@ -127,7 +127,7 @@ class Environment(Partner):
         return
 
 
-class ModelConfig(PartnerConfig):
+class ModelPartnerConfig(PartnerConfig):
     """A partner that asks a model, for some of the known goals, whether a step achieved them."""
 
     threshold: OpenFraction = 0.9
@@ -150,7 +150,7 @@ class ModelConfig(PartnerConfig):
         return self
 
 
-class ScoredConfig(ModelConfig):
+class ScoredConfig(ModelPartnerConfig):
     """Asks the untrained language model in plain words whether a goal was achieved; for instruction-tuned models."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Scored"
@@ -166,7 +166,7 @@ class ScoredConfig(ModelConfig):
 class ModelPartner(Partner):
     """Asks a model for its verdicts."""
 
-    settings: ModelConfig
+    settings: ModelPartnerConfig
     prompt: Prompt
     classifiers: Classifiers
     _imagination: Imagination = field(default_factory=Imagination, init=False)
@@ -202,7 +202,7 @@ class ModelPartner(Partner):
         return [own, *others, *imagined]
 
 
-class JudgeConfig(ModelConfig):
+class JudgeConfig(ModelPartnerConfig):
     """A judge on the agent's language model, trained on the environment's first verdicts, which it then replaces."""
 
     judge: ClassVar[str | None] = "sacglam.learner.judge:Judge"
@@ -225,41 +225,41 @@ class LearnedJudge(ModelPartner):
     """Accepts the environment's verdicts until the budget is spent, and then relies on its model."""
 
     settings: JudgeConfig
-    _heard: int = field(default=0, init=False)  # steps
+    _labelled: int = field(default=0, init=False)  # steps
     _examples: list[Example] = field(default_factory=list, init=False)  # empty once the judge is trained
 
     @override
     def pursuable(self) -> Mapping[str, None]:
-        return super().pursuable() if self._heard >= self.settings.budget else {}
+        return super().pursuable() if self._labelled >= self.settings.budget else {}
 
     @override
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        if self._heard >= self.settings.budget:
+        if self._labelled >= self.settings.budget:
             return super().describe(episodes)
         with self.clock.phase("partner"):
             for episode in episodes:
-                self._listen(episode)
-            if self._heard >= self.settings.budget:
+                self._label(episode)
+            if self._labelled >= self.settings.budget:
                 seed, updates = int(self.rng.integers(2**31)), min(_UPDATES, self.settings.budget)
                 self.classifiers.teach("judge", self._examples, [*self.known], updates, seed)
                 self._examples = []
         return episodes
 
-    def _listen(self, episode: Episode) -> None:
+    def _label(self, episode: Episode) -> None:
         self.known[episode.goal] = None
         earlier: tuple[str, ...] = ()
         for t, step in enumerate(episode.steps):
             self._examples.append(Example(self.prompt.transition(episode, t), step.achieved, earlier))
             self.known |= dict.fromkeys(step.achieved)
             earlier += step.achieved
-        self._heard += len(episode.steps)
+        self._labelled += len(episode.steps)
 
     @override
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "heard": self._heard, "examples": [astuple(each) for each in self._examples]}
+        return {**super().state(), "labelled": self._labelled, "examples": [astuple(each) for each in self._examples]}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        self._heard = state["heard"]
+        self._labelled = state["labelled"]
         self._examples = [Example(text, tuple(now), tuple(earlier)) for text, now, earlier in state["examples"]]

@@ -192,7 +192,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Practice:
+class Attempts:
     """How often each goal was pursued and achieved; the goals are the actions of a query."""
 
     query: Query

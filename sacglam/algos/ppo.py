@@ -69,7 +69,9 @@ class Ppo(Algorithm):
         with self._clock.phase("batch"):
             # In the state after a window's last step no action was taken; any will do.
             visits = [(at(w, t), action) for w in windows for t, action in enumerate([*w.actions, 0][: _visited(w)])]
-        log_prob_N, value_N = map_no_grad(self._look, visits, self._config.micro_batch_size or self._config.batch_size)
+        log_prob_N, value_N = map_no_grad(
+            self._evaluate, visits, self._config.micro_batch_size or self._config.batch_size
+        )
         with self._clock.phase("batch"):
             return_N, kept_N = (torch.cat(column) for column in zip(*self._returns(windows, value_N), strict=True))
             # Equal to the sum of Schulman et al. (2016), Eq. 16.
@@ -96,7 +98,7 @@ class Ppo(Algorithm):
             first += visited
 
     @torch.no_grad()
-    def _look(self, visits: Sequence[tuple[Query, int]]) -> Tensor:
+    def _evaluate(self, visits: Sequence[tuple[Query, int]]) -> Tensor:
         """log pi(a|s) of the action taken and V(s), shape (2, visits)."""
         with self._clock.phase("target"):
             queries, actions = zip(*visits, strict=True)

@@ -16,7 +16,7 @@ from sacglam.learner.backend import Backend, moments_in, named, under
 from sacglam.learner.classifier import AdapterAndHead
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.heads import QHeads
-from sacglam.types import Practice, Query
+from sacglam.types import Attempts, Query
 
 _HEAD = CriticConfig(num_critics=1, hidden=[128])
 _RATE = 3e-4
@@ -46,20 +46,20 @@ class Competence:
         both = [each.ask(queries) for each in (self._now, self._before)]
         return [np.stack(of_query) for of_query in zip(*both, strict=True)]
 
-    def learn(self, practised: Sequence[Practice]) -> None:
+    def learn(self, attempted: Sequence[Attempts]) -> None:
         """One gradient step: see `loss`."""
-        self._now.add_gradient(practised, self.loss, lambda each: sum(each.tries))
+        self._now.add_gradient(attempted, self.loss, lambda each: sum(each.tries))
         self._optimizer.step([_RATE])
         self._updates += 1
         if self._updates % _DELAY == 0:
             self._before.load_state(self._next)
             self._next = self._now.state()
 
-    def loss(self, practised: Sequence[Practice]) -> Tensor:
+    def loss(self, attempted: Sequence[Attempts]) -> Tensor:
         """sum_g (n_g log(1 + e^z_g) - w_g z_g) / sum_g n_g: cross-entropy of w_g successes in n_g attempts."""
-        z_BA = self._now.log_odds([each.query for each in practised])
-        tries_BA = pad_sequence([torch.tensor(each.tries) for each in practised], batch_first=True).to(z_BA)
-        wins_BA = pad_sequence([torch.tensor(each.wins) for each in practised], batch_first=True).to(z_BA)
+        z_BA = self._now.log_odds([each.query for each in attempted])
+        tries_BA = pad_sequence([torch.tensor(each.tries) for each in attempted], batch_first=True).to(z_BA)
+        wins_BA = pad_sequence([torch.tensor(each.wins) for each in attempted], batch_first=True).to(z_BA)
         return (tries_BA * F.softplus(z_BA) - wins_BA * z_BA).sum() / tries_BA.sum()
 
     def state(self) -> dict[str, Tensor]:

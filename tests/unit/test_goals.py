@@ -18,7 +18,7 @@ from typing_extensions import override
 from sacglam.config import parse
 from sacglam.config.kinds import GoalsConfig
 from sacglam.errors import ConfigError, UntrustedError
-from sacglam.goals import GoalSource, ProgressConfig, ProgressSource, UniformConfig, change, halves
+from sacglam.goals import GoalSource, ProgressConfig, ProgressSource, UniformConfig, halves, learning_progress
 from sacglam.magellan import area_under_curve
 from sacglam.types import Decision, Episode, Observation, Step
 
@@ -83,27 +83,29 @@ def test_halves_by_hand(results: tuple[int, ...], expected: tuple[float, float])
     ],
 )
 def test_change_by_hand(results: tuple[int, ...], expected: float) -> None:
-    assert change(list(map(bool, results))) == pytest.approx(expected)
+    assert learning_progress(list(map(bool, results))) == pytest.approx(expected)
 
 
 @given(st.lists(st.booleans(), max_size=30))
 def test_change_is_within_the_difference_and_is_that_of_failures_and_of_time_reversed(outcomes: list[bool]) -> None:
     older, newer = halves(outcomes)
-    assert 0 <= change(outcomes) <= abs(newer - older)
+    assert 0 <= learning_progress(outcomes) <= abs(newer - older)
     # squares, since the root of a rounding error may be 1e-8
-    assert change([not outcome for outcome in outcomes]) ** 2 == pytest.approx(change(outcomes) ** 2)
-    assert change(outcomes[::-1]) == pytest.approx(change(outcomes))
+    assert learning_progress([not outcome for outcome in outcomes]) ** 2 == pytest.approx(
+        learning_progress(outcomes) ** 2
+    )
+    assert learning_progress(outcomes[::-1]) == pytest.approx(learning_progress(outcomes))
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.5, 0.9])
 def test_chance_alone_makes_little_progress(rate: float) -> None:
     played = np.random.default_rng(0).random((2000, 100)) < rate
     apart = [abs(newer - older) for older, newer in map(halves, played.tolist())]
-    by_chance = [change(each) for each in played.tolist()]
+    by_chance = [learning_progress(each) for each in played.tolist()]
     assert np.mean(by_chance) < 0.6 * np.mean(apart)
     assert np.mean(np.array(by_chance) < 0.01) > 0.6  # two thirds of a normal distribution are within one deviation
     learnt = np.random.default_rng(0).random((2000, 50)) < min(1.0, rate + 0.4)
-    real = [change([*old, *new]) for old, new in zip(played[:, :50].tolist(), learnt.tolist(), strict=True)]
+    real = [learning_progress([*old, *new]) for old, new in zip(played[:, :50].tolist(), learnt.tolist(), strict=True)]
     assert np.mean(real) == pytest.approx(min(1.0, rate + 0.4) - rate, rel=0.25)
 
 

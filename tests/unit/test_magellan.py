@@ -18,7 +18,7 @@ from sacglam.magellan import MagellanSource, area_under_curve
 from sacglam.prompt import query
 from sacglam.runtime.group import Worker
 from sacglam.runtime.learners import LearnerGroup
-from sacglam.types import Classifiers, Practice, Query
+from sacglam.types import Attempts, Classifiers, Query
 from tests.unit.learner.test_learner import make_learner
 from tests.unit.test_goals import GOALS, ended, kind, outcomes, share
 
@@ -29,7 +29,7 @@ class Scripted:
     """A competence of these values, now and before, that notes what it is asked and taught."""
 
     def __init__(self, known: Mapping[str, tuple[float, float]]) -> None:
-        self.known, self.taught = known, list[Sequence[Practice]]()
+        self.known, self.taught = known, list[Sequence[Attempts]]()
         self.asked = 0
 
     def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:

@@ -250,7 +250,7 @@ def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named(monkeypatc
 def test_goals_are_pursued_once_there_is_a_judge_of_them() -> None:
     partner = judge(ScriptedJudges(), budget=5, imagine=0.5, pursue=1.0)
     source = partner.source(GoalSource(["goal"], np.random.default_rng(0)), str)
-    partner.describe([SUCCESS])  # names goals that are no training goals, but two more steps are heard
+    partner.describe([SUCCESS])  # names goals that are no training goals, but two more steps are labelled
     assert {next(source).goal for _ in range(20)} == {"goal"}
     partner.describe([SUCCESS])
     assert {next(source).goal for _ in range(20)} == {"early", "late"}
@@ -269,16 +269,16 @@ def test_a_scored_partner_asks_from_the_first_step_on() -> None:
     assert (seen.steps[1].reward, judges.taught) == (1.0, [])
 
 
-@pytest.mark.parametrize("heard", [1, 3])
-def test_a_judge_goes_on_from_its_state(heard: int) -> None:
+@pytest.mark.parametrize("labelled", [1, 3])
+def test_a_judge_goes_on_from_its_state(labelled: int) -> None:
     first, second = (judge(ScriptedJudges({(0, "goal"): 1.0}), budget=5) for _ in range(2))
-    first.describe([SUCCESS] * heard)
+    first.describe([SUCCESS] * labelled)
     second.load_state(json.loads(json.dumps(first.state())))
     for partner in (first, second):
         partner.describe([SUCCESS] * 2)
     assert first.state() == second.state()
     taught = [partner.classifiers.taught for partner in (first, second)]
-    assert heard > 1 or taught[0] == taught[1] != []
+    assert labelled > 1 or taught[0] == taught[1] != []
 
 
 def test_a_judge_needs_whole_weights() -> None:

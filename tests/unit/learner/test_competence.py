@@ -13,7 +13,7 @@ from sacglam.errors import CheckpointError
 from sacglam.learner.competence import _AT_FIRST, Competence
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
-from sacglam.types import Practice, Query
+from sacglam.types import Attempts, Query
 from tests.unit.learner.test_learner import flat, make_learner, windows
 
 GOALS = ("Grasp red cat", "Grow blue door", "Grasp any dog")
@@ -27,9 +27,9 @@ def make(*overrides: str) -> tuple[Learner, Competence]:
     return learner, found
 
 
-def practice(asked: Query, *results: str) -> Practice:
+def attempts(asked: Query, *results: str) -> Attempts:
     """`results` has for each goal its outcomes, as `110` for two successes and a failure."""
-    return Practice(asked, tuple(map(len, results)), tuple(each.count("1") for each in results))
+    return Attempts(asked, tuple(map(len, results)), tuple(each.count("1") for each in results))
 
 
 def now(found: Competence, queries: Sequence[Query] = QUERIES) -> list[float]:
@@ -47,15 +47,15 @@ def test_at_first_nothing_is_mastered_and_nothing_changes() -> None:
 def test_its_loss_is_the_cross_entropy_of_all_outcomes() -> None:
     _, found = make()
     cat, door, dog = now(found)
-    loss = found.loss([practice(QUERIES[0], "110", "0"), practice(QUERIES[1], "10")])
+    loss = found.loss([attempts(QUERIES[0], "110", "0"), attempts(QUERIES[1], "10")])
     by_hand = -(2 * math.log(cat) + math.log(1 - cat) + math.log(1 - door) + math.log(dog) + math.log(1 - dog)) / 6
     assert loss.item() == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_rows_and_ranks_do_not_change_the_gradient() -> None:
     (_, one), (_, other) = make(), make()
-    one.learn([practice(query.judged("Goal:", GOALS), "110", "0", "10")])
-    other.learn([practice(QUERIES[0], "110", "0"), practice(QUERIES[1], "10")])
+    one.learn([attempts(query.judged("Goal:", GOALS), "110", "0", "10")])
+    other.learn([attempts(QUERIES[0], "110", "0"), attempts(QUERIES[1], "10")])
     assert now(one) == pytest.approx(now(other), rel=1e-4)
 
 
@@ -63,7 +63,7 @@ def test_it_learns_which_goals_are_achieved(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sacglam.learner.competence._RATE", 3e-3)
     learner, found = make()
     for _ in range(40):
-        learner.teach("competence", [practice(QUERIES[0], "1111", "0000"), practice(QUERIES[1], "0000")])
+        learner.teach("competence", [attempts(QUERIES[0], "1111", "0000"), attempts(QUERIES[1], "0000")])
     cat, door, dog = now(found)
     assert cat > 0.9
     assert max(door, dog) < 0.1
@@ -74,7 +74,7 @@ def test_it_is_compared_with_what_it_was_one_to_two_delays_ago(monkeypatch: pyte
     learner, found = make()
     past = [now(found)]
     for update in range(1, 11):
-        learner.teach("competence", [practice(QUERIES[0], "1", "0")])
+        learner.teach("competence", [attempts(QUERIES[0], "1", "0")])
         past.append(now(found))
         before = [each for both in found.ask(QUERIES) for each in both[1].tolist()]
         assert before == past[max(0, update // 3 - 1) * 3]
@@ -85,7 +85,7 @@ def test_agent_and_competence_leave_each_other_alone() -> None:
     (learner, found), (other, _) = make(), make()
     agent, own = flat(learner, ""), found.state()
     for _ in range(2):  # the first changes one half of an adapter alone
-        learner.teach("competence", [practice(QUERIES[0], "1", "0")])
+        learner.teach("competence", [attempts(QUERIES[0], "1", "0")])
     assert torch.equal(flat(learner, ""), agent)
     taught = found.state()
     assert all(
@@ -100,7 +100,7 @@ def test_agent_and_competence_leave_each_other_alone() -> None:
 def test_it_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sacglam.learner.competence._DELAY", 3)
     (first, found), (second, other) = make(), make("seed=1")
-    lesson = [practice(QUERIES[0], "1", "0")]
+    lesson = [attempts(QUERIES[0], "1", "0")]
     for _ in range(4):
         first.teach("competence", lesson)
     second.load_state(*first.state())
