@@ -228,8 +228,10 @@ class Sac(OffPolicy):
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
             return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, self._config.no_path)
-            q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)  # tried actions have known values
-            q_CBA = self._distrusted(q_CBA, batch)
+            known_BA = batch.known_BA
+            if not self._config.goal_rewards:  # known values are lower bounds
+                known_BA = torch.maximum(known_BA, q_CBA)
+            q_CBA = self._distrusted(torch.where(batch.known_BA > UNTRIED, known_BA, q_CBA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)

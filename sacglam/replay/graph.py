@@ -16,10 +16,12 @@ from sacglam.types import GOAL_REWARDS, Episode, Observation, Past, Rewards
 
 UNTRIED = -np.inf
 """The value of an action that no counted step took."""
-_TOLERANCE, _MOST_SWEEPS = 1e-4, 200  # in a deterministic environment, n sweeps are exact up to n steps away
+_TOLERANCE, _MOST_SWEEPS = 1e-4, 1000  # in a deterministic environment, n sweeps are exact up to n steps away
 _LONGEST_PATH = 200
 _MOST_ACTIONS = 1 << 20  # per state; a state-action pair is state * _MOST_ACTIONS + action
-_STEP = np.dtype([("pair", "i8"), ("next", "i8"), ("reward", "f8"), ("won", "?"), ("back", "?"), ("first", "?")])
+_STEP = np.dtype(
+    [("pair", "i8"), ("next", "i8"), ("seen", "i8"), ("reward", "f8"), ("won", "?"), ("back", "?"), ("first", "?")]
+)
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -69,8 +71,9 @@ class ReplayGraph:
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places: list[tuple[Episode, int]] = []
         self._numbers: dict[tuple[Observation, Past], int] = {}
+        self._observed: dict[Observation, int] = {}
         self._outcomes = defaultdict[Observation, Outcomes](Counter)
-        self._following = defaultdict[int, set[int]](set)  # the states to which each pair has led
+        self._following = defaultdict[int, set[tuple[int, float]]](set)  # to which state each pair led, and own reward
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
         self._rows = np.zeros(0, dtype=_STEP)
         self.add(episodes)
@@ -80,26 +83,30 @@ class ReplayGraph:
         rows = list[tuple[float, ...]]()
         for episode in episodes:
             self._add_reached(episode, len(self._places))
-            seen = ((episode.observation(t), episode.past(t, self._history)) for t in range(len(episode.steps) + 1))
-            numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in seen]
+            seen = [episode.observation(t) for t in range(len(episode.steps) + 1)]
+            states = [(observation, episode.past(t, self._history)) for t, observation in enumerate(seen)]
+            numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
+            observed = [self._observed.setdefault(observation, len(self._observed)) for observation in seen]
             if (last := episode.steps[-1]).terminated and (self._apart or episode.goal not in last.achieved):
-                numbers[-1] = -1  # it ended whatever the goal; one that achieved its goal could have gone on to another
+                # It ended whatever the goal; one that achieved its goal could have gone on to another.
+                numbers[-1] = observed[-1] = -1
             been = set[int]()
             for t, step in enumerate(episode.steps):
                 node, following, action = numbers[t], numbers[t + 1], episode.decisions[t].action
+                reward = self._rewards.own * step.reward
                 self._places.append((episode, t))
                 self.tries[episode.action(t)] += 1
                 ended = step.terminated and t == len(episode.steps) - 1  # a partner may terminate it before
                 self._outcomes[episode.observation(t)][action, None if ended else step.observation] += 1
                 won = self._rewards.own and episode.goal in step.achieved
-                back = following != node and following in been
-                been.add(node)
+                back = observed[t + 1] != observed[t] and observed[t + 1] in been
+                been.add(observed[t])
                 pair = node * _MOST_ACTIONS + action
-                self._following[pair].add(following)
-                rows.append((pair, following, self._rewards.own * step.reward, won, back, t == 0))
+                self._following[pair].add((following, reward))
+                rows.append((pair, following, observed[t + 1], reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
         columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
-        self._pair_S, self._next_S, self._reward_S, self._won_S, back_S, self._first_S = columns
+        self._pair_S, self._next_S, self._seen_S, self._reward_S, self._won_S, back_S, self._first_S = columns
         self._back = np.flatnonzero(back_S)
         self._node_S = self._pair_S // _MOST_ACTIONS
         self._by_next = np.argsort(self._next_S, kind="stable")
@@ -137,7 +144,7 @@ class ReplayGraph:
         return all(pair + action in self._following for action in range(len(state.actions)))
 
     def varies(self, state: Observation, action: int, past: Past = ()) -> bool:
-        """Whether `action`, taken in `state` after `past`, has led to more than one state."""
+        """Whether `action`, taken in `state` after `past`, has led to more than one state, or own reward."""
         return len(self._following.get(self._numbers[state, past] * _MOST_ACTIONS + action, ())) > 1
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
@@ -202,11 +209,21 @@ class ReplayGraph:
         hit_S[[step for step, _ in reached]] = True
         # Leave out steps rewarded for another goal, and steps back to a state where this goal holds: a goal that
         # held from the start need not be listed again there.
-        back = self._back[np.isin(self._next_S[self._back], self._next_S[hit_S])]
+        back = self._back[np.isin(self._seen_S[self._back], self._seen_S[hit_S])]
         left_out_S = self._won_S.copy()
         left_out_S[back] = True
         counts_S &= hit_S | ~left_out_S
-        steps = self._leading_to(hit_S, counts_S)
+        leads_N = self._leading_to(hit_S, counts_S)
+        while self._rewards.own:
+            # A step that leads nowhere could earn any amount (nothing follows a lost episode). So its action has no
+            # value, rather than that of its other outcomes.
+            nowhere_S = counts_S & ~(leads_N[self._next_S] | hit_S | (self._next_S < 0))
+            unknown_S = counts_S & np.isin(self._pair_S, self._pair_S[nowhere_S])
+            if not unknown_S.any():
+                break
+            counts_S &= ~unknown_S
+            leads_N = self._leading_to(hit_S & counts_S, counts_S)
+        steps = np.flatnonzero(counts_S & leads_N[self._node_S])
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
         reward_S = self._reward_S[steps]
         if self._rewards.success is not None:
@@ -214,8 +231,8 @@ class ReplayGraph:
         solution = self._solutions[goal] = self._iterate(steps, hit_S[steps], reward_S)
         return solution
 
-    def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Indices:
-        """The steps that count, in states from which they can lead to one of those in `hit_S`."""
+    def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Flags:
+        """The states from which steps that count can lead to one of those in `hit_S`; the last element is False."""
         place_N = np.full(len(self._numbers) + 1, -1)  # a state's index in the batch that found it; -1: not found
         nodes = self._node_S[hit_S]
         while len(nodes):
@@ -228,10 +245,7 @@ class ReplayGraph:
             into = self._by_next[np.arange(ends[-1]) + np.repeat(first - ends + sizes, sizes)]
             nodes = self._node_S[into[counts_S[into]]]
             nodes = nodes[place_N[nodes] < 0]
-        leads_N = place_N >= 0  # next state -1 (none) indexes the last element
-        if self._rewards.own:  # a step that leads nowhere could cost any amount: it gets no value, not 0
-            counts_S &= leads_N[self._next_S] | hit_S | (self._next_S < 0)  # nothing follows a lost episode
-        return np.flatnonzero(counts_S & leads_N[self._node_S])
+        return place_N >= 0  # next state -1 (none) indexes the last element
 
     def _iterate(self, steps: Indices, hit_S: Flags, reward_S: npt.NDArray[np.float64]) -> _Solution:
         """Value iteration on these steps alone, since no others lead to the goal."""
@@ -243,13 +257,13 @@ class ReplayGraph:
         row_S[nodes[np.minimum(row_S, len(nodes) - 1)] != next_S] = len(nodes)  # a last row, of value 0
         follow_S = self._gamma * (~hit_S & (row_S < len(nodes)))
         count_P = np.bincount(pair_S, minlength=len(pairs))
-        value_N = np.zeros(len(nodes) + 1)
+        value_N, tolerance = np.zeros(len(nodes) + 1), _TOLERANCE * np.abs(reward_S).max(initial=0.0)
         for _ in range(_MOST_SWEEPS):
             q_P = np.bincount(pair_S, reward_S + follow_S * value_N[row_S], len(pairs)) / count_P
             best = np.maximum.reduceat(q_P, first_pair)
             change = np.abs(best - value_N[:-1]).max()
             value_N[:-1] = best
-            if change < _TOLERANCE:
+            if change <= tolerance:
                 break
         highest = np.flatnonzero(q_P == best[np.searchsorted(nodes, pairs // _MOST_ACTIONS)])
         return _Solution(

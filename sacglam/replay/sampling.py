@@ -175,7 +175,8 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: Wi
 
     The known value itself is the target in two cases. Where all actions of the next state have been tried, the critic
     has nothing to add but its errors. Where the action has had several outcomes, the known value is their mean, and the
-    larger of that mean and the value after one of them would be too high.
+    larger of that mean and the value after one of them would be too high. With own rewards it is only a bound, and none
+    if there are several outcomes: what an action earned after the last known step is unknown, not 0.
     """
     state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]
     before = episode.past(t, cut.history)
@@ -185,10 +186,11 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: Wi
     reward = step.reward if cut.rewards.own else 0.0
     if reached and cut.rewards.success is not None:
         reward = cut.rewards.success
-    if known[action] > cut.algo.no_path and (
-        graph.varies(state, action, before) or graph.tried_all(step.observation, episode.past(t + 1, cut.history))
-    ):
-        reward, ends = known[action], True
+    varies, bound = graph.varies(state, action, before), known[action]
+    if cut.rewards.own:
+        bound = UNTRIED if varies else bound
+    elif bound > 0.0 and (varies or graph.tried_all(step.observation, episode.past(t + 1, cut.history))):
+        reward, ends = bound, True
     return Window(
         goal=goal,
         observations=(state, step.observation),
@@ -199,7 +201,7 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: Wi
         return_after=0.0,
         before=before,
         known=(known,),
-        bounds=(known[action],),
+        bounds=(bound,),
     )
 
 

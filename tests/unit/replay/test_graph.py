@@ -190,6 +190,38 @@ def rewarded(
     return replace(played, steps=tuple(steps))
 
 
+def test_an_action_that_once_led_into_a_cut_off_episode_has_no_value_of_its_other_outcomes():
+    # From A, `left` won 10 once, and once led to B, from which nothing is known: the mean is not 10. `right` earns 5.
+    won, lost, safe = (
+        rewarded("AC", [0], [10.0]),
+        rewarded("ABD", [0, 0], [-1.0, -1.0], False),
+        rewarded("AC", [1], [5.0]),
+    )
+    assert ReplayGraph([won, lost, safe], GAMMA, OWN).action_values("own", state("A")) == (UNTRIED, 5.0)
+    # E led to A and to F, and F to A and to B: so F has no value, and therefore E has none.
+    more = [rewarded("EAC", [0, 1], [0.0, 5.0]), rewarded("EFAC", [0, 0, 1], [0.0, 0.0, 5.0])]
+    graph = ReplayGraph([won, lost, safe, *more], GAMMA, OWN)
+    assert graph.action_values("own", state("E")) == (1.875, UNTRIED)  # (5 / 2 + 5 / 4) / 2
+    graph = ReplayGraph([won, lost, safe, *more, rewarded("FB", [0], [0.0], False)], GAMMA, OWN)
+    assert graph.action_values("own", state("E")) == graph.action_values("own", state("F")) == NOTHING
+    # Towards a goal, an outcome that leads nowhere counts as 0.
+    goal = episode("own", "AC", [0], {0: "own"}), episode("own", "ABD", [0, 0], {})
+    assert ReplayGraph(goal, GAMMA).action_values("own", state("A")) == (0.5, UNTRIED)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_rewards_may_be_of_any_size(unit: float):
+    graph = ReplayGraph([rewarded("ABCDE", [0] * 4, [0.0, 0.0, 0.0, unit])], GAMMA, OWN)
+    assert graph.action_values("own", state("A"))[0] == unit / 8
+
+
+def test_an_action_varies_if_it_earned_different_rewards():
+    episodes = [rewarded("AB", [0], [4.0]), rewarded("AB", [0], [-4.0]), rewarded("AB", [1], [1.0])]
+    graph = ReplayGraph(episodes, GAMMA, OWN)
+    assert (graph.varies(state("A"), 0), graph.varies(state("A"), 1)) == (True, False)
+    assert not ReplayGraph(episodes, GAMMA).varies(state("A"), 0)  # towards goals they do not count
+
+
 def test_the_values_of_own_rewards_by_hand():
     # A -> B -> C for -1 and 10: Q(B) = 10, Q(A) = -1 + 10 / 2. Staying in A costs 3, and then 4 is still to be had.
     graph = ReplayGraph([rewarded("AABC", [1, 0, 1], [-3.0, -1.0, 10.0])], GAMMA, OWN)
@@ -247,6 +279,12 @@ def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back():
     # An episode that has not been in B before shows that `left` does not always achieve it.
     fails = episode("own", "CAB", [0, 0], {})
     assert ReplayGraph([there, fails], GAMMA).action_values("goal", state("A")) == (0.5, UNTRIED)
+    # With a history, B at the end is another state than B at the start, but the goal holds in both.
+    after_b = (("B", "right"),)
+    remembers = ReplayGraph([episode("own", "BCBAB", [0, 0, 1, 0], {0: "goal"}), back], GAMMA, history=1)
+    assert remembers.action_values("goal", state("A"), after_b) == NOTHING
+    remembers = ReplayGraph([episode("own", "DBAB", [0, 1, 0], {2: "goal"}), back], GAMMA, history=1)
+    assert remembers.action_values("goal", state("A"), after_b) == (1.0, UNTRIED)
 
 
 def test_all_actions_are_tried_in_a_state_after_the_same_steps():
