@@ -73,7 +73,7 @@ def collector(
     explore = None
     if not config.algo.on_policy:
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
-        buffer.others = given.episodes() if given else ()
+        buffer.others = given.remembered() if given else ()
         imitates = config.replay.demonstration_updates > 0
         experience = replay = HindsightReplay(buffer, replay_rng, cut, given, imitates)
         if share := config.algo.exploration_share:

@@ -101,6 +101,10 @@ class ReplayBuffer:
         by_age = [*self._ring[self._next :], *self._ring[: self._next]]
         return list({id(entry.episode): entry.episode for entry in by_age}.values())
 
+    def remembered(self) -> list[Episode]:
+        """Its `episodes`, after those that only its graph still has."""
+        return [*self._left, *self.episodes()]
+
     def add(self, episode: Episode) -> None:
         """Append an episode's entries, overwriting the oldest once full.
 
@@ -161,7 +165,7 @@ class ReplayBuffer:
         Each time a fiftieth of the ring has been overwritten, it is rebuilt without the episodes that are gone.
         """
         if self._graph is None:
-            episodes = [*self.others, *self._left, *self.episodes()]
+            episodes = [*self.others, *self.remembered()]
             self._graph = ReplayGraph(episodes, gamma, rewards, history, self.goal_type)
         elif self._not_in_graph:
             self._graph.add(self._not_in_graph)
@@ -178,7 +182,7 @@ class ReplayBuffer:
 
     def state(self) -> dict[str, Any]:
         """The buffer as JSON values."""
-        goals, seen, kept = _Numbers(), _Numbers(), [*self._left, *self.episodes()]
+        goals, seen, kept = _Numbers(), _Numbers(), self.remembered()
         places = {id(episode): place for place, episode in enumerate(kept)}
         return {
             "entries": [[places[id(e.episode)], goals(e.goal), e.start] for e in self._ring],

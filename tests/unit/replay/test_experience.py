@@ -137,6 +137,22 @@ def test_demonstrations_are_known_with_what_the_agent_has_seen() -> None:
     assert (row.terminated, row.rewards) == (True, (pytest.approx(0.5 / 41),))
 
 
+def test_demonstrations_that_do_not_fit_are_known_as_long_as_they_are_drawn() -> None:
+    config, any_type = ReplayConfig(capacity=100, hindsight=Graph(share=1.0)), {"any": 1.0}
+    ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type) for _ in range(2))
+    for number in range(35):
+        ring.add(replace(_episode(), start=Observation(f"start {number}", ("x", "y"))))
+    ring.add(replace(_episode(), decisions=_episode().decisions[:1], steps=_episode().steps[:1]))
+    # The last six entries have replaced the first two episodes; the graph was rebuilt after the first one.
+    assert len(ring.remembered()) == len(ring.episodes()) + 1 == 35
+    buffer.others = ring.remembered()
+    cut = WindowCutter(SacConfig(gamma=0.5, batch_size=400, updates_per_interval=1))
+    replay = HindsightReplay(buffer, np.random.default_rng(0), cut, ring)
+    replay.add(_collected(*(_episode() for _ in range(40))))
+    [batch] = replay.batches()
+    assert "start 1" in {row.observations[0].text for row in batch}
+
+
 def test_metrics_by_hand() -> None:
     replay = _replay()
     assert replay.metrics(3) == {"buffer_size": 0.0, "buffer_hindsight_share": 0.0, "buffer_oldest_age": 3.0}
