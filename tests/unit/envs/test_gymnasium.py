@@ -19,6 +19,7 @@ from sacglam.envs import TextEnv, check_env
 from sacglam.envs import make as make_world
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
+from sacglam.worlds.gymnasium import SacglamEnv
 from sacglam.worlds.gymnasium.describers import _as_text
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
@@ -393,6 +394,12 @@ def test_an_action_beyond_the_list_does_nothing() -> None:
     for _ in range(9):
         after, reward, terminated, truncated, info = env.step(4)
         assert (after, reward, terminated, truncated, info["achieved_goals"]) == (before, 0.0, False, False, [])
+
+
+def test_the_wrapper_gives_an_environment_s_own_rewards() -> None:
+    env = SacglamEnv("gymnasium:CliffWalking-v1", max_steps=20)
+    env.reset(seed=0)
+    assert env.step(0)[1] == -1
 
 
 def test_what_the_wrapper_cannot_do_is_refused() -> None:
