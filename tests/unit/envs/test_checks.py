@@ -73,6 +73,12 @@ def test_own_rewards_are_any_finite_numbers_and_take_the_place_of_the_goal_s() -
         going_on.step(0)
 
 
+def test_a_factory_may_return_what_make_returns() -> None:
+    env = CheckedEnv(CheckedEnv(World((replace(WON, own_reward=20),)), "inner"), "outer").rewarding(own_rewards=True)
+    env.reset("win", 0)
+    assert env.step(0).reward == 20
+
+
 def test_harmless_forms_are_converted() -> None:
     [step] = play(World((replace(WON, achieved=["win"], observation=Observation("end", ["Go"])),)))  # type: ignore[arg-type]
     assert step.achieved == ("win",)
