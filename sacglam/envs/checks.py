@@ -131,10 +131,12 @@ class CheckedEnv(TextEnv):
 
     @override
     def expert(self) -> int | None:
-        """A good action in this state, from the environment's `expert`; None without one, or if it knows none."""
-        action = None if self._lacks("expert") else self._call(partial(whole, what="an action"), "expert")
-        if action is not None and action >= (self._choices or 0):
-            raise self._broken("expert", (), f"an action below {self._choices or 0}, or None; got {action}")
+        """A good action in this state, from the environment's `expert`; None if none is known or the episode is over."""
+        if not self._choices or self._lacks("expert"):
+            return None
+        action = self._call(partial(whole, what="an action"), "expert")
+        if action is not None and action >= self._choices:
+            raise self._broken("expert", (), f"an action below {self._choices}, or None; got {action}")
         return action
 
     @property

@@ -149,6 +149,18 @@ def test_an_expert_names_an_action_by_its_index(action: Any, said: str) -> None:
         env.expert()
 
 
+def test_once_an_episode_is_over_no_expert_is_asked() -> None:
+    class Expert(World):
+        def expert(self) -> int:
+            next(self.given)  # there is no further answer
+            return 1
+
+    env = CheckedEnv(Expert((WON,)), "world")
+    env.reset("win", 0)
+    env.step(0)
+    assert env.expert() is None
+
+
 def test_tasks_are_training_goals() -> None:
     assert CheckedEnv(Planner(about=(goal for goal in ["win"])), "world").tasks() == ["win"]
     for about in ((), ("draw",), "win"):
