@@ -131,7 +131,7 @@ class CheckedEnv(TextEnv):
 
     @override
     def expert(self) -> int | None:
-        """A good action in this state, from the environment's `expert`; None if none is known or the episode is over."""
+        """A good action in this state, by the environment's `expert`; None if none is known or the episode is over."""
         if not self._choices or self._lacks("expert"):
             return None
         action = self._call(partial(whole, what="an action"), "expert")
