@@ -35,8 +35,8 @@ class CheckedEnv(TextEnv):
         Raises:
             EnvironmentContractError: `env` lacks a method of `TextEnv`.
         """
-        self._env, self.name = env._env if type(env) is CheckedEnv else env, name  # a factory may call `make`
-        self._goal, self._seed, self._taken = "", 0, list[int]()
+        self._env: Any = env._env if type(env) is CheckedEnv else env  # a factory may call `make`
+        self.name, self._goal, self._seed, self._taken = name, "", 0, list[int]()
         self.own_rewards = False
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
         self._goals: dict[Split, Sequence[str]] = {}
