@@ -66,11 +66,12 @@ class GymnasiumWorld(BaseEnv[None]):
         given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
         options = {facet: option for facet, option in given.items() if option is not None}
         settings = json.dumps([kwargs or {}, describer, options])
-        self._practice, self._resets = practice, resets
+        self._resets = resets
         self._env, self._describer = _open(name, settings)
         self._tasks = _tasks(name, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
         self._space = dict.fromkeys([*self._tasks, *self._describer.goals()])
+        self._practice = practice and len(self._space) > len(self._tasks)
         self._actions: Mapping[str, Any] = {}
 
     @override

@@ -379,6 +379,15 @@ def test_a_trial_says_what_hindsight_has_to_work_with(answers: tuple[Step, ...],
     assert re.search(said, found) if said else "indsight" not in found
 
 
+def test_goals_of_a_type_without_training_goals_are_not_listed() -> None:
+    class Typed(World):
+        def goal_type(self, goal: str) -> str:
+            return goal
+
+    with pytest.raises(EnvironmentContractError, match=r"types \(win\) in Step.achieved, got 'lose' of type 'lose'"):
+        check_env(lambda: Typed((LISTS_LOSE, WON), train=("win",)))
+
+
 LISTS_LOSE = replace(NOTHING, achieved=("lose",))
 
 

@@ -180,6 +180,11 @@ def test_practice_is_for_every_cell_of_ice(play: Play) -> None:
     assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
 
 
+def test_practice_without_goals_for_it_is_the_task() -> None:
+    env = make_world(f"gymnasium:{__name__}:Quest", kwargs={"form": "valid"}, practice=True)
+    assert {*map(env.goal_type, [*env.goals("train"), "reach cellar"])} == {"task"}
+
+
 def test_the_step_limit_truncates(play: Play) -> None:
     _, steps = play(make_world(LAKE, kwargs=DRY, max_steps=3), "Reach row 4, column 4", 0, [UP] * 9)
     assert [step.truncated for step in steps] == [False, False, True]
