@@ -1,5 +1,6 @@
 """Enforces the environment contract at every call and every return value."""
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ class CheckedEnv(TextEnv):
 
     Return values become plain Python where that loses nothing: lists become tuples, numpy numbers become ints and
     floats. Any exception becomes an `EnvironmentContractError` that names the environment, the method and the episode.
+    The environment is closed, if it has a `close`, once nothing refers to the `CheckedEnv` any more.
     """
 
     def __init__(self, env: Any, name: str) -> None:
@@ -49,6 +51,7 @@ class CheckedEnv(TextEnv):
                 f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
                 f"without {missing}; see docs/start/environments.md"
             )
+        self._close = weakref.finalize(self, (lambda: None) if self._lacks("close") else env.close)
 
     def rewarding(self, own_rewards: bool) -> Self:
         """This environment, with its own rewards, which may be any number, or with 1 for the goal."""
@@ -138,6 +141,10 @@ class CheckedEnv(TextEnv):
         if action is not None and action >= self._choices:
             raise self._broken("expert", (), f"an action below {self._choices}, or None; got {action}")
         return action
+
+    @override
+    def close(self) -> None:
+        self._close()
 
     @property
     def present(self) -> tuple[str, int, Sequence[int]]:

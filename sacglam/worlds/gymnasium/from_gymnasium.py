@@ -127,6 +127,10 @@ class GymnasiumWorld(BaseEnv[None]):
         seen = self._observe(obs, info, over)
         return self._outcome(seen, achieved, bool(terminated), bool(truncated), float(reward))
 
+    @override
+    def close(self) -> None:
+        _close(self._env)
+
     def _achievements(self, obs: Any, info: Any, reward: float, terminated: bool) -> list[str]:
         """The goals that hold; `success` counts if no achieved goals are known, or if the option was set."""
         achieved = self._describer.achieved(obs, info)
@@ -199,4 +203,10 @@ def _tasks(name: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     for seed in range(1 if describer.one_task else resets):
         obs, info = env.reset(seed=seed)
         tasks.setdefault(describer.goal(obs, info), (seed, deepcopy(obs)))
+    _close(env)
     return tasks
+
+
+def _close(env: Any) -> None:
+    if close := getattr(env, "close", None):  # a class with `reset` and `step` is enough
+        close()

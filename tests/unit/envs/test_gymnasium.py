@@ -180,6 +180,26 @@ def test_practice_is_for_every_cell_of_ice(play: Play) -> None:
     assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
 
 
+class Closable(Quest):
+    """Counts those that are open."""
+
+    open = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Closable.open += 1
+
+    def close(self) -> None:
+        Closable.open -= 1
+
+
+def test_what_is_no_longer_used_is_closed() -> None:
+    env = make_world(f"gymnasium:{__name__}:Closable")
+    assert Closable.open == 1, "the one that listed the tasks is closed"
+    del env
+    assert Closable.open == 0
+
+
 def test_practice_without_goals_for_it_is_the_task() -> None:
     env = make_world(f"gymnasium:{__name__}:Quest", kwargs={"form": "valid"}, practice=True)
     assert {*map(env.goal_type, [*env.goals("train"), "reach cellar"])} == {"task"}

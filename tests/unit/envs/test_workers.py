@@ -109,6 +109,13 @@ class Closing(Meeting):
         return Step(Observation("", ("Wait",)), 0.0, (), False, False)
 
 
+class Leaving(Advised):
+    """Notes that it was closed."""
+
+    def close(self) -> None:
+        (self.folder / str(id(self))).touch()
+
+
 class Refusing(Meeting):
     """Has an error of its own for the user."""
 
@@ -212,6 +219,17 @@ def test_workers_start_where_stdin_or_stderr_is_closed(closed: str) -> None:
     command = ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("Observation"), done
+
+
+def test_copies_are_closed_when_they_are_dropped_and_when_a_worker_ends(tmp_path: Path) -> None:
+    envs = [in_workers(f"{HERE}:Leaving", {"folder": str(tmp_path), "copies": 1}, 1) for _ in range(2)]
+    call_all("reset", [(env, ("Meet", 0)) for env in envs])
+    envs.pop()
+    assert not list(tmp_path.iterdir())
+    envs[0].step(0)  # a message says which were dropped
+    assert len(list(tmp_path.iterdir())) == 1
+    close_workers()
+    assert len(list(tmp_path.iterdir())) == 3  # and the one in this process
 
 
 def test_an_unknown_environment_is_refused_before_workers_start() -> None:
