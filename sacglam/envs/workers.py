@@ -6,6 +6,7 @@ results, so neither side writes while the other does. A worker ends when its con
 the process that started it died.
 """
 
+import atexit
 import json
 import os
 import subprocess
@@ -218,6 +219,9 @@ if __name__ == "__main__":
     try:
         with suppress(EOFError, ConnectionError):  # the process that started it has ended, or no longer needs it
             _serve(own)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)  # threads of the environment would keep the process
     except OSError as error:
         print(
             f"the environment has closed a file descriptor that it did not open: {error}", file=sys.stderr, flush=True

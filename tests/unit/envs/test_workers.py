@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,15 @@ class Leaving(Advised):
 
     def close(self) -> None:
         (self.folder / str(id(self))).touch()
+
+
+class Threaded(Advised):
+    """Has a thread that would keep its process for a minute."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        Thread(target=time.sleep, args=(60,)).start()
+        print("bye")
+        return super().reset(goal, seed)
 
 
 class Refusing(Meeting):
@@ -230,6 +240,15 @@ def test_copies_are_closed_when_they_are_dropped_and_when_a_worker_ends(tmp_path
     assert len(list(tmp_path.iterdir())) == 1
     close_workers()
     assert len(list(tmp_path.iterdir())) == 3  # and the one in this process
+
+
+def test_threads_of_an_environment_do_not_keep_a_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    env = in_workers(f"{HERE}:Threaded", {"folder": "", "copies": 1}, 1)
+    env.reset("Meet", 0)
+    process = env.worker.process
+    close_workers()
+    assert process.returncode == 0
+    assert "bye" in capfd.readouterr().err
 
 
 def test_an_unknown_environment_is_refused_before_workers_start() -> None:
