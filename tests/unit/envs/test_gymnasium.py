@@ -129,6 +129,16 @@ class Unseeded(Quest):
         return super().reset(seed=self.rng.randrange(2**31))
 
 
+class Drawn(Unseeded):
+    """One of fifty rooms at each reset, whatever the seed."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        rng = self.rng
+        _, info = super().reset(seed=seed)
+        self.rng, self.wanted = rng, str(rng.randrange(50))
+        return self.answer()
+
+
 def seen(tiles: str, cell: str) -> str:
     return f"You see {tiles}\nYou are at {cell}"
 
@@ -376,6 +386,13 @@ def test_an_environment_that_ignores_its_seed_is_found_at_the_start() -> None:
     with pytest.raises(EnvironmentContractError, match=r"does not repeat itself.*set env.repeats to false"):
         check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"))
     check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"), repeats=False)
+
+
+def test_every_goal_can_be_had_even_where_seeds_decide_nothing() -> None:
+    env = make_world(f"gymnasium:{__name__}:Drawn", kwargs={"form": "valid"})
+    for number in range(200):
+        for goal in env.goals("train"):
+            env.reset(goal, number)
 
 
 def test_without_gymnasium_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
