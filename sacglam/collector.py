@@ -77,7 +77,7 @@ def collector(
         imitates = config.replay.demonstration_updates > 0
         experience = replay = HindsightReplay(buffer, replay_rng, cut, given, imitates)
         if share := config.algo.exploration_share:
-            explore = Exploration(share, policy_rng, replay.graph)
+            explore = Exploration(share, policy_rng, replay.graph, config.env.rewards)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, cut, rngs, demonstrations)

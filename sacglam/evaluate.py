@@ -56,8 +56,8 @@ def evaluate(
     """Play `episodes` fresh episodes with goals drawn uniformly from `split`, or from its tasks if there are any.
 
     `progress` receives the number of finished episodes. `prompt` must be the one the policy was trained with. Measuring
-    SPL takes a `reset` and a call of the planner for each success or, if all fail, until one has a plan; if `plan` is
-    false, SPL is None.
+    SPL takes a `reset` and a call of the planner for each success or, if all fail, until one has a plan. If `plan` is
+    false, SPL is None: in an environment that does not repeat itself, it would be measured from other starts.
 
     Raises:
         ConfigError: the environment has no goals in this split.
@@ -104,7 +104,7 @@ def _spl(env: TextEnv, episodes: Sequence[Episode]) -> float | None:
     for episode in successes:
         if (optimal := _optimal(env, episode)) is None:
             return None
-        total += optimal / max(optimal, len(episode.steps))
+        total += max(optimal, 1) / max(optimal, len(episode.steps))  # 0: the goal held from the start
     planned = successes or any(_optimal(env, episode) is not None for episode in episodes)
     return total / len(episodes) if planned else None
 
@@ -205,5 +205,6 @@ class Evaluations:
         return self._play(scorer, policy, episodes, stream, split=split, progress=progress)
 
     def _play(self, scorer: Scorer, policy: Policy, episodes: int, stream: int, **options: Any) -> Evaluation:
+        options = {"plan": self.config.env.repeats} | options
         options |= {"rng": np.random.default_rng([self.config.seed, stream]), "prompt": Prompt(self.config.prompt)}
         return evaluate(lambda: build_env(self.config), scorer, policy, episodes=episodes, **options)

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from sacglam.replay.graph import Outcomes, ReplayGraph
-from sacglam.types import Observation
+from sacglam.types import GOAL_REWARDS, Observation, Rewards
 
 _Layer = Mapping[int, list[tuple[str, Collection[int]]]]
 """Actions at one distance, by how often each was tried in its state: its text, and the first actions on the way."""
@@ -28,11 +28,14 @@ class Exploration:
     several, to the one whose text was tried least often in any state. Once everything within reach has been tried,
     exploring means one uniformly random action, except for goals never achieved: for these it seeks the action tried
     least often, by balanced wandering (Kearns and Singh, 2002, E3).
+
+    Where goals have no known reward (`Rewards.success` is None), it makes no difference whether one was ever achieved.
     """
 
     share: float
     rng: np.random.Generator
     graph: Callable[[], ReplayGraph]
+    rewards: Rewards = GOAL_REWARDS
 
     def begins(self, goal: str, state: Observation, others: Sequence[Mapping[Observation, Outcomes]] = ()) -> bool:
         """Whether to explore from `state` on. `others` are the outcomes in the other open episodes."""
@@ -41,7 +44,8 @@ class Exploration:
             return False
         if self._seen(state, others):
             return drawn < self.share
-        return self.graph().goal_type(goal) not in self.graph().goals_by_type
+        graph = self.graph()
+        return self.rewards.success is not None and graph.goal_type(goal) not in graph.goals_by_type
 
     def actions(
         self, goal: str, state: Observation, recent: Sequence[Mapping[Observation, Outcomes]] = ()
@@ -64,7 +68,7 @@ class Exploration:
             if 0 in layer:
                 break
         else:
-            if goal in graph.goals:
+            if goal in graph.goals or self.rewards.success is None:
                 return range(len(state.actions)), True
         fewest = min(times for layer in layers for times in layer)
         distance, ways = next((n, layer[fewest]) for n, layer in enumerate(layers) if fewest in layer)

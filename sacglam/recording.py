@@ -17,6 +17,7 @@ from sacglam.types import Episode, LogPolicy, Query
 
 _COPIES = 64
 _RECORDED = 0x2EC02D  # a separate stream, so that a run with the same seed plays other episodes
+_ASKED = 16  # most goals for which an expert or a plan is looked for
 _PATIENCE = 100  # episodes played per requested success before giving up
 
 
@@ -89,11 +90,15 @@ def record(
     """
     policy_rng, starts_rng = map(np.random.default_rng, np.random.SeedSequence([seed, _RECORDED]).spawn(2))
     envs = [make_env() for _ in range(min(_COPIES, episodes) if scorer else 1)]
-    starts, policy = GoalSource(envs[0].goals("train"), starts_rng), _noisy(SamplingPolicy(policy_rng), noise)
+    goals = envs[0].goals("train")
+    starts, policy = GoalSource(goals, starts_rng), _noisy(SamplingPolicy(policy_rng), noise)
     if scorer is None:
         scorer = Planner(envs[0], make_env() if repeats else None)
-        envs[0].reset(envs[0].goals("train")[0], 0)
-        if envs[0].expert() is None and not (repeats and envs[0].optimal_length()):
+        for goal in goals[:: len(goals) // _ASKED + 1]:
+            envs[0].reset(goal, 0)
+            if envs[0].expert() is not None or (repeats and envs[0].optimal_length() is not None):
+                break
+        else:
             raise ConfigError(
                 f"environment {envs[0].name!r} has neither an expert nor a planner: expected a method `expert` or, if "
                 "it repeats, `optimal_length` (docs/start/demonstrations.md); or take --policy random or agent"

@@ -30,10 +30,10 @@ _EPISODES_TO_SCALE = 16
 _EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # episodes the budget leaves each copy; steps after which a trial ends
 
 
-def resolve(config: Config) -> Config:
+def resolve(config: Config, note: Callable[[str], None] = lambda text: None) -> Config:
     """The configuration of a run: device, threads, the folder of a local model, copies, temperature, weight of scores.
 
-    Values that are already settled stay, so a resumed run keeps its own.
+    Values that are already settled stay, so a resumed run keeps its own. `note` gets lines for the user.
 
     Raises:
         ConfigError: this machine has no such device.
@@ -41,7 +41,7 @@ def resolve(config: Config) -> Config:
     """
     settled = on_this_machine(config)
     check_engines(settled)
-    return with_scores(with_reward_scale(with_copies(settled)))
+    return with_scores(with_reward_scale(with_copies(settled), note))
 
 
 def derived(config: Config, resolved: Config) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def with_copies(config: Config) -> Config:
     return config.model_copy(update={"env": config.env.model_copy(update={"copies": copies})})
 
 
-def with_reward_scale(config: Config) -> Config:
+def with_reward_scale(config: Config, note: Callable[[str], None] = lambda text: None) -> Config:
     """`config` with `algo.reward_scale` estimated from a few random episodes, if there are rewards to scale."""
     if config.env.reward == "goal" or config.algo.reward_scale:
         return config
@@ -74,6 +74,8 @@ def with_reward_scale(config: Config) -> Config:
             return_ = step.reward + config.algo.gamma * return_
             sizes.append(abs(return_))
     size = max(*sizes, abs(config.env.success_reward or 0.0))
+    if not size:
+        note("random episodes earned nothing, so rewards are not scaled; if they are large, set algo.reward_scale")
     scale = float(f"{1 / size:.2g}") if size else 1.0
     return config.model_copy(update={"algo": config.algo.model_copy(update={"reward_scale": scale})})
 

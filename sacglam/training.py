@@ -45,7 +45,7 @@ def train(
     directory, shown = RunDirectory.vacant(out), display or Display()
     for note in check_env(lambda: build_env(config), repeats=config.env.repeats).notes:
         shown.note(note)
-    resolved = resolve(config)
+    resolved = resolve(config, shown.note)
     for key, value in derived(config, resolved).items():
         shown.note(f"derived: {key} = {value}")
     with closing(build(resolved, shown.note)) as parts:

@@ -68,6 +68,7 @@ def evaluate(
             rng=rng,
             progress=display.advance,
             prompt=agent.model.prompt,
+            plan=agent.config.env.repeats,
         )
     if as_json:
         returns = {"mean_return": result.mean_return, "return_error": result.return_error}

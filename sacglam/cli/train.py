@@ -224,12 +224,12 @@ def pretrain(
     directory.check_empty(folder)
 
     from sacglam import cpu
-    from sacglam.envs import make
+    from sacglam.collector import build_env
     from sacglam.tools.pretraining import corpus, recipes, train
 
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, which transformers loads, warns of no GPU
     cpu.prepare(threads)
-    environment = make(source.env.name, **source.env.options)
+    environment = build_env(source)
     settings = recipes.PretrainSettings(seed=seed, steps=steps)
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)

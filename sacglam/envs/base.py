@@ -51,6 +51,10 @@ class TextEnv(Protocol):
         """The index of a good action in the current state, for demonstrations; None if none is known."""
         return None
 
+    def close(self) -> None:
+        """End what the environment has started, such as processes; no other call follows."""
+        return
+
 
 class BaseEnv(TextEnv, Generic[Wanted]):
     """Base of the included environments: keeps the goal, the length and the achievements of the current episode.

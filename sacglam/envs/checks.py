@@ -1,5 +1,6 @@
 """Enforces the environment contract at every call and every return value."""
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ class CheckedEnv(TextEnv):
 
     Return values become plain Python where that loses nothing: lists become tuples, numpy numbers become ints and
     floats. Any exception becomes an `EnvironmentContractError` that names the environment, the method and the episode.
+    The environment is closed, if it has a `close`, once nothing refers to the `CheckedEnv` any more.
     """
 
     def __init__(self, env: Any, name: str) -> None:
@@ -35,8 +37,8 @@ class CheckedEnv(TextEnv):
         Raises:
             EnvironmentContractError: `env` lacks a method of `TextEnv`.
         """
-        self._env, self.name = env, name
-        self._goal, self._seed, self._taken = "", 0, list[int]()
+        self._env: Any = env._env if type(env) is CheckedEnv else env  # a factory may call `make`
+        self.name, self._goal, self._seed, self._taken = name, "", 0, list[int]()
         self.own_rewards = False
         self._choices: int | None = None  # actions of the current state, 0 after the episode; None before the first
         self._goals: dict[Split, Sequence[str]] = {}
@@ -49,6 +51,7 @@ class CheckedEnv(TextEnv):
                 f"environment {name!r}: expected an object with the methods of TextEnv, got a {type(env).__name__} "
                 f"without {missing}; see docs/start/environments.md"
             )
+        self._close = weakref.finalize(self, (lambda: None) if self._lacks("close") else env.close)
 
     def rewarding(self, own_rewards: bool) -> Self:
         """This environment, with its own rewards, which may be any number, or with 1 for the goal."""
@@ -131,11 +134,17 @@ class CheckedEnv(TextEnv):
 
     @override
     def expert(self) -> int | None:
-        """A good action in this state, from the environment's `expert`; None without one, or if it knows none."""
-        action = None if self._lacks("expert") else self._call(partial(whole, what="an action"), "expert")
-        if action is not None and action >= (self._choices or 0):
-            raise self._broken("expert", (), f"an action below {self._choices or 0}, or None; got {action}")
+        """A good action in this state, by the environment's `expert`; None if none is known or the episode is over."""
+        if not self._choices or self._lacks("expert"):
+            return None
+        action = self._call(partial(whole, what="an action"), "expert")
+        if action is not None and action >= self._choices:
+            raise self._broken("expert", (), f"an action below {self._choices}, or None; got {action}")
         return action
+
+    @override
+    def close(self) -> None:
+        self._close()
 
     @property
     def present(self) -> tuple[str, int, Sequence[int]]:

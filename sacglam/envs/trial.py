@@ -83,6 +83,12 @@ def check_env(
                 f"the environment changed {what} from {before[what]} to {now}, {_HARM[what]}"
             )
     others_achieved = {goal for e in played for step in e.steps for goal in step.achieved if goal != e.goal}
+    types = set(map(first.goal_type, goals)) if others_achieved else set()
+    if odd := sorted(goal for goal in others_achieved if first.goal_type(goal) not in types):
+        raise EnvironmentContractError(
+            f"expected goals of the training goals' types ({', '.join(sorted(types))}) in Step.achieved, got "
+            f"{shown(odd[0])} of type {first.goal_type(odd[0])!r}; list only training goals and the episode's own goal"
+        )
     return Trial(
         episodes=len(played),
         steps=sum(len(e.steps) for e in played),

@@ -6,10 +6,12 @@ results, so neither side writes while the other does. A worker ends when its con
 the process that started it died.
 """
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +29,7 @@ from sacglam.errors import EnvironmentContractError, SacglamError
 from sacglam.types import Observation, Step
 
 _ALIVE_S = 1.0  # between checks that an unresponsive worker is alive
+_END_S = 2.0  # until workers that do not end are killed
 _workers: list["_Worker"] = []
 _pools: dict[str, tuple[CheckedEnv, "cycle[_Worker]"]] = {}
 """By environment and number of workers: a copy in this process, for what needs no episode, and the workers in turn."""
@@ -85,11 +88,16 @@ class _Worker:
             "with env.workers 0? Workers cannot see environments registered at run time; name package.module:factory"
         )
 
-    def close(self) -> None:
-        """End the process."""
+    def hang_up(self) -> None:
+        """Have the process close its environments and end, once it has answered."""
+        self._connection.close()
+
+    def end(self, patience_s: float) -> None:
+        """Wait for the end of the process, and kill it if that takes too long."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience_s)
         self.process.kill()
         self.process.wait()
-        self._connection.close()
 
 
 class WorkerEnv(CheckedEnv):
@@ -99,6 +107,7 @@ class WorkerEnv(CheckedEnv):
         """The worker makes its copy at the first call."""
         super().__init__(local, local.name)
         self.rewarding(local.own_rewards)
+        self._close.detach()  # other copies share `local`
         self.worker, self.number = worker, next(worker.numbers)
         weakref.finalize(self, worker.dropped.append, self.number).atexit = False
 
@@ -176,8 +185,11 @@ def process_ids() -> list[int]:
 def close_workers() -> None:
     """End this process's workers."""
     _pools.clear()
+    for worker in _workers:
+        worker.hang_up()
+    deadline = time.monotonic() + _END_S
     while _workers:
-        _workers.pop().close()
+        _workers.pop().end(max(0.0, deadline - time.monotonic()))
 
 
 def _serve(connection: Connection) -> None:
@@ -207,6 +219,9 @@ if __name__ == "__main__":
     try:
         with suppress(EOFError, ConnectionError):  # the process that started it has ended, or no longer needs it
             _serve(own)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)  # threads of the environment would keep the process
     except OSError as error:
         print(
             f"the environment has closed a file descriptor that it did not open: {error}", file=sys.stderr, flush=True

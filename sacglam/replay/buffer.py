@@ -86,8 +86,8 @@ class ReplayBuffer:
         self._not_in_graph: list[Episode] = []
         self._left: list[Episode] = []  # in the graph but no longer in the ring
         self._relabelled = np.zeros(config.capacity, dtype=bool)
-        self._achieved = np.zeros((config.capacity if self._on_draw else 0, len(prior)), dtype=bool)
-        self._type = np.zeros(config.capacity, dtype=np.int16)
+        self._achieved: npt.NDArray[np.bool_] | None = None  # built when first needed
+        self._type = np.zeros(config.capacity, dtype=np.int32)
         self._version = np.zeros(config.capacity, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -137,12 +137,16 @@ class ReplayBuffer:
                 self._left, self._graph = [], None
         achieved = hindsight_goals(entry.episode, entry.start) if self._on_draw else ()
         self._relabelled[place] = bool(achieved) or entry.goal != entry.episode.goal
-        if self._on_draw:
-            self._achieved[place] = False
-            self._achieved[place, [self._numbers[self.goal_type(goal)] for goal in achieved]] = True
+        if self._achieved is not None:
+            self._achieved[place] = self._types_achieved(entry)
         self._type[place] = self._numbers[self.goal_type(entry.goal)]
         self._version[place] = entry.episode.decisions[entry.start].version
         self._next = (place + 1) % self.capacity
+
+    def _types_achieved(self, entry: Entry) -> npt.NDArray[np.bool_]:
+        found = np.zeros(len(self.prior), dtype=bool)
+        found[[self._numbers[self.goal_type(goal)] for goal in hindsight_goals(entry.episode, entry.start)]] = True
+        return found
 
     @property
     def relabelled(self) -> npt.NDArray[np.bool_]:
@@ -150,13 +154,16 @@ class ReplayBuffer:
         return self._relabelled[: len(self)]
 
     @property
-    def types(self) -> npt.NDArray[np.int16]:
+    def types(self) -> npt.NDArray[np.int32]:
         """The type of each entry's goal, as an index into `type_names`."""
         return self._type[: len(self)]
 
     @property
     def achieved(self) -> npt.NDArray[np.bool_]:
-        """For each entry, the types of other goals that its step achieved; empty if the buffer has copies."""
+        """For each entry, the types of other goals that its step achieved, (entries, types)."""
+        if self._achieved is None:
+            self._achieved = np.zeros((self.capacity, len(self.prior)), dtype=bool)
+            self._achieved[: len(self)] = [*map(self._types_achieved, self._ring)]
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from typer.testing import CliRunner
 from sacglam import cli, collector
 from sacglam.config import Config
 from sacglam.envs import CheckedEnv
+from sacglam.types import Step
 from tests.conftest import call, sacglam, tiny_train
+from tests.integration.test_own_rewards import Corridor
 
 
 def test_help_and_configuration_load_no_torch() -> None:
@@ -87,6 +90,23 @@ def test_pretraining_takes_settings_of_texts_alone(tmp_path: Path) -> None:
     words = ["pretrain", str(tmp_path / "model"), "--env", "bitflip", "--set", "model.name=other"]
     done = CliRunner().invoke(cli.app, words)
     assert (done.exit_code, "settings of env or prompt" in " ".join(done.output.split())) == (2, True)
+
+
+class Earning(Corridor):
+    """Its only reward is its own."""
+
+    def step(self, action: int) -> Step:
+        step = super().step(action)
+        return replace(step, reward=step.own_reward or 0.0, own_reward=None)
+
+
+def test_pretraining_takes_an_environment_with_rewards_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sacglam.tools.pretraining.train.pretrain", lambda *_: "read")
+    words = ["pretrain", str(tmp_path / "model"), "--env", f"{__name__}:Earning"]
+    done = CliRunner().invoke(cli.app, [*words, "--set", "env.reward=environment", "--threads", "1"])
+    assert (done.exit_code, "; read" in " ".join(done.output.split())) == (0, True), done.output
 
 
 def test_a_run_leaves_what_it_promises(tiny_run: Path) -> None:

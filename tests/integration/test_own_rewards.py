@@ -148,6 +148,20 @@ def test_the_scale_is_that_of_random_returns_and_asked_for_only_once() -> None:
     assert with_reward_scale(read()).algo.reward_scale is None
 
 
+class Worthless(Corridor):
+    """Pays nothing."""
+
+    def step(self, action: int) -> Step:
+        return replace(super().step(action), own_reward=0.0)
+
+
+@pytest.mark.parametrize(("name", "noted"), [("Corridor", 0), ("Worthless", 1)])
+def test_where_random_play_earns_nothing_a_note_says_so(name: str, noted: int) -> None:
+    notes = list[str]()
+    with_reward_scale(read(*CORRIDOR, f"env.name={__name__}:{name}"), notes.append)
+    assert ["set algo.reward_scale" in note for note in notes] == [True] * noted
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

@@ -153,6 +153,25 @@ def test_without_a_planner_one_successful_episode_is_reset_for_it_at_most(
     assert Easy.resets == resets
 
 
+class There(Easy):
+    """Its goals hold from the start; a step says so."""
+
+    def optimal_length(self) -> int:
+        return 0
+
+
+def test_no_step_beats_the_one_step_that_an_episode_has() -> None:
+    found = evaluate(lambda: There(True), UniformScorer(), greedy, episodes=3, rng=np.random.default_rng(0))
+    assert (found.success["overall"], found.spl) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_spl_needs_an_environment_that_repeats_itself(repeats: bool) -> None:
+    parts: Any = None
+    config = load(None, ["env.name=bitflip", f"env.repeats={repeats}", "evaluation.episodes=2"])
+    assert (Evaluations(config, parts, Display(), lambda: None).random().spl is not None) == repeats
+
+
 class Firmly:
     """Prefers later actions: pi is proportional to 1, 2, 3, ..."""
 

@@ -20,7 +20,7 @@ from sacglam.policy import SamplingPolicy
 from sacglam.replay.graph import ReplayGraph
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import UniformScorer
-from sacglam.types import Decision, Episode, Observation, Step
+from sacglam.types import Decision, Episode, Observation, Rewards, Step
 
 ACTIONS = ("left", "right")
 EMPTY = ReplayGraph([], 0.9)
@@ -186,6 +186,15 @@ def test_it_begins_where_another_episode_has_been() -> None:
     seldom = Exploration(0.1, np.random.default_rng(0), lambda: graph)
     assert sum(seldom.begins("task 2", state("B")) for _ in range(1_000)) / 1_000 == pytest.approx(0.5, abs=0.05)
     assert sum(seldom.begins("task 2", state("A")) for _ in range(1_000)) / 1_000 == pytest.approx(0.1, abs=0.03)
+
+
+def test_own_rewards_need_no_goal() -> None:
+    steps = tuple(Step(state(name), 1.0, (), False, t == 1) for t, name in enumerate("AA"))
+    graph = ReplayGraph([Episode("earn", state("A"), (Decision(0, 0.0, 0), Decision(1, 0.0, 0)), steps, 0)], 0.9)
+    exploration = Exploration(0.1, np.random.default_rng(0), lambda: graph, Rewards(own=True, success=None))
+    assert sum(exploration.begins("earn", state("B")) for _ in range(100)) == 0, "nobody has been there"
+    more = {state("A"): Counter({(0, state("A")): 1})}
+    assert [*exploration.actions("earn", state("A"), [more])[0]] == [0, 1], "not only the action tried least often"
 
 
 def test_an_episode_does_not_explore_where_only_it_has_been() -> None:

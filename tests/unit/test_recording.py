@@ -63,6 +63,15 @@ def test_without_expert_or_planner_it_says_what_to_do() -> None:
         list(record(lambda: bits(), None, 1, repeats=False))
 
 
+@pytest.mark.parametrize("first", [0, None])
+def test_a_planner_need_not_help_with_the_first_goal(first: int | None) -> None:
+    class Partly(BitFlip):
+        def optimal_length(self) -> Any:
+            return first if self._goal == "a b" else super().optimal_length()
+
+    assert len(list(record(lambda: CheckedEnv(Partly(bits=2), "partly"), None, 4))) == 4
+
+
 def test_an_experts_action_has_to_exist() -> None:
     class Beyond(BitFlip):
         def expert(self) -> int:

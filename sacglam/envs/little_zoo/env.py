@@ -53,6 +53,7 @@ class LittleZoo(BaseEnv[Goal]):
         counts = {**possible, "impossible": impossible}
         for option, count in counts.items():
             self._check_range(option, count, 0, _MOST_GOALS if option == "impossible" else _MOST_GOALS // 5)
+        self._types = {type_ for type_, count in counts.items() if count}
         self._train = [goal.text for goal in sampled(tuple(counts.items()), heldout=False)]
         self._heldout = [goal.text for goal in sampled(tuple((each, _TASKS) for each in possible), heldout=True)]
 
@@ -85,9 +86,10 @@ class LittleZoo(BaseEnv[Goal]):
         scene = self._asked.scene
         chosen = legal_actions(len(scene), self._state)[action]
         self._state, event = transition(self._asked.kinds, self._state, chosen)
-        achieved = [] if event is None else [Goal(event.verb, scene[event.slot], scene).text]
-        if self._asked.heldout:  # other goals are not described, or hindsight would train on them
-            achieved = [goal for goal in achieved if goal == self._goal]
+        goals = [] if event is None else [Goal(event.verb, scene[event.slot], scene)]
+        # Of a held-out scene no other goal is described, or hindsight would train on it.
+        others = set() if self._asked.heldout else self._types
+        achieved = [goal.text for goal in goals if goal == self._asked or goal.type in others]
         return self._outcome(self._observe(), achieved)
 
     @override

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from random import Random
 from typing import Any
 
@@ -21,6 +21,7 @@ from sacglam.worlds.gymnasium.describers import Describer
 from sacglam.worlds.gymnasium.toy_text import describer_of
 
 _TRIES = 100  # random seeds to try for an episode of a task, before falling back to the seed at which it was found
+# If that sets another, the seed decides nothing: then as many more for each reset from which tasks were collected.
 
 
 class GymnasiumWorld(BaseEnv[None]):
@@ -66,11 +67,12 @@ class GymnasiumWorld(BaseEnv[None]):
         given = dict(text=text, goal=goal, actions=actions, achieved=achieved, success=success)
         options = {facet: option for facet, option in given.items() if option is not None}
         settings = json.dumps([kwargs or {}, describer, options])
-        self._practice, self._resets = practice, resets
+        self._resets = resets
         self._env, self._describer = _open(name, settings)
         self._tasks = _tasks(name, settings, resets)
         self._describer.tasks = {task: first for task, (_, first) in self._tasks.items()}
         self._space = dict.fromkeys([*self._tasks, *self._describer.goals()])
+        self._practice = practice and len(self._space) > len(self._tasks)
         self._actions: Mapping[str, Any] = {}
 
     @override
@@ -90,19 +92,20 @@ class GymnasiumWorld(BaseEnv[None]):
         """Start with the first seed whose task is the goal, or the episode's own seed if the describer adds the goal.
 
         Raises:
-            EnvironmentContractError: the environment does not repeat its tasks.
+            EnvironmentContractError: no reset sets the goal any more.
         """
         goal, seeds = self._goal, iter([self._seed])
         if goal in self._tasks:
-            seeds = chain(seeds, (rng.randrange(2**31) for _ in range(_TRIES)), [self._tasks[goal][0]])
+            drawn = (rng.randrange(2**31) for _ in range(_TRIES * (1 + self._resets)))
+            seeds = chain(seeds, islice(drawn, _TRIES), [self._tasks[goal][0]], drawn)
         for seed in seeds:
             obs, info = self._env.reset(seed=seed)
             if goal not in self._tasks or self._describer.goal(obs, info) == goal:
                 break
         else:
             raise EnvironmentContractError(
-                f"{self.name}: the seed that gave the goal {goal!r} now gives another; draw goals from a generator "
-                "that reset seeds with its seed"
+                f"{self.name}: the seed that gave the goal {goal!r} now gives another, as do {_TRIES * self._resets:,} "
+                "more resets; draw goals from a generator that reset seeds with its seed"
             )
         self._rewarded = True  # in every step of the episode so far
         # What already holds at the start is not an achievement, unless it is the episode's goal.
@@ -125,6 +128,10 @@ class GymnasiumWorld(BaseEnv[None]):
         over = terminated or truncated or self._goal in achieved or self._steps + 1 == self._max_steps
         seen = self._observe(obs, info, over)
         return self._outcome(seen, achieved, bool(terminated), bool(truncated), float(reward))
+
+    @override
+    def close(self) -> None:
+        _close(self._env)
 
     def _achievements(self, obs: Any, info: Any, reward: float, terminated: bool) -> list[str]:
         """The goals that hold; `success` counts if no achieved goals are known, or if the option was set."""
@@ -198,4 +205,10 @@ def _tasks(name: str, settings: str, resets: int) -> dict[str, tuple[int, Any]]:
     for seed in range(1 if describer.one_task else resets):
         obs, info = env.reset(seed=seed)
         tasks.setdefault(describer.goal(obs, info), (seed, deepcopy(obs)))
+    _close(env)
     return tasks
+
+
+def _close(env: Any) -> None:
+    if close := getattr(env, "close", None):  # a class with `reset` and `step` is enough
+        close()

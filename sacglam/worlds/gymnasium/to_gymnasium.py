@@ -47,11 +47,11 @@ class SacglamEnv(gymnasium.Env[Any, Any]):
         charset: str = string.printable,
         **options: Any,
     ) -> None:
-        self._env = make(name, **options)
+        self._env = make(name, **options).rewarding(True)
         self._goals = self._env.goals(split)
         if not self._goals:
             raise ConfigError(f"environment {name!r} has no {SPLITS[split]} goals")
-        self._size = max_actions or check_env(lambda: make(name, **options)).most_actions
+        self._size = max_actions or check_env(lambda: make(name, **options).rewarding(True)).most_actions
         self.action_space = spaces.Discrete(self._size)
         text = spaces.Text(_MAX_TEXT, min_length=0, charset=charset)
         self.observation_space = spaces.Dict({"text": text, "goal": text})

@@ -73,6 +73,36 @@ def test_own_rewards_are_any_finite_numbers_and_take_the_place_of_the_goal_s() -
         going_on.step(0)
 
 
+def test_a_factory_may_return_what_make_returns() -> None:
+    env = CheckedEnv(CheckedEnv(World((replace(WON, own_reward=20),)), "inner"), "outer").rewarding(own_rewards=True)
+    env.reset("win", 0)
+    assert env.step(0).reward == 20
+
+
+class Closable(World):
+    """Counts those that are open."""
+
+    open = 0
+
+    def __init__(self) -> None:
+        super().__init__(train=("win",))
+        Closable.open += 1
+
+    def close(self) -> None:
+        Closable.open -= 1
+
+
+def test_an_environment_that_is_no_longer_used_is_closed_once() -> None:
+    env = CheckedEnv(CheckedEnv(Closable(), "inner"), "outer")  # of which only the inner one is dropped
+    assert Closable.open == 1
+    env.close()
+    env.close()
+    assert Closable.open == 0
+    del env
+    check_env(Closable)
+    assert Closable.open == 0
+
+
 def test_harmless_forms_are_converted() -> None:
     [step] = play(World((replace(WON, achieved=["win"], observation=Observation("end", ["Go"])),)))  # type: ignore[arg-type]
     assert step.achieved == ("win",)
@@ -141,6 +171,18 @@ def test_an_expert_names_an_action_by_its_index(action: Any, said: str) -> None:
     env.reset("win", 0)
     with pytest.raises(EnvironmentContractError, match=rf"expert\(\).*: expected {said}"):
         env.expert()
+
+
+def test_once_an_episode_is_over_no_expert_is_asked() -> None:
+    class Expert(World):
+        def expert(self) -> int:
+            next(self.given)  # there is no further answer
+            return 1
+
+    env = CheckedEnv(Expert((WON,)), "world")
+    env.reset("win", 0)
+    env.step(0)
+    assert env.expert() is None
 
 
 def test_tasks_are_training_goals() -> None:
@@ -217,10 +259,8 @@ class Delegating(World):
 
 
 def test_an_attribute_whose_look_up_raises_is_named() -> None:
-    env = CheckedEnv(Delegating(), "world")
-    for method in (env.tasks, env.notes):
-        with pytest.raises(EnvironmentContractError, match=f"'world', its attribute {method.__name__}: it raised Key"):
-            method()
+    with pytest.raises(EnvironmentContractError, match="'world', its attribute close: it raised KeyError"):
+        CheckedEnv(Delegating(), "world")
 
 
 @pytest.mark.parametrize("kind", ["", "overall"])
@@ -359,6 +399,15 @@ def test_a_trial_says_what_hindsight_has_to_work_with(answers: tuple[Step, ...],
     assert trial.others_achieved == others
     found = " ".join(trial.findings)
     assert re.search(said, found) if said else "indsight" not in found
+
+
+def test_goals_of_a_type_without_training_goals_are_not_listed() -> None:
+    class Typed(World):
+        def goal_type(self, goal: str) -> str:
+            return goal
+
+    with pytest.raises(EnvironmentContractError, match=r"types \(win\) in Step.achieved, got 'lose' of type 'lose'"):
+        check_env(lambda: Typed((LISTS_LOSE, WON), train=("win",)))
 
 
 LISTS_LOSE = replace(NOTHING, achieved=("lose",))

@@ -19,6 +19,7 @@ from sacglam.envs import TextEnv, check_env
 from sacglam.envs import make as make_world
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.types import Observation, Step
+from sacglam.worlds.gymnasium import SacglamEnv
 from sacglam.worlds.gymnasium.describers import _as_text
 
 Play = Callable[[TextEnv, str, int, Sequence[int]], tuple[Observation, list[Step]]]
@@ -128,6 +129,16 @@ class Unseeded(Quest):
         return super().reset(seed=self.rng.randrange(2**31))
 
 
+class Drawn(Unseeded):
+    """One of fifty rooms at each reset, whatever the seed."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        rng = self.rng
+        _, info = super().reset(seed=seed)
+        self.rng, self.wanted = rng, str(rng.randrange(50))
+        return self.answer()
+
+
 def seen(tiles: str, cell: str) -> str:
     return f"You see {tiles}\nYou are at {cell}"
 
@@ -177,6 +188,31 @@ def test_practice_is_for_every_cell_of_ice(play: Play) -> None:
     assert env.tasks() == ["Reach row 4, column 4"]
     _, steps = play(env, "Reach row 2, column 1", 0, [DOWN])
     assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
+
+
+class Closable(Quest):
+    """Counts those that are open."""
+
+    open = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Closable.open += 1
+
+    def close(self) -> None:
+        Closable.open -= 1
+
+
+def test_what_is_no_longer_used_is_closed() -> None:
+    env = make_world(f"gymnasium:{__name__}:Closable")
+    assert Closable.open == 1, "the one that listed the tasks is closed"
+    del env
+    assert Closable.open == 0
+
+
+def test_practice_without_goals_for_it_is_the_task() -> None:
+    env = make_world(f"gymnasium:{__name__}:Quest", kwargs={"form": "valid"}, practice=True)
+    assert {*map(env.goal_type, [*env.goals("train"), "reach cellar"])} == {"task"}
 
 
 def test_the_step_limit_truncates(play: Play) -> None:
@@ -352,6 +388,13 @@ def test_an_environment_that_ignores_its_seed_is_found_at_the_start() -> None:
     check_env(lambda: make_world(f"gymnasium:{__name__}:Unseeded", goal="reach it"), repeats=False)
 
 
+def test_every_goal_can_be_had_even_where_seeds_decide_nothing() -> None:
+    env = make_world(f"gymnasium:{__name__}:Drawn", kwargs={"form": "valid"})
+    for number in range(200):
+        for goal in env.goals("train"):
+            env.reset(goal, number)
+
+
 def test_without_gymnasium_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("sacglam.worlds.gymnasium")]:
         monkeypatch.delitem(sys.modules, module)
@@ -393,6 +436,12 @@ def test_an_action_beyond_the_list_does_nothing() -> None:
     for _ in range(9):
         after, reward, terminated, truncated, info = env.step(4)
         assert (after, reward, terminated, truncated, info["achieved_goals"]) == (before, 0.0, False, False, [])
+
+
+def test_the_wrapper_gives_an_environment_s_own_rewards() -> None:
+    env = SacglamEnv("gymnasium:CliffWalking-v1", max_steps=20)
+    env.reset(seed=0)
+    assert env.step(0)[1] == -1
 
 
 def test_what_the_wrapper_cannot_do_is_refused() -> None:

@@ -228,6 +228,16 @@ def test_the_numbers_of_goals_are_options() -> None:
         LittleZoo(grasp=4001)
 
 
+def test_what_is_described_has_a_type_that_is_trained_on() -> None:
+    env = make("little_zoo", grasp=0, grow_plant=0)
+    seen, told = env.reset("Grow deer among water, carrot, deer, lion", 0), list[str]()
+    for action in ("water", "Grasp", "carrot seed", "Release water", "Grasp", "baby deer", "Release carrot"):
+        step = env.step(next(i for i, text in enumerate(seen.actions) if text.endswith(action)))
+        seen = step.observation
+        told += step.achieved
+    assert told == ["Grow deer among water, carrot, deer, lion"]
+
+
 @pytest.mark.parametrize(
     "goal",
     [

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,22 @@ class Closing(Meeting):
     def step(self, action: int) -> Step:
         os.closerange(3, 100)
         return Step(Observation("", ("Wait",)), 0.0, (), False, False)
+
+
+class Leaving(Advised):
+    """Notes that it was closed."""
+
+    def close(self) -> None:
+        (self.folder / str(id(self))).touch()
+
+
+class Threaded(Advised):
+    """Has a thread that would keep its process for a minute."""
+
+    def reset(self, goal: str, seed: int) -> Observation:
+        Thread(target=time.sleep, args=(60,)).start()
+        print("bye")
+        return super().reset(goal, seed)
 
 
 class Refusing(Meeting):
@@ -212,6 +229,26 @@ def test_workers_start_where_stdin_or_stderr_is_closed(closed: str) -> None:
     command = ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("Observation"), done
+
+
+def test_copies_are_closed_when_they_are_dropped_and_when_a_worker_ends(tmp_path: Path) -> None:
+    envs = [in_workers(f"{HERE}:Leaving", {"folder": str(tmp_path), "copies": 1}, 1) for _ in range(2)]
+    call_all("reset", [(env, ("Meet", 0)) for env in envs])
+    envs.pop()
+    assert not list(tmp_path.iterdir())
+    envs[0].step(0)  # a message says which were dropped
+    assert len(list(tmp_path.iterdir())) == 1
+    close_workers()
+    assert len(list(tmp_path.iterdir())) == 3  # and the one in this process
+
+
+def test_threads_of_an_environment_do_not_keep_a_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    env = in_workers(f"{HERE}:Threaded", {"folder": "", "copies": 1}, 1)
+    env.reset("Meet", 0)
+    process = env.worker.process
+    close_workers()
+    assert process.returncode == 0
+    assert "bye" in capfd.readouterr().err
 
 
 def test_an_unknown_environment_is_refused_before_workers_start() -> None:

@@ -222,6 +222,16 @@ def test_a_goal_of_an_unknown_type_is_refused_and_leaves_the_buffer_as_it_was() 
     assert _contents(buffer) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("sampling", ["prior", "graph"])
+def test_there_may_be_as_many_types_as_goals(sampling: str) -> None:
+    types = [f"{number:06}" for number in range(40_000)]
+    buffer = ReplayBuffer(_config(100_000, sampling), lambda goal: goal, dict.fromkeys(types, 1.0))
+    for number, goal in enumerate((types[0], types[-1])):
+        buffer.add(_episode(number, goal))
+    assert buffer.types.tolist() == [0, 39_999]
+    assert buffer._achieved is None  # 4 GB, which only `future` needs
+
+
 @pytest.mark.parametrize("sampling", STRATEGIES)
 @settings(deadline=None, max_examples=12)
 @given(capacity=st.integers(1, 9), before=st.integers(1, 30), after=st.integers(0, 12))
