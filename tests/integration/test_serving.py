@@ -19,7 +19,6 @@ import pytest
 
 from sacglam.agent import Agent, load_agent
 from sacglam.collector import build_env
-from sacglam.tools.serving.answers import Advisor
 from sacglam.tools.serving.server import Server
 from tests.browser import browser
 from tests.conftest import sacglam
@@ -64,7 +63,7 @@ def raw(server: Server, text: bytes) -> tuple[int, str]:
     return int(head.split()[1]), body
 
 
-def test_it_answers_as_the_agent_does_one_by_one_and_together(server: Server, agent: Agent) -> None:
+def test_it_answers_as_the_agent_does_to_many_clients_at_once(server: Server, agent: Agent) -> None:
     goals = build_env(agent.config).goals("train")[:24]
     env = build_env(agent.config)
     asked = []
@@ -80,31 +79,6 @@ def test_it_answers_as_the_agent_does_one_by_one_and_together(server: Server, ag
         assert answer["probabilities"] == pytest.approx(agent.probabilities(*place), abs=1e-6)
         assert answer["q"] == pytest.approx(agent.q_values(*place), abs=1e-5)
         assert answer["action"] == max(answer["probabilities"], key=answer["probabilities"].__getitem__)
-
-
-def test_states_that_arrive_together_are_scored_together(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, entered, go = [], threading.Event(), threading.Event()
-    plain = Advisor._score
-
-    def waiting(self: Advisor, states: Any) -> Any:
-        sizes.append(len(states))
-        entered.set()
-        go.wait(60)
-        return plain(self, states)
-
-    monkeypatch.setattr(Advisor, "_score", waiting)
-    advisor, env = Advisor(agent), build_env(agent.config)
-    state = env.reset(goal := env.goals("train")[0], 0)
-    with ThreadPoolExecutor(6) as pool:
-        first = pool.submit(advisor.advise, goal, state)
-        assert entered.wait(60)
-        others = [pool.submit(advisor.advise, goal, state) for _ in range(5)]
-        while advisor._waiting.qsize() < 5:
-            pass
-        go.set()
-        for each in others:
-            assert each.result()["probabilities"] == pytest.approx(first.result()["probabilities"], abs=1e-6)
-    assert sizes == [1, 5]
 
 
 def test_an_episode_is_played_undone_and_played_again(server: Server, agent: Agent) -> None:

@@ -1,27 +1,19 @@
-"""What the server answers: the agent's view of states, scored in batches, and episodes that a person plays."""
+"""What the server answers: the agent's view of states, and episodes that a person plays."""
 
-import queue
 import threading
-from concurrent.futures import Future
 from typing import Annotated, Any
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from sacglam.agent import Agent
-from sacglam.envs import check_actions
 from sacglam.envs.base import Split, TextEnv
 from sacglam.errors import ConfigError
 from sacglam.files import Form
-from sacglam.types import LogPolicy, Observation, Past, Query
+from sacglam.types import Observation, Past
 
-_MOST_STATES = 64
-"""States in a batch."""
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 _Text = Annotated[str, Field(max_length=100_000)]
 Answer = dict[str, Any]
-_Scores = tuple[LogPolicy, npt.NDArray[np.float32] | None]
 
 
 class State(Form, extra="forbid"):
@@ -42,13 +34,11 @@ class Played(Form, extra="forbid"):
 
 
 class Advisor:
-    """Asks the agent about states. Requests that arrive while a batch is computed form the next batch."""
+    """Asks the agent about states, one request at a time."""
 
     def __init__(self, agent: Agent) -> None:
         """Nothing else may use the agent meanwhile."""
-        self._agent = agent
-        self._waiting: queue.SimpleQueue[tuple[Query, Future[_Scores]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
+        self._agent, self._lock = agent, threading.Lock()
 
     def advise(self, goal: str, state: Observation, past: Past = ()) -> Answer:
         """The most probable `action`, and `probabilities` and `q` of all; `q` is null if the critic values states.
@@ -56,37 +46,12 @@ class Advisor:
         Raises:
             SacglamError: an action is repeated, or the texts do not fit the model.
         """
-        check_actions(state)
-        asked = self._agent.model.prompt(goal, state, past)
-        scores: Future[_Scores] = Future()
-        self._waiting.put((asked, scores))
-        log_pi, q = scores.result()
-        pi = np.exp(log_pi.astype(np.float64)).tolist()
-        return {
-            "action": state.actions[int(log_pi.argmax())],
-            "probabilities": dict(zip(state.actions, pi, strict=True)),
-            "q": None if q is None else dict(zip(state.actions, q.tolist(), strict=True)),
-        }
-
-    def _work(self) -> None:
-        while True:
-            batch = [self._waiting.get()]
-            while len(batch) < _MOST_STATES and not self._waiting.empty():
-                batch.append(self._waiting.get())
-            try:
-                for (_, scores), found in zip(batch, self._score([asked for asked, _ in batch]), strict=True):
-                    scores.set_result(found)
-            except Exception:  # one that does not fit must not spoil the others
-                for asked, scores in batch:
-                    try:
-                        scores.set_result(self._score([asked])[0])
-                    except Exception as error:
-                        scores.set_exception(error)
-
-    def _score(self, states: list[Query]) -> list[_Scores]:
-        policies = self._agent.model.log_policy(states)
-        values = self._agent.q_of(states) if self._agent.has_q else [None] * len(states)
-        return list(zip(policies, values, strict=True))
+        asked = (state.text, goal, state.actions, past)
+        with self._lock:
+            probabilities = self._agent.probabilities(*asked)
+            q = self._agent.q_values(*asked) if self._agent.has_q else None
+        best = max(probabilities, key=lambda action: probabilities[action])
+        return {"action": best, "probabilities": probabilities, "q": q}
 
 
 class Game:
