@@ -134,7 +134,7 @@ class Drawn(Unseeded):
 
     def reset(self, *, seed: int | None = None) -> Any:
         rng = self.rng
-        _, info = super().reset(seed=seed)
+        super().reset(seed=seed)
         self.rng, self.wanted = rng, str(rng.randrange(50))
         return self.answer()
 
