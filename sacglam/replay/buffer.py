@@ -163,7 +163,8 @@ class ReplayBuffer:
         """For each entry, the types of other goals that its step achieved, (entries, types)."""
         if self._achieved is None:
             self._achieved = np.zeros((self.capacity, len(self.prior)), dtype=bool)
-            self._achieved[: len(self)] = [*map(self._types_achieved, self._ring)]
+            for place, entry in enumerate(self._ring):
+                self._achieved[place] = self._types_achieved(entry)
         return self._achieved[: len(self)]
 
     def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:

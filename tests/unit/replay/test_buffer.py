@@ -277,6 +277,10 @@ def test_an_empty_buffer_survives_the_disk(tmp_path: Path) -> None:
     assert _contents(restored) == [0, 1]
 
 
+def test_an_empty_buffer_has_achieved_nothing() -> None:
+    assert _buffer(sampling="future").achieved.shape == (0, len(PRIOR))
+
+
 def test_its_texts_are_stored_once() -> None:
     state = _filled(_mixed(30)).state()
     assert sorted(state["goals"]) == ["grasp cow", "grasp dog", "grow bush", "wait"]
