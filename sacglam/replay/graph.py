@@ -218,10 +218,9 @@ class ReplayGraph:
             # A step that leads nowhere could earn any amount (nothing follows a lost episode). So its action has no
             # value, rather than that of its other outcomes.
             nowhere_S = counts_S & ~(leads_N[self._next_S] | hit_S | (self._next_S < 0))
-            unknown_S = counts_S & np.isin(self._pair_S, self._pair_S[nowhere_S])
-            if not unknown_S.any():
+            if not nowhere_S.any():
                 break
-            counts_S &= ~unknown_S
+            counts_S &= ~np.isin(self._pair_S, self._pair_S[nowhere_S])
             leads_N = self._leading_to(hit_S & counts_S, counts_S)
         steps = np.flatnonzero(counts_S & leads_N[self._node_S])
         steps = steps[np.argsort(self._node_S[steps], kind="stable")]
