@@ -6,12 +6,13 @@ values on the same graph.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, KeysView, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from sacglam.goals import draw
 from sacglam.types import GOAL_REWARDS, Episode, Observation, Past, Rewards
 
 UNTRIED = -np.inf
@@ -39,6 +40,7 @@ class _Solution:
     steps: Indices  # ordered by state
     first: Indices  # in `steps`, the first of each state, and the end
     starts: Indices  # those of `steps` that are the first of an episode
+    open: Collection[int] = ()  # pairs whose Q may be higher, since not all that follows them is known
 
 
 class ReplayGraph:
@@ -159,16 +161,25 @@ class ReplayGraph:
         q, pair = self._solve(goal).q, self._numbers[state, past] * _MOST_ACTIONS
         return tuple(q.get(pair + action, UNTRIED) for action in range(len(state.actions)))
 
+    def settled(self, goal: str, state: Observation, action: int, past: Past = ()) -> bool:
+        """Whether its value would not rise even if truncated episodes had gone on as well as the best known state does.
+
+        Always true of goal rewards, which do not count what follows a truncation.
+        """
+        return self._numbers[state, past] * _MOST_ACTIONS + action not in self._solve(goal).open
+
     def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
         """A step from which a known path leads to the goal: its episode and number.
 
         Half of the steps lie on the best known path from the start of an episode, which a good policy would follow; the
-        other half start in any state.
+        other half start in any state. If no action's value is known, it is one that achieved the goal.
 
         Raises:
             KeyError: no episode achieved the goal.
         """
         solution = self._solve(goal)
+        if not solution.q:
+            return self._places[draw(rng, self._reached[goal])[0]]
         if len(solution.starts) and rng.random() < 0.5:
             path = self._path(rng, goal, solution.starts[rng.integers(len(solution.starts))])
             return self._places[path[rng.integers(len(path))]]
@@ -213,7 +224,10 @@ class ReplayGraph:
         left_out_S = self._won_S.copy()
         left_out_S[back] = True
         counts_S &= hit_S | ~left_out_S
-        leads_N = self._leading_to(hit_S, counts_S)
+        reward_S = self._reward_S
+        if self._rewards.success is not None:
+            reward_S = np.where(hit_S, self._rewards.success, reward_S)
+        leads_N, all_S = self._leading_to(hit_S, counts_S), counts_S.copy()
         while self._rewards.own:
             # A step that leads nowhere could earn any amount (nothing follows a lost episode). So its action has no
             # value, rather than that of its other outcomes.
@@ -222,12 +236,12 @@ class ReplayGraph:
                 break
             counts_S &= ~np.isin(self._pair_S, self._pair_S[nowhere_S])
             leads_N = self._leading_to(hit_S & counts_S, counts_S)
-        steps = np.flatnonzero(counts_S & leads_N[self._node_S])
-        steps = steps[np.argsort(self._node_S[steps], kind="stable")]
-        reward_S = self._reward_S[steps]
-        if self._rewards.success is not None:
-            reward_S[hit_S[steps]] = self._rewards.success
-        solution = self._solutions[goal] = self._iterate(steps, hit_S[steps], reward_S)
+        solution = self._iterate(counts_S & leads_N[self._node_S], hit_S, reward_S)
+        if self._rewards.own and solution.q:
+            most = self._iterate(all_S & leads_N[self._node_S], hit_S, reward_S, max(solution.q.values())).q
+            margin = 100 * _TOLERANCE * np.abs(reward_S).max()
+            solution = replace(solution, open={pair for pair, q in solution.q.items() if most[pair] > q + margin})
+        self._solutions[goal] = solution
         return solution
 
     def _leading_to(self, hit_S: Flags, counts_S: Flags) -> Flags:
@@ -246,21 +260,27 @@ class ReplayGraph:
             nodes = nodes[place_N[nodes] < 0]
         return place_N >= 0  # next state -1 (none) indexes the last element
 
-    def _iterate(self, steps: Indices, hit_S: Flags, reward_S: npt.NDArray[np.float64]) -> _Solution:
-        """Value iteration on these steps alone, since no others lead to the goal."""
+    def _iterate(
+        self, among_S: Flags, hit_S: Flags, reward_S: npt.NDArray[np.float64], elsewhere: float = 0.0
+    ) -> _Solution:
+        """Value iteration `among` some steps, since no others lead to the goal; other states are worth `elsewhere`."""
+        steps = np.flatnonzero(among_S)
+        steps = steps[np.argsort(self._node_S[steps], kind="stable")]
+        hit_S, reward_S = hit_S[steps], reward_S[steps]
         nodes, first = np.unique(self._node_S[steps], return_index=True)
         pairs, pair_S = np.unique(self._pair_S[steps], return_inverse=True)
         first_pair = np.searchsorted(pairs, nodes * _MOST_ACTIONS)  # pairs ascend by state, as `nodes` do
         next_S = self._next_S[steps]
         row_S = np.searchsorted(nodes, next_S)
-        row_S[nodes[np.minimum(row_S, len(nodes) - 1)] != next_S] = len(nodes)  # a last row, of value 0
-        follow_S = self._gamma * (~hit_S & (row_S < len(nodes)))
+        row_S[nodes[np.minimum(row_S, len(nodes) - 1)] != next_S] = len(nodes)  # a last row
+        follow_S = self._gamma * (~hit_S & (next_S >= 0))
         count_P = np.bincount(pair_S, minlength=len(pairs))
-        value_N, tolerance = np.zeros(len(nodes) + 1), _TOLERANCE * np.abs(reward_S).max(initial=0.0)
+        value_N = np.append(np.zeros(len(nodes)), elsewhere)
+        tolerance = _TOLERANCE * np.abs(reward_S).max(initial=0.0)
         for _ in range(_MOST_SWEEPS):
             q_P = np.bincount(pair_S, reward_S + follow_S * value_N[row_S], len(pairs)) / count_P
             best = np.maximum.reduceat(q_P, first_pair)
-            change = np.abs(best - value_N[:-1]).max()
+            change = np.abs(best - value_N[:-1]).max(initial=0.0)
             value_N[:-1] = best
             if change <= tolerance:
                 break

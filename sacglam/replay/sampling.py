@@ -173,10 +173,9 @@ class Graph(Uniform):
 def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: WindowCutter) -> Window:
     """One step on the way to `goal`. It bootstraps, with the value of the best known path as a lower bound.
 
-    The known value itself is the target in two cases. Where all actions of the next state have been tried, the critic
-    has nothing to add but its errors. Where the action has had several outcomes, the known value is their mean, and the
-    larger of that mean and the value after one of them would be too high. With own rewards it is only a bound, and none
-    if there are several outcomes: what an action earned after the last known step is unknown, not 0.
+    The known value itself is the target in two cases, if it is settled. Where all actions of the next state have been
+    tried, the critic has nothing to add but its errors. Where the action has had several outcomes, the known value is
+    their mean, and the larger of that mean and the value after one of them would be too high.
     """
     state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]
     before = episode.past(t, cut.history)
@@ -187,10 +186,11 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: Wi
     if reached and cut.rewards.success is not None:
         reward = cut.rewards.success
     varies, bound = graph.varies(state, action, before), known[action]
-    if cut.rewards.own:
-        bound = UNTRIED if varies else bound
-    elif bound > 0.0 and (varies or graph.tried_all(step.observation, episode.past(t + 1, cut.history))):
+    settled = bound > cut.algo.no_path and graph.settled(goal, state, action, before)
+    if settled and (varies or graph.tried_all(step.observation, episode.past(t + 1, cut.history))):
         reward, ends = bound, True
+    elif varies and cut.rewards.own:
+        bound = UNTRIED
     return Window(
         goal=goal,
         observations=(state, step.observation),

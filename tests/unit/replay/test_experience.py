@@ -293,25 +293,30 @@ def test_before_a_state_in_which_all_was_tried_a_known_step_returns_its_known_va
     assert all((w.rewards, w.terminated, w.known) == ((0.5,), True, ((0.5, UNTRIED),)) for w in rows)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_with_own_rewards_a_known_value_is_only_a_bound(share: float) -> None:
-    # All was tried in state 1, but what `x` earns there is unknown. From state 2, y earned 3 once and 5 once.
+@pytest.mark.parametrize(("paid", "target"), [(1.0, (2.0, True)), (3.0, (0.0, False))])
+def test_with_own_rewards_a_known_value_is_the_target_only_if_what_is_unknown_could_not_raise_it(
+    paid: float, target: tuple[float, bool]
+) -> None:
+    # In state 1, `y` earned 4 and ended; `x` earned `paid` before the episode was cut off, in a state that may be worth
+    # as much as the best known one: paid + 0.5 * 4, which is less or more than 4. State 2 earned 3 once and 5 once.
     both, decisions = ("x", "y"), (Decision(0, 0.0, 0), Decision(1, 0.0, 0))
     first = Step(Observation("state 1", both), 0.0, (), False, False)
-    cut_off = Step(Observation("nowhere", both), 0.0, (), False, True)
+    cut_off = Step(Observation("nowhere", both), paid, (), False, True)
     last = Step(Observation("end", both), 4.0, (), True, False)
-    replay = _graph_replay(0, share)
+    replay = _graph_replay(0, 1.0)
     replay.cut = replace(replay.cut, rewards=Rewards(own=True, success=None))
     replay.cut = replace(replay.cut, algo=replay.cut.algo.model_copy(update={"reward_scale": 1.0}))
     replay.add(_collected(Episode("b", Observation("state 0", both), decisions, (first, last), seed=0)))
     replay.add(_collected(Episode("b", Observation("state 1", both), decisions[:1], (cut_off,), seed=0)))
     for ended in (replace(last, reward=3.0), replace(last, reward=5.0)):
         replay.add(_collected(Episode("b", Observation("state 2", both), decisions[1:], (ended,), seed=0)))
-    rows = [w for _ in range(20) for w in replay.batches()[0]]
-    found = {(w.observations[t].text, w.actions[t]): w.bounds[t] for w in rows for t in range(len(w))}
-    assert (found["state 0", 0], found["state 1", 1], found["state 2", 1]) == (2.0, 4.0, UNTRIED)
-    firsts = [w for w in rows if len(w) == 1 and w.observations[0].text == "state 0"]
-    assert all((w.rewards, w.terminated) == ((0.0,), False) for w in firsts)
+    rows = {(w.observations[0].text, w.actions[0]): w for _ in range(20) for w in replay.batches()[0]}
+    assert rows["state 0", 0].bounds == (2.0,)
+    assert (*rows["state 0", 0].rewards, rows["state 0", 0].terminated) == target
+    assert (*rows["state 2", 1].rewards, rows["state 2", 1].terminated) == (4.0, True)
+    graph = replay.graph()
+    assert graph.settled("b", Observation("state 1", both), 1)
+    assert graph.settled("b", Observation("state 0", both), 0) == target[1]
 
 
 def test_known_steps_are_rewarded_as_the_environment_does() -> None:

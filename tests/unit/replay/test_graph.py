@@ -198,6 +198,10 @@ def test_an_action_that_once_led_into_a_cut_off_episode_has_no_value_of_its_othe
         rewarded("AC", [1], [5.0]),
     )
     assert ReplayGraph([won, lost, safe], GAMMA, OWN).action_values("own", state("A")) == (UNTRIED, 5.0)
+    # Without `right`, no value is known. What is drawn is still a step that won.
+    unknown = ReplayGraph([won, lost], GAMMA, OWN)
+    assert unknown.action_values("own", state("A")) == NOTHING
+    assert unknown.draw(np.random.default_rng(0), "own") == (won, 0)
     # E led to A and to F, and F to A and to B: so F has no value, and therefore E has none.
     more = [rewarded("EAC", [0, 1], [0.0, 5.0]), rewarded("EFAC", [0, 0, 1], [0.0, 0.0, 5.0])]
     graph = ReplayGraph([won, lost, safe, *more], GAMMA, OWN)
