@@ -80,7 +80,7 @@ def train(
     numbers = {"seed": seed, "threads": threads}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
     if resume is not None and (config is not None or out is not None or overrides):
-        raise typer.BadParameter("--resume keeps the run's configuration; only options of where it runs may be added")
+        raise typer.BadParameter("--resume keeps the run's configuration; add only options under 'Where it runs'")
 
     def read(where: list[str]) -> configuration.Config:
         if resume is None:

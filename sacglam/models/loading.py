@@ -11,7 +11,7 @@ from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from sacglam.config.sections import ModelConfig
+from sacglam.config.sections import BUILT_IN, ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architectures import architecture_of
 from sacglam.models.gguf import converted, gguf_file
@@ -21,8 +21,7 @@ from sacglam.models.nf4 import read_in_4_bits
 from sacglam.models.packed_lm import ACTOR
 from sacglam.models.packing_check import check_architecture, check_packing, layer_kinds
 
-BUILTIN = Path(__file__).parent / "builtin"
-BUILTIN_T5 = Path(__file__).parent / "builtin_t5"
+BUILTIN, BUILTIN_T5 = (Path(__file__).parent / name.replace("-", "_") for name in BUILT_IN)
 _SAFE = {"trust_remote_code": False, "use_safetensors": True}
 """Nothing that is loaded may run code: neither a model's own modules nor pickled weights."""
 _WIDEST_MERGED = 16  # times the rank
@@ -109,8 +108,8 @@ def load_shape(settings: ModelConfig) -> PreTrainedConfig:
 
 def _source_of(name: str) -> str:
     """The folder or Hugging Face name that a model is read from."""
-    if included := {"builtin": BUILTIN, "builtin-t5": BUILTIN_T5}.get(name):  # even if there is such a folder here
-        return str(included)
+    if name in BUILT_IN:  # even if there is such a folder here
+        return str(BUILTIN.with_name(name.replace("-", "_")))
     if file := gguf_file(name):
         return str(converted(file))
     if looks_local(name):

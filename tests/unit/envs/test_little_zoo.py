@@ -120,9 +120,9 @@ def played(goal: str, picks: list[int]) -> Iterator[tuple[Step, Step, LittleZoo,
     for number, pick in enumerate(picks, 1):
         action = pick % len(observation.actions)
         here, what = here.after(observation.actions[action])
-        told = what and what not in done and (what == wanted or not HELD_OUT & set(here.scene))
+        listed = what and what not in done and (what == wanted or not HELD_OUT & set(here.scene))
         done.add(what)
-        success, achieved = what == wanted, (f"{what} among {scene}",) if told else ()
+        success, achieved = what == wanted, (f"{what} among {scene}",) if listed else ()
         expected = Step(here.observation, float(success), achieved, success, not success and number == limit)
         step = env.step(action)
         yield step, expected, env, here
@@ -168,14 +168,14 @@ def test_a_carnivore_by_hand() -> None:
         "You see: water, carrot seed, baby deer, baby lion\nYou are on: nothing\nInventory: empty",
         ("Grasp", "Go to water", "Go to carrot seed", "Go to baby deer", "Go to baby lion"),
     )
-    told: list[str] = []
+    achieved: list[str] = []
     plan = ["Go to water", "Grasp", "Go to carrot seed", "Release water", "Grasp", "Go to baby deer", "Release carrot"]
     for left, action in zip(range(10, 0, -1), [*plan, "Grasp", "Go to baby lion", "Release deer"], strict=True):
         assert env.optimal_length() == left
         step = env.step(observation.actions.index(action))
         observation = step.observation
-        told += [goal.partition(" among ")[0] for goal in step.achieved]
-    assert told == ["Grasp water", "Grow carrot", "Grasp carrot", "Grow deer", "Grasp deer", "Grow lion"]
+        achieved += [goal.partition(" among ")[0] for goal in step.achieved]
+    assert achieved == ["Grasp water", "Grow carrot", "Grasp carrot", "Grow deer", "Grasp deer", "Grow lion"]
     assert (step.reward, step.terminated, env.optimal_length()) == (1.0, True, 0)
     assert observation == Observation("You see: lion\nYou are on: lion\nInventory: empty", ("Grasp", "Go to lion"))
 
@@ -230,12 +230,12 @@ def test_the_numbers_of_goals_are_options() -> None:
 
 def test_what_is_described_has_a_type_that_is_trained_on() -> None:
     env = make("little_zoo", grasp=0, grow_plant=0)
-    seen, told = env.reset("Grow deer among water, carrot, deer, lion", 0), list[str]()
+    seen, achieved = env.reset("Grow deer among water, carrot, deer, lion", 0), list[str]()
     for action in ("water", "Grasp", "carrot seed", "Release water", "Grasp", "baby deer", "Release carrot"):
         step = env.step(next(i for i, text in enumerate(seen.actions) if text.endswith(action)))
         seen = step.observation
-        told += step.achieved
-    assert told == ["Grow deer among water, carrot, deer, lion"]
+        achieved += step.achieved
+    assert achieved == ["Grow deer among water, carrot, deer, lion"]
 
 
 @pytest.mark.parametrize(
