@@ -219,7 +219,7 @@ def operations(options: argparse.Namespace, rows: int) -> dict[str, Callable[[],
 
     def step(model: Any, algorithm: Any, config: Any, rows: Sequence[Any]) -> Callable[[], object]:
         backend = Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm)
-        learner = Learner(model, algorithm, backend, config, 1, {}, clock)
+        learner = Learner(model, algorithm, backend, config, 1, clock)
         return lambda: learner._step(rows, learner.algorithm, learner.updates)
 
     return {

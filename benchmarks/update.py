@@ -60,7 +60,6 @@ def build_learner(lm: PackedLM, options: argparse.Namespace, actions: int) -> tu
         Backend((model.actor_parameters(), model.critic_parameters()), config.max_grad_norm),
         config,
         1,
-        {},
         clock,
     )
     batch = [one_step(row, options, actions) for row in range(options.rows)]

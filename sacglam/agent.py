@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from sacglam import cpu
-from sacglam.build import build_model, critic_settings
+from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
@@ -21,8 +21,8 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
-from sacglam.runs.directory import EVALUATED, RunDirectory, Trusted, write_files
-from sacglam.runs.summary import MODEL_CARD, model_card
+from sacglam.runs.directory import EVALUATED, RunDirectory, Trusted, check_empty, read_config
+from sacglam.runs.exported import SETTINGS, write_exported
 from sacglam.types import Observation, Past, Query
 
 
@@ -96,45 +96,43 @@ class Agent:
         return self.model.prompt(goal, state, past)
 
     def export(self, folder: Path) -> None:
-        """Write the actor as a peft adapter (for peft, transformers and vLLM) with a model card, and the critic.
+        """Write the actor as a peft adapter (for peft, transformers and vLLM), the critic, settings and a model card.
+
+        `load_agent` reads the folder, and so does `init_from`.
 
         Raises:
-            RunDirectoryError: the folder already has one of these files, or cannot be written.
+            RunDirectoryError: the folder is not empty, or cannot be written.
         """
-        card = model_card(self.config, self.env_steps, self.summary)
-        exported = {**self.model.exported_files(critic_settings(self.config)), MODEL_CARD: card}
-        if there := [name for name in exported if (folder / name).exists()]:
-            raise RunDirectoryError(
-                f"export would overwrite {folder / there[0]}; choose another folder, or remove that file"
-            )
-        write_files(folder, exported)
+        check_empty(folder)
+        write_exported(folder, self.model.exported_files(), self.config, self.env_steps, self.summary)
 
 
 @memory_explained()
 def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = False, best: bool = False) -> Agent:
-    """The agent of a run's newest intact checkpoint, wherever it was trained; `auto` takes a GPU if there is one.
+    """The agent of a run's newest intact checkpoint, or an exported agent; `auto` takes a GPU if there is one.
 
     With `best`, instead the agent that did best in the evaluations during training.
 
-    A `trusted` run may name its own code (docs/guides/security.md).
+    A `trusted` folder may name its own code (docs/guides/security.md).
 
     Raises:
-        SacglamError: there is no run, or it has no checkpoint; it names code and is not `trusted`; or this machine
-            has no such device.
+        SacglamError: there is no agent; it names code and is not `trusted`; or this machine has no such device.
     """
-    directory = RunDirectory.open(Path(run_dir), trusted)
-    evaluated = directory.best_evaluation()
-    if best and not evaluated:
-        raise RunDirectoryError(f"the run at {run_dir} kept no best agent; set evaluation.every_steps")
+    folder = Path(run_dir)
+    if (folder / SETTINGS).is_file():
+        config = read_config(folder / SETTINGS, trusted)
+        summary = RunDirectory(folder).summary() or {}
+        return _exported(folder, config, device, summary.get("env_steps", 0), summary)
+    directory = RunDirectory.open(folder, trusted)
+    if best:
+        if not (evaluated := directory.best_evaluation()):
+            raise RunDirectoryError(f"the run at {folder} kept no best agent; set evaluation.every_steps")
+        config = directory.config()
+        summary = _summary_of_best(config, evaluated, directory.summary())
+        return _exported(directory.best, config, device, evaluated["env_steps"], summary)
     if not checkpoint.steps(directory.checkpoints):
-        raise RunDirectoryError(f"the run at {run_dir} has no checkpoint yet; let it run to its first one")
-    config = on_this_machine(in_one_process(directory.config(), device))
-    cpu.prepare(config.threads)
-    model = build_model(config)
-
-    if best and evaluated:
-        load_exported(directory.best, model)
-        return Agent(config, model, evaluated["env_steps"], _summary_of_best(config, evaluated, directory.summary()))
+        raise RunDirectoryError(f"the run at {folder} has no checkpoint yet; let it run to its first one")
+    config, model = _untrained(directory.config(), device)
 
     def restore(found: Checkpoint) -> int:
         model.load_state(under("model", found.tensors))
@@ -142,6 +140,19 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
 
     _, env_steps = checkpoint.restore_newest(directory.checkpoints, restore, warnings.warn)
     return Agent(config, model, env_steps, directory.summary() or {})
+
+
+def _untrained(config: Config, device: str) -> tuple[Config, AgentModel]:
+    here = on_this_machine(in_one_process(config, device))
+    cpu.prepare(here.threads)
+    return here, build_model(here)
+
+
+def _exported(folder: Path, config: Config, device: str, env_steps: int, summary: Mapping[str, Any]) -> Agent:
+    here, model = _untrained(config, device)
+    if not load_exported(folder, model):
+        raise ModelError(f"the critic in {folder} does not fit its settings; export the agent again")
+    return Agent(here, model, env_steps, summary)
 
 
 def _summary_of_best(config: Config, evaluated: Mapping[str, Any], summary: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from sacglam.models.packing_check import keep_states
 from sacglam.models.tokens import QueryTokenizer
 from sacglam.partners import Partner
 from sacglam.prompt import Prompt
+from sacglam.runs.exported import exported_in, settings_of
 from sacglam.runtime.engines import EngineGroup
 from sacglam.runtime.group import Worker, gather
 from sacglam.runtime.handoff import Handoff
@@ -180,15 +181,6 @@ def build_model(config: Config) -> AgentModel:
     return model_class(lm, tokenizer, policy, settings)
 
 
-def critic_settings(config: Config) -> dict[str, Any]:
-    """The settings in an exported agent: its critic's heads, its prompt, and how scores become the policy."""
-    settings = config.model_dump(mode="json", include={"critic", "policy", "prompt"})
-    critic = settings.pop("critic")
-    if not config.algo.has_q:
-        critic = {key: critic[key] for key in ("backbone", "hidden")}
-    return {"value": "action" if config.algo.has_q else "state", **critic, **settings}
-
-
 def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learner:
     """The learner of `model`; with `learners.count`, that of this process's rank.
 
@@ -201,14 +193,14 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     algorithm = config.algo.rule_class(model, config.algo, updates, rng, clock)
     backend = _backend(model, config)
     classifiers = {name: each(model, config, backend) for name, each in _classifiers(config).items()}
-    settings = critic_settings(config)
-    learner = Learner(model, algorithm, backend, config.algo, updates, settings, clock, classifiers)
+    learner = Learner(model, algorithm, backend, config.algo, updates, clock, classifiers)
     if config.init_from:
+        origin = exported_in(Path(config.init_from))
         with backend.gathered(change=True):
-            fits, theirs = load_exported(Path(config.init_from), model)
+            fits = load_exported(origin, model)
         if not fits:
             warnings.warn(f"the critic of {config.init_from} does not fit; this run's starts untrained", stacklevel=2)
-        if changed := _changed(theirs, settings):
+        if changed := _changed(settings_of(origin), config.model_dump(mode="json")):
             warnings.warn(
                 f"the agent in {config.init_from} was trained with {', '.join(changed)}; with the settings here, the "
                 "same adapter is a different policy",

@@ -20,9 +20,10 @@ from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import BEST, EVALUATED, EVALUATED_RETURN, RunDirectory, measure, write_files
 from sacglam.runs.display import Display, NewTracker, Tracker
+from sacglam.runs.exported import write_exported
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.runs.summary import MODEL_CARD, model_card, summary_of_end, summary_of_start
+from sacglam.runs.summary import summary_of_end, summary_of_start
 from sacglam.types import Evaluation
 
 _STOPPING = "stopping after this interval; another Ctrl-C ends the run at once\n"
@@ -274,7 +275,7 @@ class Run:
             self._loop.finish_updates()  # so that the agent kept is the one evaluated
         metrics, best = self._evaluations.interim(), self._directory.best_evaluation()
         if best is None or measure(metrics) > measure(best):
-            self._export(self._directory.best, {})
+            self._export(self._directory.best, self._begun)
             write_files(self._directory.best, {BEST: json.dumps({**self._counters(), **metrics}).encode()})
         self._append(metrics)
         if self._solves(metrics):
@@ -286,5 +287,5 @@ class Run:
         return stop_at is not None and evaluation[EVALUATED] >= stop_at
 
     def _export(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        card = model_card(self._config, self._loop.progress.env_steps, summary)
-        write_files(folder, {**self._parts.learners.exported(), MODEL_CARD: card})
+        weights, env_steps = self._parts.learners.exported(), self._loop.progress.env_steps
+        write_exported(folder, weights, self._config, env_steps, summary)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sacglam.envs import TextEnv
     from sacglam.scoring.base import Scorer
 
-RunArgument = Annotated[Path, typer.Argument(help="Run directory written by `sacglam train`.", metavar="RUN")]
+RunArgument = Annotated[Path, typer.Argument(help="Run of `sacglam train`, or an exported agent.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
 BestOption = Annotated[bool, typer.Option("--best", help="Use the agent that did best in evaluations during training.")]
@@ -213,14 +213,12 @@ def collect(
     \b
     Examples:
       sacglam collect demos.jsonl --env playground_simple
-      sacglam collect demos.jsonl full/sac_her --noise 0.3 --episodes 1000
       sacglam collect demos.jsonl runs/my-run --policy agent --success-only
-
-    Then: sacglam train --set replay.demonstrations=demos.jsonl
+      sacglam train --set replay.demonstrations=demos.jsonl
     """
+    run = source if source and source.is_dir() else None
     if (source is None) == (env is None):
         raise typer.BadParameter("expected either RUN or CONFIG, or --env NAME")
-    run = source if source and source.is_dir() else None
     if policy == "agent" and not run:
         raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
 
@@ -228,12 +226,17 @@ def collect(
     from sacglam.prompt import Prompt
     from sacglam.recording import record
     from sacglam.replay.demonstrations import write
+    from sacglam.scoring.base import UniformScorer
 
-    config = RunDirectory.open(run, trust).config() if run else configuration.load(source)
+    if policy == "agent" and run:
+        config, scorer = _agent(run, device, trust)
+    else:
+        config = RunDirectory.open(run, trust).config() if run else configuration.load(source)
+        scorer = UniformScorer() if policy == "random" else None
     config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
     played = record(
         lambda: build_env(config),
-        _scorer(policy, run, device, trust),
+        scorer,
         episodes,
         seed=seed,
         noise=noise,
@@ -247,30 +250,29 @@ def collect(
     print_plain(console, f"{episodes:,} episodes, {successes:,} of them successful, are in {out}")
 
 
-def _scorer(policy: str, run: Path | None, device: str, trust: bool) -> "Scorer | None":
-    from sacglam.scoring.base import UniformScorer
+def _agent(run: Path, device: str, trust: bool) -> "tuple[Config, Scorer | None]":
+    from sacglam.agent import load_agent
 
-    if run and policy == "agent":
-        from sacglam.agent import load_agent
-
-        return load_agent(run, device, trust).model
-    return UniformScorer() if policy == "random" else None
+    agent = load_agent(run, device, trust)
+    return agent.config, agent.model
 
 
 def export(
     run: RunArgument,
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.", metavar="DIR")],
+    folder: Annotated[Path, typer.Argument(help="New or empty folder to write to.", metavar="DIR")],
+    best: BestOption = False,
     trust: TrustOption = False,
 ) -> None:
-    """Export an agent: a peft adapter with a model card, and the critic as safetensors.
+    """Export an agent: peft adapter, critic, settings and model card. Other commands take this folder as a RUN.
 
     \b
     Example:
-      sacglam export runs/my-run my-adapter
+      sacglam export runs/my-run my-agent
+      sacglam evaluate my-agent
     """
     from sacglam.agent import load_agent
 
-    agent = load_agent(run, "cpu", trust or "environment")  # `export` does not create the environment
+    agent = load_agent(run, "cpu", trust or "environment", best)  # `export` does not create the environment
     agent.export(folder)
     print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")
 

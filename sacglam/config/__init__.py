@@ -4,6 +4,17 @@ Defaults are the paper's (Tables 2 and 3, Appendix C) where it gives them; `sacg
 """
 
 from sacglam.config.experiment import Config
-from sacglam.config.reading import LARGEST, QUICKSTART, load, located, names, override, parse, parse_complete
+from sacglam.config.reading import LARGEST, QUICKSTART, load, located, names, override, parse, parse_complete, values_in
 
-__all__ = ["LARGEST", "QUICKSTART", "Config", "load", "located", "names", "override", "parse", "parse_complete"]
+__all__ = [
+    "LARGEST",
+    "QUICKSTART",
+    "Config",
+    "load",
+    "located",
+    "names",
+    "override",
+    "parse",
+    "parse_complete",
+    "values_in",
+]

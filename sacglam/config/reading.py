@@ -172,6 +172,15 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
         raise ConfigError("\n".join(_explain(fault, values) for fault in error.errors())) from error
 
 
+def values_in(text: str) -> dict[str, Any]:
+    """The plain values in a configuration's text, with the names of this version.
+
+    Raises:
+        ConfigError: it is not YAML, or not a mapping.
+    """
+    return converted(_read(text, "it"))
+
+
 def parse_complete(text: str, trusted: bool = True) -> Config:
     """Like `parse`, for the text that `Config.to_yaml` wrote, to its end. Older versions wrote fewer settings.
 
@@ -181,7 +190,7 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
     cut_off = "so it was cut off; restore it from a copy, or start a new run"
     if not text.endswith("\n"):  # checked before parsing, since half of a number is still a number
         raise ConfigError(f"it ends within a line, {cut_off}")
-    values = converted(_read(text, "it"))
+    values = values_in(text)
     config = parse(values, trusted)
     if "lag" not in values.get("runtime", {}):  # the last setting in the file
         raise ConfigError(f"it lacks runtime.lag, {cut_off}")

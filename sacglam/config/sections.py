@@ -67,7 +67,7 @@ class ModelConfig(Section):
     """The language model that is both policy and critic."""
 
     name: str = "builtin"
-    """`builtin` or `builtin-t5` (tiny models, included), a Hugging Face name, a local folder, or a `.gguf` file."""
+    """`builtin` or `builtin-t5` (tiny models, included), a Hugging Face name, or a local folder."""
     lora: LoraSettings = LoraSettings()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base weights; log-softmax, heads and adapters are always float32."""
@@ -78,9 +78,9 @@ class ModelConfig(Section):
 
     @property
     def path(self) -> Path | None:
-        """The folder or file that `name` stands for, unless it is a built-in model or in Hugging Face's cache."""
+        """The folder that `name` stands for, unless it is a built-in model or in Hugging Face's cache."""
         path = Path(self.name)
-        return path if self.name not in BUILT_IN and (path.is_dir() or path.suffix == ".gguf") else None
+        return path if self.name not in BUILT_IN and path.is_dir() else None
 
 
 class PromptConfig(Section):

@@ -29,7 +29,6 @@ class Learner:
 
     On several ranks each holds a learner, and every call is made on all of them with the same arguments. `algorithm`
     uses the weights of `model`, which `backend` holds. Decaying learning rates reach their end after `total_updates`.
-    `critic` describes the critic's heads in the exported files.
     """
 
     model: AgentModel
@@ -37,7 +36,6 @@ class Learner:
     backend: Backend
     config: AlgoConfig
     total_updates: int
-    critic: Mapping[str, Any]
     clock: PhaseClock
     classifiers: Mapping[str, Classifier] = field(default_factory=dict)
     """What learns alongside the agent, by name."""
@@ -168,7 +166,7 @@ class Learner:
     def exported(self) -> dict[str, bytes]:
         """Actor and critic as files for other tools, by name."""
         with self.backend.gathered():
-            return self.model.exported_files(self.critic)
+            return self.model.exported_files()
 
     def seconds(self) -> dict[str, float]:
         """Seconds by phase on this rank's clock."""

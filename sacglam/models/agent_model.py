@@ -150,18 +150,11 @@ class AgentModel(ABC):
         }
         return adapters | heads
 
-    def exported_files(self, critic: Mapping[str, Any]) -> dict[str, bytes]:
-        """The actor as the files of a peft adapter, and the critic as safetensors next to it, by name.
-
-        `critic` is written to `critic.json`: how the heads are built and what they read.
-        """
+    def exported_files(self) -> dict[str, bytes]:
+        """The actor as the files of a peft adapter, and the critic as safetensors next to it, by name."""
         own = {name: tensor for name, tensor in self.state().items() if name.startswith(_CRITIC)}
-        settings = {"hidden_size": self.lm.hidden_size, **critic}
-        return {
-            **self.lm.adapter_bytes(),
-            "critic.safetensors": save({name: tensor.contiguous().cpu() for name, tensor in own.items()}),
-            "critic.json": (json.dumps(settings, indent=2) + "\n").encode(),
-        }
+        critic = save({name: tensor.contiguous().cpu() for name, tensor in own.items()})
+        return {**self.lm.adapter_bytes(), "critic.safetensors": critic}
 
 
 @torch.no_grad()
@@ -194,20 +187,18 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def load_exported(folder: Path, model: AgentModel) -> tuple[bool, dict[str, Any]]:
-    """Load the actor in `folder` (a finished run, or what `sacglam export` wrote) into `model`, and the critic if its
-    tensors fit the model's. Returns whether the critic fitted, and what `critic.json` says.
+def load_exported(folder: Path, model: AgentModel) -> bool:
+    """Load the actor of an exported agent into `model`, and the critic if its tensors fit the model's, as returned.
 
     Raises:
         ModelError: there is neither, it is damaged, or the adapter's base model, rank or alpha differs.
         CheckpointError: the adapter has other layers.
     """
-    folder = folder / "adapter" if (folder / "config.yaml").exists() else folder
     try:
-        names = (CONFIG_NAME, "critic.json", SAFETENSORS_WEIGHTS_NAME, "critic.safetensors")
-        read = [files.read(folder / name, memory.total_bytes("cpu")) for name in names]
-        given, described = (files.parse_json(text, files.OBJECT) for text in read[:2])
-        actor, critic = map(load, read[2:])
+        names = (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, "critic.safetensors")
+        described, *weights = (files.read(folder / name, memory.total_bytes("cpu")) for name in names)
+        given = files.parse_json(described, files.OBJECT)
+        actor, critic = map(load, weights)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(
             f"expected an exported agent in {folder}: {error}. Name a finished run, or what sacglam export wrote"
@@ -228,4 +219,4 @@ def load_exported(folder: Path, model: AgentModel) -> tuple[bool, dict[str, Any]
         state[name].copy_(tensor)
     for name, tensor in state.items():  # targets start equal to the weights they follow
         tensor.copy_(state[name.replace("target_heads.", "heads.").replace("_target.", ".")])
-    return fits, described
+    return fits

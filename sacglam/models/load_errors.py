@@ -87,16 +87,15 @@ def _token_id(digits: str) -> int:
 
 def looks_local(name: str) -> bool:
     """Whether a model's name must be a file or folder: the Hub's have at most one `/`, inside."""
-    return Path(name).is_dir() or name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1
+    return Path(name).is_dir() or name.startswith(("/", ".", "~")) or name.count("/") > 1
 
 
 def _advice(name: str) -> str:
     files = "config.json, *.safetensors (pickles are never read) and tokenizer files, as save_pretrained writes them"
+    if name.endswith(".gguf"):
+        return f"GGUF files must be converted: python launch/convert_gguf.py {name} FOLDER, then model.name=FOLDER"
     if looks_local(name):
-        return (
-            f"Expected a folder with {files}, complete and of an architecture that transformers supports, or a GGUF "
-            "file"
-        )
+        return f"Expected a folder with {files}, complete and of an architecture that transformers supports"
     offline = constants.HF_HUB_OFFLINE
     return (
         f"There is no folder {name} here; `sacglam pretrain {name} --env NAME` makes one. For a model on the Hub: "

@@ -14,7 +14,6 @@ from transformers.utils import logging
 from sacglam.config.sections import BUILT_IN, ModelConfig
 from sacglam.errors import ModelError
 from sacglam.models.architectures import architecture_of
-from sacglam.models.gguf import converted, gguf_file
 from sacglam.models.load_errors import check_folder, check_parts, explained, looks_local, read_whole
 from sacglam.models.lora import add_adapters
 from sacglam.models.nf4 import read_in_4_bits
@@ -110,8 +109,6 @@ def _source_of(name: str) -> str:
     """The folder or Hugging Face name that a model is read from."""
     if name in BUILT_IN:  # even if there is such a folder here
         return str(BUILTIN.with_name(name.replace("-", "_")))
-    if file := gguf_file(name):
-        return str(converted(file))
     if looks_local(name):
         check_folder(Path(name))
     return name

@@ -145,14 +145,7 @@ class RunDirectory:
         Raises:
             ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
         """
-        try:
-            config = configuration.parse_complete(self._config_bytes().decode(), self._trusted is True)
-        except UntrustedError as error:
-            raise UntrustedError(f"{self.config_file}: {error}") from None
-        except (ConfigError, OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.config_file} does not fit this version of sacglam: {error}") from error
-        if not self._trusted and (code := untrusted_code(config)):
-            raise UntrustedError(f"{self.config_file}: it names {' and '.join(map(repr, code))}, {TRUST}")
+        config = read_config(self.config_file, self._trusted)
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
             warnings.warn(
                 f"{self.config_file} was changed after the run began: from here on this is a different experiment",
@@ -162,10 +155,7 @@ class RunDirectory:
 
     def config_hash(self) -> str:
         """The SHA-256 of `config.yaml`, recorded in the summary."""
-        return hashlib.sha256(self._config_bytes()).hexdigest()
-
-    def _config_bytes(self) -> bytes:
-        return files.read(self.config_file, configuration.LARGEST)
+        return hashlib.sha256(files.read(self.config_file, configuration.LARGEST)).hexdigest()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` that can be read."""
@@ -187,6 +177,24 @@ class RunDirectory:
 def measure(line: Mapping[str, Any]) -> float:
     """The score for comparing evaluations: the return if rewards are the environment's own, otherwise success."""
     return float(line.get(EVALUATED_RETURN, line[EVALUATED]))
+
+
+def read_config(file: Path, trusted: Trusted) -> Config:
+    """The resolved configuration in a folder, possibly someone else's.
+
+    Raises:
+        ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
+        UntrustedError: it names foreign code and is not `trusted`.
+    """
+    try:
+        config = configuration.parse_complete(files.read(file, configuration.LARGEST).decode(), trusted is True)
+    except UntrustedError as error:
+        raise UntrustedError(f"{file}: {error}") from None
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} does not fit this version of sacglam: {error}") from error
+    if not trusted and (code := untrusted_code(config)):
+        raise UntrustedError(f"{file}: it names {' and '.join(map(repr, code))}, {TRUST}")
+    return config
 
 
 def untrusted_code(config: Config) -> list[str]:

@@ -1,12 +1,10 @@
-"""The results of a run: `summary.json`, and the model card of its adapter."""
+"""The results of a run: `summary.json`."""
 
-import json
 import platform
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -42,6 +40,7 @@ class _Start(Form, extra="allow"):
     success_before: _Rates
     success_after: None
     evaluation_episodes: _Count
+    env_steps: _Count = 0
 
 
 class _End(_Start):
@@ -52,7 +51,6 @@ class _End(_Start):
     success_sampled: _Rates
     success_heldout: _Rates | None = None
     spl_after: float | None
-    env_steps: _Count
     updates: _Count
     train_seconds: Annotated[float, Field(gt=0)]
     train_cpu_seconds: Annotated[float, Field(ge=0)]
@@ -130,38 +128,3 @@ def summary_of_end(
         "machine": {"cpu": cpu.model(), "cores": cpu.cores()},
         "versions": versions(),
     }
-
-
-MODEL_CARD = "README.md"
-_CARD = Path(__file__).with_name("model_card.md")
-
-
-def model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> bytes:
-    """`README.md` for the adapter of a run; its summary may be empty."""
-    success = "The run is not finished, so its success is unknown.\n"
-    if after := summary.get("success_after"):
-        columns = [summary["success_random"], summary["success_before"], after]
-        rows = [
-            [kind.replace("|", r"\|"), *(f"{each[kind]:.2f}" if kind in each else "" for each in columns)]
-            for kind in after
-        ]
-        table = [["Goals", "Random policy", "Untrained", "Trained"], ["---"] * 4, *rows]
-        success = f"Success in {summary['evaluation_episodes']} fresh episodes; the model acts greedily.\n\n"
-        success += "".join(f"| {' | '.join(row)} |\n" for row in table)
-    if summary.get("updates") == 0:
-        success += "\nNo update was made, so this is the untrained model.\n"
-    for warning in summary.get("warnings", ()):
-        success += f"\nThe run warned: {warning}.\n"
-    policy = config.policy
-    card = _CARD.read_text("utf-8").format(
-        quoted=json.dumps(config.model.name),
-        base=config.model.name,
-        env=config.env.name,
-        algo=f"{config.algo.label}-GLAM",
-        steps=env_steps,
-        success=success,
-        score=f"log-probability {'per token ' if policy.length_normalised else ''}after this prompt"
-        + (f", divided by {policy.temperature}" if policy.temperature != 1 else ""),
-        prompt=config.prompt.template,
-    )
-    return card.encode()

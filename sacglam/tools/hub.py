@@ -1,6 +1,5 @@
 """Publishes an agent on the Hugging Face Hub, or another server with its interface (HF_ENDPOINT)."""
 
-import json
 import re
 import tempfile
 from pathlib import Path
@@ -8,10 +7,11 @@ from pathlib import Path
 from sacglam import files
 from sacglam.agent import Agent
 from sacglam.errors import ModelError
-from sacglam.runs.summary import MODEL_CARD
+from sacglam.runs.exported import MODEL_CARD, SETTINGS
 
 _CURVES = "curves.png"
 _LARGEST_PICTURE = 64 * files.MIB
+_PATH = re.compile(r"""(:[ ]["']?)/[^"'\n]*/""")  # a value's absolute path up to the file's name
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -34,9 +34,8 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
         card = (folder / MODEL_CARD).read_text("utf-8")
         if not _REPO.fullmatch(base := agent.config.model.name):  # the Hub refuses cards whose base is not on it
             card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE).replace(base, Path(base).name)
-            settings = json.loads((folder / CONFIG_NAME).read_text("utf-8"))
-            settings["base_model_name_or_path"] = Path(base).name  # a path would tell about this machine
-            (folder / CONFIG_NAME).write_text(json.dumps(settings, indent=2), "utf-8")
+            for file in (folder / CONFIG_NAME, folder / SETTINGS):  # paths would tell about this machine
+                file.write_text(_PATH.sub(r"\1", file.read_text("utf-8")), "utf-8")
         if curves.is_file() and not curves.is_symlink():  # a link could publish any file
             (folder / _CURVES).write_bytes(files.read(curves, _LARGEST_PICTURE))
             card += f"\n![The run over environment steps]({_CURVES})\n"

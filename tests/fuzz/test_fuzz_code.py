@@ -141,11 +141,6 @@ def pickled_adapter(attack: Attack) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
-def pickled_gguf(attack: Attack) -> None:
-    (attack.run / "model.gguf").write_bytes(attack.pickled())
-    attack.configure("model", name=str(attack.run / "model.gguf"))
-
-
 def chat_template(attack: Attack) -> None:
     program = "{{ cycler.__init__.__globals__.os.system('" + attack.shell + "') }}"
     json_file("tokenizer_config.json", chat_template=program)(attack)
@@ -225,7 +220,6 @@ REFUSED: dict[str, Callable[[Attack], None]] = {
     "pickled safetensors": pickled_safetensors,
     "a pickled part of the weights": pickled_part,
     "a pickled adapter": pickled_adapter,
-    "a pickled GGUF file": pickled_gguf,
     "a chat template": chat_template,
     "a model of its own kind": json_file(
         "config.json", model_type="evil", auto_map={"AutoConfig": "configuration_evil.Env"}

@@ -462,6 +462,17 @@ def exported(run: Path, reference: Path) -> str:
     return "exported"
 
 
+def loaded(run: Path, reference: Path) -> str:
+    """Load the exported agent in the damaged run."""
+    try:
+        agent = load_agent(run / "adapter", "cpu", trusted=True)
+        probabilities = agent.probabilities("nothing", "Grasp any cat", ["Grasp", "Go to blue water"])
+    except SacglamError as error:
+        return refused(error)
+    assert sum(probabilities.values()) == pytest.approx(1.0, abs=1e-5)
+    return "loaded"
+
+
 def imported(run: Path, reference: Path) -> str:
     """Read the damaged run as `sacglam track` does, without Aim: the lines that are whole; others are counted."""
     try:
@@ -477,7 +488,7 @@ def imported(run: Path, reference: Path) -> str:
 
 
 OPERATIONS: tuple[Callable[[Path, Path], str], ...] = (
-    *(resumed, resumed, resumed, evaluated, evaluated, read_back, exported, imported),
+    *(resumed, resumed, resumed, evaluated, evaluated, read_back, exported, loaded, imported),
 )
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import sacglam
-from sacglam.errors import EnvironmentContractError, RunDirectoryError
+from sacglam.errors import ConfigError, EnvironmentContractError, ModelError, RunDirectoryError, UntrustedError
 from sacglam.models.loading import BUILTIN, BUILTIN_T5
 from tests.conftest import call
 from tests.conftest import sacglam as command
@@ -84,10 +84,49 @@ def test_an_exported_adapter_gives_the_same_policy_in_plain_peft(tiny_run: Path,
 def test_an_export_overwrites_nothing(tiny_run: Path, tmp_path: Path) -> None:
     agent, mine = sacglam.load_agent(tiny_run), tmp_path / "README.md"
     mine.write_text("mine")
-    with pytest.raises(RunDirectoryError, match=rf"would overwrite {mine}; choose another folder"):
+    with pytest.raises(RunDirectoryError, match=r"new or empty folder, but it holds README\.md"):
         agent.export(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["README.md"]
     assert mine.read_text() == "mine"
+
+
+def test_an_exported_agent_is_loaded_like_its_run(tiny_run: Path, tmp_path: Path) -> None:
+    agent, out = sacglam.load_agent(tiny_run), tmp_path / "out"
+    agent.export(out)
+    for folder in (out, tiny_run / "adapter"):
+        exported = sacglam.load_agent(folder)
+        assert exported.q_values(OBSERVATION, GOAL, ACTIONS) == agent.q_values(OBSERVATION, GOAL, ACTIONS)
+        assert exported.probabilities(OBSERVATION, GOAL, ACTIONS) == agent.probabilities(OBSERVATION, GOAL, ACTIONS)
+        assert (exported.env_steps, exported.summary) == (agent.env_steps, agent.summary)
+    exported.export(tmp_path / "again")
+    assert {each.name: each.read_bytes() for each in out.iterdir()} == {
+        each.name: each.read_bytes() for each in (tmp_path / "again").iterdir()
+    }
+    results = [call(command("evaluate", folder, "--json", episodes="8")) for folder in (tiny_run, out)]
+    assert results[0].stdout == results[1].stdout != ""
+    played = call(command("collect", tmp_path / "played.jsonl", out, policy="agent", episodes="2"))
+    assert played.returncode == 0, played.stderr
+
+
+def test_an_exported_agent_may_not_name_code_unless_trusted(tiny_run: Path, tmp_path: Path) -> None:
+    sacglam.load_agent(tiny_run).export(tmp_path)
+    settings = tmp_path / "agent.yaml"
+    settings.write_text(re.sub(r"name: playground\w*", "name: somewhere:Env", settings.read_text()))
+    with pytest.raises(UntrustedError, match=r"agent\.yaml: it names 'somewhere:Env'"):
+        sacglam.load_agent(tmp_path)
+
+
+def test_a_damaged_exported_agent_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    sacglam.load_agent(tiny_run).export(tmp_path)
+    settings = tmp_path / "agent.yaml"
+    whole = settings.read_text()
+    settings.write_text(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"agent\.yaml does not fit this version of sacglam: it "):
+        sacglam.load_agent(tmp_path)
+    settings.write_text(whole.replace("hidden: [16]", "hidden: [8]").replace("hidden:\n  - 16\n", "hidden:\n  - 8\n"))
+    assert settings.read_text() != whole
+    with pytest.raises(ModelError, match=r"the critic in .* does not fit its settings"):
+        sacglam.load_agent(tmp_path)
 
 
 def test_a_model_card_says_what_the_adapter_is(tiny_run: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -118,9 +117,8 @@ def test_the_agent_and_the_export_have_the_number_of_the_run(opened: Path) -> No
     assert settings.policy.temperature > 5
     agent = load_agent(opened, trusted=True)
     assert agent.model.policy.temperature == settings.policy.temperature
-    assert json.loads((opened / "adapter" / "critic.json").read_text())["policy"]["temperature"] == (
-        settings.policy.temperature
-    )
+    exported = load_agent(opened / "adapter", trusted=True)
+    assert exported.config.policy.temperature == settings.policy.temperature
 
 
 def test_a_resumed_run_keeps_its_temperature_bit_for_bit(opened: Path, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_what_is_no_exported_agent_is_refused(tiny_run: Path, tmp_path: Path) ->
     with pytest.raises(ModelError, match="expected an exported agent in"):
         load_exported(damaged, cast(AgentModel, None))
     for text in ("null", "[1]", "5"):
-        (damaged / "critic.json").write_text(text)
+        (damaged / "adapter_config.json").write_text(text)
         with pytest.raises(ModelError, match="expected an exported agent in"):
             load_exported(damaged, cast(AgentModel, None))
 

@@ -77,9 +77,8 @@ def test_its_agent_has_a_value_for_the_state_and_none_for_actions(run: Path, tmp
     assert played.returncode == 0, played.stderr
     assert "V +" in played.stdout or "V -" in played.stdout
     assert call(command("export", run, tmp_path / "out")).returncode == 0
-    described = json.loads((tmp_path / "out" / "critic.json").read_text())
-    assert described["value"] == "state"
-    assert described["prompt"]["template"].startswith("Goal: {goal}")
+    exported = sacglam.load_agent(tmp_path / "out")
+    assert exported.value(OBSERVATION, GOAL, ACTIONS) == agent.value(OBSERVATION, GOAL, ACTIONS)
     assert load_file(tmp_path / "out" / "critic.safetensors")["heads.value.0.weight"].shape[0] == 16
 
 

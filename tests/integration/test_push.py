@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sacglam import load_agent
+from sacglam.models.loading import BUILTIN
 from tests.conftest import sacglam
 
 pytestmark = pytest.mark.slow  # each call starts Python anew, since the hub's address is read on import
@@ -98,15 +101,35 @@ def test_an_agent_is_pushed_with_its_results_and_curves(hub: Hub, tiny_run: Path
     assert f"{hub.address}/me/cats" in done.stdout
     assert hub.private == {"me/cats": True}
     pushed = hub.repos["me/cats"]
-    names = {"README.md", "adapter_config.json", "adapter_model.safetensors", "critic.json", "critic.safetensors"}
+    names = {"README.md", "adapter_config.json", "adapter_model.safetensors", "agent.yaml", "critic.safetensors"}
     assert names | {"curves.png"} <= {*pushed}
     assert pushed["curves.png"] == (tiny_run / "curves.png").read_bytes()
     assert pushed["adapter_model.safetensors"] == (tiny_run / "adapter" / "adapter_model.safetensors").read_bytes()
     assert json.loads(pushed["adapter_config.json"])["base_model_name_or_path"] == "builtin"
+    assert b"name: builtin" in pushed["agent.yaml"]
     card = pushed["README.md"].decode()
     assert "base_model" not in card  # the built-in model is not on the Hub
     assert "| Goals | Random policy | Untrained | Trained |" in card
     assert "(curves.png)" in card
+
+
+def test_paths_of_this_machine_are_not_published(hub: Hub, tiny_run: Path, tmp_path: Path) -> None:
+    model = tmp_path / "my model"
+    shutil.copytree(BUILTIN, model)
+    agent, exported = load_agent(tiny_run), tmp_path / "agent"
+    here = agent.config.model_copy(update={"init_from": "/elsewhere/run", "threads": 1})
+    here = here.model_copy(update={"model": here.model.model_copy(update={"name": str(model)})})
+    replace(agent, config=here).export(exported)
+    described = exported / "adapter_config.json"
+    described.write_text(json.dumps(json.loads(described.read_text()) | {"base_model_name_or_path": str(model)}))
+    done = push(hub, tmp_path, exported, "me/cats")
+    assert done.returncode == 0, done.stderr
+    pushed = hub.repos["me/cats"]
+    texts = {name: pushed[name].decode() for name in ("README.md", "agent.yaml", "adapter_config.json")}
+    assert not [name for name, text in texts.items() if str(tmp_path) in text or "/elsewhere" in text]
+    assert "name: my model\n" in texts["agent.yaml"]
+    assert "init_from: run\n" in texts["agent.yaml"]
+    assert "`my model`" in texts["README.md"]
 
 
 def test_what_a_link_in_the_run_names_is_not_published(hub: Hub, tiny_run: Path, tmp_path: Path) -> None:

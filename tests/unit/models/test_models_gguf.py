@@ -1,10 +1,9 @@
-"""Models in GGUF files: the built-in one, written as llama.cpp writes it, comes back as it was."""
+"""`launch/convert_gguf.py`: the built-in model, written as llama.cpp writes it, comes back as it was."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,10 @@ from transformers import AutoTokenizer
 
 from sacglam.config.sections import ModelConfig
 from sacglam.errors import ModelError
-from sacglam.models.gguf import converted
 from sacglam.models.loading import BUILTIN, load_model, load_text
 
 gguf = pytest.importorskip("gguf")
+ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 LAYER = {
     "self_attn.q_proj": "attn_q",
@@ -87,71 +86,35 @@ def _rotated(weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     )
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def convert(file: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "launch" / "convert_gguf.py", file, folder]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_the_weights_come_back_and_the_file_is_converted_once(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write_gguf(tmp_path / "tiny.gguf")
-    loaded = load_model(ModelConfig(name=str(file)), CPU)
-    expected = load_model(ModelConfig(name="builtin"), CPU)
+def test_the_weights_come_back(tmp_path: Path) -> None:
+    file, folder = write_gguf(tmp_path / "tiny.gguf"), tmp_path / "tiny"
+    done = convert(file, folder)
+    assert done.returncode == 0, done.stderr
+    loaded, expected = (load_model(ModelConfig(name=name), CPU) for name in (str(folder), "builtin"))
     for name, tensor in expected.model.state_dict().items():
         torch.testing.assert_close(loaded.model.state_dict()[name], tensor, rtol=0, atol=0)
     assert "Grasp red cat" in loaded.tokenizer.decode(loaded.tokenizer("Grasp red cat")["input_ids"])
     assert (loaded.tokenizer.eos_token_id, loaded.max_tokens) == (0, 1024)
-    assert capsys.readouterr().err.count("converting") == 1
-    again = load_text(ModelConfig(name=str(tmp_path)))  # its folder, which holds no other
-    assert again.source == loaded.source
-    assert Path(again.source).is_relative_to(home)
-    assert "converting" not in capsys.readouterr().err
+    again = convert(file, folder)
+    assert (again.returncode, "exists; name a new folder" in again.stderr) == (1, True)
 
 
-def test_another_file_under_the_same_name_is_another_model(home: Path, tmp_path: Path) -> None:
-    settings = ModelConfig(name=str(write_gguf(tmp_path / "tiny.gguf")))
-    first = load_text(settings).source
-    with Path(settings.name).open("ab") as file:
-        file.write(bytes(32))
-    assert load_text(settings).source != first
-
-
-def test_two_at_once_and_the_rest_of_one_that_was_killed(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, cache = write_gguf(tmp_path / "tiny.gguf"), home / "sacglam" / "gguf"
-    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
-    (cache / f"{checksum}.writing").mkdir(parents=True)
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(converted, [file, file])) == [cache / checksum] * 2
-    assert capsys.readouterr().err.count("converting") == 1
-    assert not (cache / f"{checksum}.writing").exists()
-
-
-@pytest.mark.parametrize("damage", ["cut off", "no header", "a missing tensor", "an unknown architecture"])
-def test_a_file_that_cannot_be_converted(damage: str, home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut off", "a missing tensor"])
+def test_a_file_that_cannot_be_converted(damage: str, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", without="blk.1.ffn_up.weight" if damage == "a missing tensor" else "")
-    content = file.read_bytes()
     if damage == "cut off":
+        content = file.read_bytes()
         file.write_bytes(content[: len(content) // 2])
-    elif damage == "no header":
-        file.write_bytes(bytes(64))
-    elif damage == "an unknown architecture":
-        file.write_bytes(content.replace(b"llama", b"lamas"))
-    with pytest.raises(ModelError, match=r"tiny.gguf' cannot be converted .* expected a complete GGUF file"):
-        load_text(ModelConfig(name=str(file)))
-    assert not [path for path in (home / "sacglam" / "gguf").iterdir() if path.suffix != ".lock"]
+    assert convert(file, tmp_path / "tiny").returncode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
-def test_which_file_is_meant(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"No such file .*none\.gguf"):
-        load_text(ModelConfig(name="none.gguf"))
-    for name in ("a.gguf", "b.gguf"):
-        (tmp_path / name).touch()
-    with pytest.raises(ModelError, match=r"several GGUF files; set model.name to one of them, e.g. .*a\.gguf"):
-        load_text(ModelConfig(name=str(tmp_path)))
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUILTIN / name, tmp_path)
-    assert load_text(ModelConfig(name=str(tmp_path))).source == str(tmp_path)  # safetensors first
+def test_a_gguf_file_as_a_model_says_how_to_convert_it(tmp_path: Path) -> None:
+    for name in ("none.gguf", str(write_gguf(tmp_path / "tiny.gguf"))):
+        with pytest.raises(ModelError, match=r"python launch/convert_gguf\.py .*gguf FOLDER"):
+            load_text(ModelConfig(name=name))
