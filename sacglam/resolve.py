@@ -27,6 +27,7 @@ from sacglam.types import LogPolicy
 OPEN_SHARE = 0.5
 """`policy.temperature: auto` raises the initial policy's entropy to this share of the random policy's."""
 _EPISODES_TO_SCALE = 16
+_NARROW = 256  # hidden size up to which a second thread gains little, and loses much where cores are shared
 _EPISODES_OF_A_COPY, _LONGEST_EPISODE = 6, 500  # episodes the budget leaves each copy; steps after which a trial ends
 
 
@@ -95,10 +96,16 @@ def on_this_machine(config: Config) -> Config:
         check_device(device)
     if path:
         model = model.model_copy(update={"name": str(path.resolve())})
-    threads = config.threads or (cpu.default_threads() if config.in_one_process else 0)
     file, origin = (name and str(Path(name).resolve()) for name in (config.replay.demonstrations, config.init_from))
-    here = {"device": device, "threads": threads, "model": model, "init_from": origin}
+    here = {"device": device, "threads": threads(config), "model": model, "init_from": origin}
     return config.model_copy(update={**here, "replay": config.replay.model_copy(update={"demonstrations": file})})
+
+
+def threads(config: Config) -> int:
+    """The configured CPU threads, or the default; 0 with several processes: placement then sets each one's."""
+    if config.threads or not config.in_one_process:
+        return config.threads
+    return 1 if load_shape(config.model).get_text_config().hidden_size <= _NARROW else cpu.default_threads()
 
 
 def resolve_device(config: Config) -> str:

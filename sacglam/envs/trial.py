@@ -73,6 +73,8 @@ def check_env(
             other.reset(goals[0], number)
             other.step(0)
         played.append(_play(copies, goal, seed, rng, steps))
+    first.reset(goals[0], 0)
+    guided = [] if first.expert() is None else [_play(copies, e.goal, e.seed, rng, steps, expert=True) for e in played]
     heldout = first.goals("heldout")
     for goal in rng.sample(heldout, min(_HELDOUT_EPISODES, len(heldout))):  # a run plays these only at its end
         first.goal_type(goal)
@@ -98,7 +100,10 @@ def check_env(
         others_achieved=len(others_achieved),
         longest=max(len(e.steps) for e in played),
         notes=tuple(first.notes()),
-        findings=tuple(_findings(played, goals, heldout, others_achieved, first.own_rewards, steps)),
+        findings=(
+            *_findings(played, goals, heldout, others_achieved, first.own_rewards, steps),
+            *_of_expert(guided, first.own_rewards),
+        ),
     )
 
 
@@ -143,14 +148,27 @@ def _findings(
         )
 
 
-def _play(copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_steps: int) -> Episode:
+def _of_expert(guided: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
+    """What the environment's expert reaches, if there is one."""
+    if guided:
+        success, mean = sum(e.success for e in guided), fmean(e.return_ for e in guided)
+        returns = f", with a return of {mean:,.4g} on average" if own_rewards else ""
+        yield f"The environment's expert succeeded in {success} of {len(guided)} of these episodes{returns}."
+
+
+def _play(
+    copies: Sequence[TextEnv], goal: str, seed: int, rng: Random, most_steps: int, expert: bool = False
+) -> Episode:
+    """An episode of random actions, or of the expert's where it knows one."""
     where = f"goal {goal!r}, seed {seed}"
     start = observation = _agreed([copy.reset(goal, seed) for copy in copies], f"at the start of {where}")
     copies[0].optimal_length()
     decisions: list[Decision] = []
     steps: list[Step] = []
     while len(steps) < most_steps and not (steps and (steps[-1].terminated or steps[-1].truncated)):
-        decisions.append(Decision(rng.randrange(len(observation.actions)), -log(len(observation.actions)), version=0))
+        action, advised = rng.randrange(len(observation.actions)), copies[0].expert()
+        taken = advised if expert and advised is not None else action
+        decisions.append(Decision(taken, -log(len(observation.actions)), version=0))
         answers = [copy.step(decisions[-1].action) for copy in copies]
         steps.append(_agreed(answers, f"after {len(decisions)} steps of {where}"))
         observation = steps[-1].observation

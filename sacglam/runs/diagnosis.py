@@ -17,11 +17,11 @@ PLAYED = 32
 _GOOD = 0.9  # success that needs no diagnosis
 _MARGIN = 0.05  # gain in success over the random policy or an earlier quarter of the run
 _COLLAPSED_START, _COLLAPSED, _UNDECIDED, _CEILING = 0.2, 0.05, 0.6, 0.95  # shares of the random policy's entropy
-_CORRELATED, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 50, 3
+_CORRELATED, _TOO_HIGH, _LEAST_STEPS, _LEAST_EPISODES = 0.1, 0.15, 50, 3
 _CIRCLES = 0.3  # share of the steps in failed episodes
 _GAP = 0.15  # how far greedy success may fall below sampled
 _EPISODES_OF_A_TYPE = 20  # if all of these fail, the type counts as out of reach
-_TOO_SHORT = 2  # times the budget: it is too short for a run that needs more
+_TOO_SHORT = 1.5  # times the budget: it is too short for a run that needs more
 _OPEN = "policy.temperature=auto or policy.length_normalised=true"
 
 
@@ -201,22 +201,24 @@ def _entropy(evidence: Evidence) -> str | None:
 
 def _q_values(evidence: Evidence) -> str | None:
     fit = fit_of_q(evidence.played, evidence.config.algo.gamma)
-    if fit is None or fit[0] >= _CORRELATED or not evidence.low:
+    if fit is None or not evidence.low:
         return None
     correlation, q, returned, steps = fit
-    algo, now = evidence.config.algo, evidence.mean("episode_success", 4)
-    means = f"on average Q is {q:.2f} and the return {returned:.2f}"
-    too_high = ""
-    if getattr(algo, "soft_target", False):  # Q includes the entropy to come
-        too_high = f"; or, if Q is too high, lower {algo.entropy_settings}"
-    elif hasattr(evidence.config.replay.hindsight, "share"):
-        too_high = "; or, if Q is too high and actions have several outcomes (sacglam envs --check), lower "
-        too_high += "replay.hindsight.share"
-    return (
-        f"Q does not predict the return: over {steps:,} steps of {len(evidence.played)} episodes their correlation is "
-        f"{correlation:.2f}; {means}, and success is {now:.2f}. Raise algo.critic_lr, {algo.update_settings} or "
-        f"algo.n_step{too_high}"
-    )
+    algo, relabels = evidence.config.algo, hasattr(evidence.config.replay.hindsight, "share")
+    seen = f"over {steps:,} steps of {len(evidence.played)} episodes Q is {q:.2f} on average and the return "
+    seen += f"{returned:.2f}, their correlation is {correlation:.2f}, and success is "
+    seen += f"{evidence.mean('episode_success', 4):.2f}"
+    if q - returned > _TOO_HIGH and getattr(algo, "soft_target", False):  # Q includes the entropy to come
+        return f"Q is too high: {seen}. Lower {algo.entropy_settings}"
+    if q - returned > _TOO_HIGH and relabels:
+        return (
+            f"Q is too high: {seen}. Hindsight credits the agent with what chance or hidden state decided. If sacglam "
+            "envs --check finds actions with different consequences, put what decides them into the observation or "
+            "set prompt.history; otherwise lower replay.hindsight.share, or give examples (replay.demonstrations)"
+        )
+    if correlation >= _CORRELATED:
+        return None
+    return f"Q does not predict the return: {seen}. Raise algo.critic_lr, {algo.update_settings} or algo.n_step"
 
 
 def _greedy(evidence: Evidence) -> str | None:
@@ -242,14 +244,17 @@ def _budget(evidence: Evidence) -> str | None:
     late = [line for line in evidence.lines if "episode_success" in line and line["env_steps"] > evidence.env_steps / 2]
     if not evidence.after or evidence.success is None or len(late) < 3:
         return None
-    earlier, now = evidence.success
-    if now - earlier < max(_MARGIN, 2 * math.sqrt(2 / evidence.episodes)):  # two standard errors at most
+    earlier, (middle, now) = evidence.mean("episode_success", 2), evidence.success
+    if earlier is None or not earlier < middle < now:
         return None
-    times = round(1 + (_GOOD - now) / (now - earlier) / 4, 1)
+    noise = math.sqrt((earlier * (1 - earlier) + now * (1 - now)) * 4 / evidence.episodes)  # of now - earlier
+    if now - earlier < max(_MARGIN, 2 * noise):
+        return None
+    times = round(1 + (_GOOD - now) / (now - earlier) / 2, 1)
     if times <= _TOO_SHORT:
         return None
     return (
-        f"the budget is too short: training success was {earlier:.2f} in the third quarter of the steps and {now:.2f} "
+        f"the budget is too short: training success was {earlier:.2f} in the second quarter of the steps and {now:.2f} "
         f"in the last; at that rate it takes {times} times the budget to reach {_GOOD}. Raise steps to "
         f"{int(times * evidence.config.steps):,}, or learn more from each step ({evidence.config.algo.update_settings})"
     )
@@ -262,9 +267,11 @@ def _short_of_good(evidence: Evidence) -> str | None:
     greedy, sampled = (evidence.after[name].success["overall"] for name in ("train", "sampled"))
     if max(greedy, sampled) >= _GOOD:
         return None
-    said = f"success ended at {greedy:.2f} greedy and {sampled:.2f} sampled (random policy: {random:.2f})"
+    no_better = max(greedy, sampled) < random + _MARGIN
+    said = f"success ended at {greedy:.2f} greedy and {sampled:.2f} sampled"
+    said += f", no better than the random policy's {random:.2f}" if no_better else f" (random policy: {random:.2f})"
     model, env = evidence.config.model.name, evidence.config.env.name
-    if max(greedy, sampled) < random + _MARGIN and model.startswith("builtin") and not env.startswith("playground"):
+    if no_better and model.startswith("builtin") and not env.startswith("playground"):
         return (
             f"{said}. The built-in model only knows the words of Playground-Text. Make a model that knows this "
             f"environment's (sacglam pretrain DIR --env {env}, then model.name=DIR)"

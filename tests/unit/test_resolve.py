@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sacglam import config
-from sacglam.models.loading import load_shape
-from sacglam.resolve import derived, on_this_machine, with_copies
+from sacglam.models.loading import BUILTIN, load_shape
+from sacglam.resolve import derived, on_this_machine, threads, with_copies
 from sacglam.tools.experiments.results import differences
 
 LONG = ["env.name=bitflip", "env.options={bits: 8, max_steps: 100}"]
@@ -41,6 +43,22 @@ def test_copies_that_are_asked_for_stay() -> None:
     asked = config.load(None, [*LONG, "steps=64", "env.copies=16"])
     assert with_copies(asked) is asked
     assert derived(asked, asked) == {}
+
+
+def test_a_narrow_model_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacglam.cpu.cores", lambda: 8)
+    wide = tmp_path / "wide"
+    shutil.copytree(BUILTIN, wide)
+    settings = json.loads((wide / "config.json").read_text()) | {"hidden_size": 288}
+    (wide / "config.json").write_text(json.dumps(settings))
+    for overrides, expected in (
+        ([], 1),
+        (["model.name=builtin-t5"], 1),
+        ([f"model.name={wide}"], 4),
+        (["threads=3"], 3),
+        (["learners.count=2"], 0),
+    ):
+        assert threads(config.load(None, overrides)) == expected
 
 
 def test_a_folder_of_its_name_does_not_hide_the_built_in_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

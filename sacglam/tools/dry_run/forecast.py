@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sacglam import cpu, resolve
@@ -35,6 +36,8 @@ def placed(config: Config) -> tuple[Config, Plan]:
     """Resolve the device, copies and scale of rewards of `config`, and decide which process would run where."""
     settled = config.model_copy(update={"device": resolve.resolve_device(config)})
     settled = resolve.with_reward_scale(resolve.with_copies(settled))
+    with suppress(ModelError):  # `forecast` says that the model is missing
+        settled = settled.model_copy(update={"threads": resolve.threads(settled)})
     return settled, plan(settled, machine())
 
 

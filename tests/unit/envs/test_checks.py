@@ -504,6 +504,34 @@ def test_states_that_show_everything_are_never_alike(name: str) -> None:
     assert "consequences" not in " ".join(check_env(lambda: make(name), episodes=50).findings)
 
 
+def test_a_trial_follows_the_expert_and_says_what_it_reaches() -> None:
+    class Door(World):
+        """Opens at `Go`; at `Stay` the episode ends."""
+
+        def step(self, action: int) -> Step:
+            return WON if action == 0 else replace(NOTHING, truncated=True)
+
+        def expert(self) -> int | None:
+            return self.advice
+
+        advice: int | None = 0
+
+    class Wrong(Door):
+        advice = 2
+
+    class Silent(Door):
+        advice = None
+
+    follows = check_env(lambda: Door(train=("win",)), 8)
+    assert follows.successes < 8
+    assert follows.findings[-1] == "The environment's expert succeeded in 8 of 8 of these episodes."
+    own = check_env(lambda: CheckedEnv(Door(train=("win",)), "door").rewarding(True), 8)
+    assert own.findings[-1].endswith("8 of 8 of these episodes, with a return of 1 on average.")
+    assert "expert" not in " ".join(check_env(lambda: Silent(train=("win",)), 8).findings)
+    with pytest.raises(EnvironmentContractError, match=r"expert\(\).*: expected an action below 2"):
+        check_env(lambda: Wrong(train=("win",)), 8)
+
+
 def test_what_is_hidden_is_found() -> None:
     found = check_env(lambda: make("benchmarks.battery.questions:Questions"), episodes=100).findings
     assert "Either chance decides or the text hides something" in " ".join(found)
