@@ -23,6 +23,7 @@ def markdown(report: Values, figure: str) -> str:
         f"# {report['title']}\n\n{report['about']}\n\n![{report['title']}]({figure})",
         *(part for group in report["groups"] for part in _group(group, report["threshold"])),
         _setting(report),
+        *(["## Warnings\n\n" + "\n".join(f"- {each}" for each in report["warnings"])] if report["warnings"] else []),
         _HOW_TO_READ,
     ]
     return "\n\n".join(parts) + "\n"

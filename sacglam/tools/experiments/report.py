@@ -31,6 +31,7 @@ def report(experiment: Experiment, runs: Sequence[Run], threshold: float, comman
         "threshold": threshold,
         "runs": {"finished": len(results), "planned": len(runs)},
         "setting": _setting(results),
+        "warnings": [f"{each.run.title}: {text}" for each in results for text in each.summary["warnings"]],
         "groups": [each for group in experiment.groups for each in _groups(group, found, threshold)],
     }
 

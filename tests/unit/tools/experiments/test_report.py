@@ -95,6 +95,18 @@ def test_a_run_of_other_settings_is_reported(tmp_path: Path, finish: Finish) -> 
     assert "other settings: a seed 0: algo.gamma" in markdown(values, "x.png")
 
 
+def test_what_runs_warned_of_is_reported(tmp_path: Path, finish: Finish) -> None:
+    experiment = plan.comparison(files(tmp_path, "a"))
+    runs = plan.runs(experiment, range(2), OVERRIDES, tmp_path)
+    for run, warnings in zip(runs, ([], ["the policy hardly explores"]), strict=True):
+        summary = finish(run, [0.5]) / "summary.json"
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"warnings": warnings}))
+    values = report(experiment, runs, 0.8, "")
+    assert values["warnings"] == ["a seed 1: the policy hardly explores"]
+    assert "## Warnings\n\n- a seed 1: the policy hardly explores\n" in markdown(values, "x.png")
+    assert "## Warnings" not in markdown(values | {"warnings": []}, "x.png")
+
+
 def test_the_text_shows_the_numbers_and_their_gaps(values: dict[str, Any]) -> None:
     text = markdown(values, "figure2.png")
     assert "![Comparison](figure2.png)" in text
