@@ -4,7 +4,6 @@ pip install optuna && python docs/examples/search.py
 """
 
 import os
-from pathlib import Path
 
 import optuna
 
@@ -33,13 +32,12 @@ def objective(trial: optuna.Trial) -> float:
         "evaluation.episodes=100",
         "evaluation.every_episodes=50",
     ]
-    summary = sacglam.train(sacglam.load_config("quickstart", overrides), RUNS / str(trial.number), report)
+    summary = sacglam.train(sacglam.load_config("quickstart", overrides), callback=report)
     if not summary["finished"]:
         raise optuna.TrialPruned
     return summary["success_after"]["overall"]
 
 
-RUNS = Path("runs/search")
 study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
 study.optimize(objective, n_trials=TRIALS)
 print(f"{study.best_value:.2f} with {study.best_params}")

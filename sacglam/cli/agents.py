@@ -95,7 +95,7 @@ def play(
     device: DeviceOption = "auto",
     trust: TrustOption = False,
 ) -> None:
-    """Play one episode and show each observation with the probability and Q value of every action.
+    """Play one episode and show each observation with the probability and Q value of every action; > marks the choice.
 
     \b
     Example:
@@ -122,7 +122,8 @@ def play(
         table = Table("action", "probability", *(["Q"] if values else []), title=title, title_justify="left")
         for action in observation.actions:
             cells = [f"{probabilities[action]:.3f}", *([f"{values[action]:+.3f}"] if values else [])]
-            table.add_row(escape(action), *cells, style="bold green" if action == chosen else "")
+            mark, style = (">", "bold green") if action == chosen else (" ", "")
+            table.add_row(f"{mark} {escape(action)}", *cells, style=style)
         console.print(escape(observation.text))
         console.print(table)
         step = env.step(observation.actions.index(chosen))

@@ -231,6 +231,8 @@ def _explain(fault: Any, values: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         known = list(_fields_at(path[:-1], values))
         near = get_close_matches(path[-1], known, n=1)
+        if ":" in path[-1]:
+            return f"unknown setting {where!r}; a colon needs a space after it, as in {{type: graph, share: 0.5}}"
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {where!r}; {hint}"
     message = str(fault["msg"]).removeprefix("Value error, ")

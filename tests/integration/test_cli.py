@@ -154,6 +154,9 @@ def test_play_shows_actions_with_probability_and_q(tiny_run: Path) -> None:
     assert "Goal: Grow any cat" in done.stdout
     for word in ("You see:", "Go to", "probability", "Q", "success"):
         assert word in done.stdout
+    marked = [line for line in done.stdout.splitlines() if "> " in line]
+    assert len(marked) == done.stdout.count("step ")  # one action of each step
+    assert all("Go to" in line or "Grasp" in line for line in marked)
 
 
 @pytest.mark.slow

@@ -84,6 +84,8 @@ def test_an_unknown_key_names_the_nearest(values: dict[str, Any], unknown: str, 
 def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
     fault = _fault({"learners": {"xxxxx": 1}})
     assert fault == "unknown setting 'learners.xxxxx'; known here: count, zero_stage"
+    with pytest.raises(ConfigError, match=r"'replay.hindsight.type:future'; a colon needs a space after it"):
+        load(None, ["replay.hindsight={type:future}"])
 
 
 def test_every_fault_gets_a_line() -> None:
