@@ -41,8 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Fill in the references and files, and lead links to and from the added pages to their places on the site."""
-    markdown = re.sub(r"<!-- settings:.*?-->", lambda _: "\n".join(settings(Config)), markdown)
-    markdown = re.sub(r"<!-- commands:.*?-->", lambda _: "\n".join(commands()), markdown)
+    markdown = re.sub(r"<!-- settings -->.*<!-- end -->", lambda _: "\n".join(settings(Config)), markdown)
+    markdown = re.sub(r"<!-- commands -->.*<!-- end -->", lambda _: "\n".join(commands()), markdown)
     markdown = re.sub(r"<!-- file: (.*?) -->", lambda file: f"```python\n{(ROOT / file[1]).read_text()}```", markdown)
     if page.file.src_uri in OUTSIDE.values():
         markdown = markdown.replace("](docs/", "](")
