@@ -101,7 +101,9 @@ def _known(name: str) -> str:
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`base` overridden by `values`. A new kind of section starts from defaults, a new environment without options."""
+    """`base` overridden by `values`. A new environment has no options, and a new kind of section starts from defaults
+    unless it is a subclass of the base's.
+    """
     merged = {**base, **values}
     for key, value in values.items():
         below, section = base.get(key), _KINDS.get(f"{prefix}{key}.type")
@@ -110,9 +112,15 @@ def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> d
         if isinstance(below, dict) and isinstance(value, dict):
             if f"{prefix}{key}" == "env" and "name" in value:
                 below = {**below, "options": {}}
-            extends = not section or value.get("type", _kind(section, below)) == _kind(section, below)
+            extends = not section or _extends(section, value, _kind(section, below))
             merged[key] = _merged(below, value, f"{prefix}{key}.") if extends else value
     return merged
+
+
+def _extends(section: type[Named], values: Mapping[str, Any], base: Any) -> bool:
+    """Whether the kind that `values` name, if any, is `base` or a subclass of it, and so has all of its settings."""
+    kind = values.get("type", base)
+    return kind == base or issubclass(section.kind(kind), section.kind(base))
 
 
 def _kind(section: type[Named], values: Mapping[str, Any]) -> Any:

@@ -566,6 +566,15 @@ def test_another_type_starts_from_its_own_defaults_in_whatever_order() -> None:
     assert ppo == PpoConfig(epochs=2)
 
 
+def test_a_subclass_takes_over_the_settings_of_the_kind_that_it_extends() -> None:
+    sac = load(None).algo
+    cql = load(None, ["algo.type=docs.examples.cql:CqlConfig", "algo.gamma=0.7"]).algo
+    assert type(cql).__name__ == "CqlConfig"
+    assert cql.model_dump(exclude={"type", "conservatism"}) == sac.model_dump(exclude={"type"}) | {"gamma": 0.7}
+    with pytest.raises(ConfigError, match=r"algo\.type: expected one of sac, ppo, awac, or module:Class \(got 'dqn'\)"):
+        load(None, ["algo.type=dqn", "algo.gamma=0.7"])
+
+
 def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

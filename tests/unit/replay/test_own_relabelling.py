@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from docs.examples.final import Final
 from sacglam.config import parse
 from sacglam.config.kinds import Hindsight
 from sacglam.config.section import Fraction
@@ -51,3 +52,16 @@ def test_its_settings_are_checked_by_name() -> None:
         parse({"replay": {"hindsight": {"type": NAME, "shar": 2}}})
     with pytest.raises(UntrustedError, match="--trust"):
         parse({"replay": {"hindsight": {"type": NAME}}}, trusted=False)
+
+
+def test_the_example_relabels_with_what_was_achieved_last() -> None:
+    """The episode achieves `b` at step 0, `d` and `c` at step 1; its own goal is `a`."""
+    state = Observation("state", ("x",))
+    steps = tuple(Step(state, 0.0, achieved, False, t == 2) for t, achieved in enumerate([("b",), ("d", "c"), ()]))
+    episode = Episode("a", state, tuple(Decision(0, 0.0, 0) for _ in steps), steps, seed=0)
+    config = parse({"replay": {"hindsight": {"type": "docs.examples.final:Final", "share": 1.0}}})
+    buffer = ReplayBuffer(config.replay, lambda goal: "any", {"any": 1.0})
+    buffer.add(episode)
+    drawn = Final(share=1.0).entries(buffer, np.random.default_rng(0), 50)
+    assert {(entry.start, entry.goal) for entry in drawn} == {(0, "c"), (1, "c"), (2, "a")}
+    assert {entry.goal for entry in Final(share=0.0).entries(buffer, np.random.default_rng(0), 50)} == {"a"}
