@@ -6,6 +6,7 @@ It needs the extra `gguf`. The file must be whole, and of an architecture that t
 
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def convert(file: Path, folder: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
+    if not find_spec("gguf"):
+        sys.exit("needs the package gguf; run pip install 'sacglam[gguf]'")
+    if not Path(sys.argv[1]).is_file():
+        sys.exit(f"{sys.argv[1]} is no file")
     if Path(sys.argv[2]).exists():
         sys.exit(f"{sys.argv[2]} exists; name a new folder")
     convert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
-from sacglam.runs.directory import EVALUATED, RunDirectory, Trusted, check_empty, read_config
-from sacglam.runs.exported import SETTINGS, write_exported
+from sacglam.runs.directory import RunDirectory, Trusted, check_empty
+from sacglam.runs.exported import SETTINGS, config_of, write_exported
 from sacglam.types import Observation, Past, Query
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Policy and Q function of a run at its newest checkpoint, evaluated one state at a time.
+    """Policy and Q function of a run or an exported agent, evaluated one state at a time.
 
     `past` holds the episode's earlier steps as (observation, action); an agent with `prompt.history` reads the last. An
     action list that is empty or has duplicates, and texts that do not fit the model, raise a `SacglamError`.
@@ -120,16 +120,14 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
     """
     folder = Path(run_dir)
     if (folder / SETTINGS).is_file():
-        config = read_config(folder / SETTINGS, trusted)
-        summary = RunDirectory(folder).summary() or {}
-        return _exported(folder, config, device, summary.get("env_steps", 0), summary)
+        if best:
+            raise RunDirectoryError(f"{folder} is an exported agent; export the run's best one with --best")
+        return _exported(folder, config_of(folder, trusted), device)
     directory = RunDirectory.open(folder, trusted)
     if best:
         if not (evaluated := directory.best_evaluation()):
             raise RunDirectoryError(f"the run at {folder} kept no best agent; set evaluation.every_steps")
-        config = directory.config()
-        summary = _summary_of_best(config, evaluated, directory.summary())
-        return _exported(directory.best, config, device, evaluated["env_steps"], summary)
+        return replace(_exported(directory.best, directory.config(), device), env_steps=evaluated["env_steps"])
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {folder} has no checkpoint yet; let it run to its first one")
     config, model = _untrained(directory.config(), device)
@@ -148,16 +146,9 @@ def _untrained(config: Config, device: str) -> tuple[Config, AgentModel]:
     return here, build_model(here)
 
 
-def _exported(folder: Path, config: Config, device: str, env_steps: int, summary: Mapping[str, Any]) -> Agent:
+def _exported(folder: Path, config: Config, device: str) -> Agent:
     here, model = _untrained(config, device)
-    if not load_exported(folder, model):
+    if not load_exported(folder, model, renamed=True):
         raise ModelError(f"the critic in {folder} does not fit its settings; export the agent again")
-    return Agent(here, model, env_steps, summary)
-
-
-def _summary_of_best(config: Config, evaluated: Mapping[str, Any], summary: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The run's summary, with the best agent's success instead of the last one's."""
-    prefix = EVALUATED.removesuffix("overall")
-    after = {name.removeprefix(prefix): rate for name, rate in evaluated.items() if name.startswith(prefix)}
-    best = {"success_after": after, "evaluation_episodes": config.evaluation.every_episodes, "warnings": []}
-    return {**summary, **best, "updates": evaluated.get("updates")} if summary else {}
+    summary = RunDirectory(folder).summary() or {}
+    return Agent(here, model, summary.get("env_steps", 0), summary)

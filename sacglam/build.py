@@ -195,12 +195,11 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     classifiers = {name: each(model, config, backend) for name, each in _classifiers(config).items()}
     learner = Learner(model, algorithm, backend, config.algo, updates, clock, classifiers)
     if config.init_from:
-        origin = exported_in(Path(config.init_from))
         with backend.gathered(change=True):
-            fits = load_exported(origin, model)
+            fits = load_exported(exported_in(Path(config.init_from)), model)
         if not fits:
             warnings.warn(f"the critic of {config.init_from} does not fit; this run's starts untrained", stacklevel=2)
-        if changed := _changed(settings_of(origin), config.model_dump(mode="json")):
+        if changed := _changed(settings_of(Path(config.init_from)), config.model_dump(mode="json")):
             warnings.warn(
                 f"the agent in {config.init_from} was trained with {', '.join(changed)}; with the settings here, the "
                 "same adapter is a different policy",

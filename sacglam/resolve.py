@@ -57,8 +57,8 @@ def with_copies(config: Config) -> Config:
     """
     if config.env.copies:
         return config
-    longest = check_env(lambda: build_env(config), episodes=4, repeats=False, steps=_LONGEST_EPISODE).longest
-    most = max(1.0, config.steps / (_EPISODES_OF_A_COPY * longest))
+    trial = check_env(lambda: build_env(config), episodes=4, repeats=False, steps=_LONGEST_EPISODE, expert=False)
+    most = max(1.0, config.steps / (_EPISODES_OF_A_COPY * trial.longest))
     copies = next(size for size in (32, 16, 8, 4, 2, 1) if size <= most and not config.algo.update_interval % size)
     return config.model_copy(update={"env": config.env.model_copy(update={"copies": copies})})
 

@@ -20,7 +20,7 @@ from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
 from sacglam.runs.directory import BEST, EVALUATED, EVALUATED_RETURN, RunDirectory, measure, write_files
 from sacglam.runs.display import Display, NewTracker, Tracker
-from sacglam.runs.exported import write_exported
+from sacglam.runs.exported import summary_of_best, write_exported
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import summary_of_end, summary_of_start
@@ -44,7 +44,7 @@ def train(
         SacglamError: the folder holds a run, the model or the environment cannot be used, the loss diverged, ...
     """
     directory, shown = RunDirectory.vacant(out), display or Display()
-    for note in check_env(lambda: build_env(config), repeats=config.env.repeats).notes:
+    for note in check_env(lambda: build_env(config), repeats=config.env.repeats, expert=False).notes:
         shown.note(note)
     resolved = resolve(config, shown.note)
     for key, value in derived(config, resolved).items():
@@ -275,8 +275,9 @@ class Run:
             self._loop.finish_updates()  # so that the agent kept is the one evaluated
         metrics, best = self._evaluations.interim(), self._directory.best_evaluation()
         if best is None or measure(metrics) > measure(best):
-            self._export(self._directory.best, self._begun)
-            write_files(self._directory.best, {BEST: json.dumps({**self._counters(), **metrics}).encode()})
+            best = {**self._counters(), **metrics}
+            self._export(self._directory.best, summary_of_best(self._begun, best, self._config))
+            write_files(self._directory.best, {BEST: json.dumps(best).encode()})
         self._append(metrics)
         if self._solves(metrics):
             self._solved = True

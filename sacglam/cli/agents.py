@@ -15,13 +15,14 @@ from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
 from sacglam.cli.train import SetOption, config_argument
 from sacglam.runs.directory import RunDirectory
+from sacglam.runs.exported import config_of
 
 if TYPE_CHECKING:
     from sacglam.config import Config
     from sacglam.envs import TextEnv
     from sacglam.scoring.base import Scorer
 
-RunArgument = Annotated[Path, typer.Argument(help="Run of `sacglam train`, or an exported agent.", metavar="RUN")]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run or an exported agent.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the episodes.", min=0)]
 BestOption = Annotated[bool, typer.Option("--best", help="Use the agent that did best in evaluations during training.")]
@@ -215,7 +216,8 @@ def collect(
     Examples:
       sacglam collect demos.jsonl --env playground_simple
       sacglam collect demos.jsonl runs/my-run --policy agent --success-only
-      sacglam train --set replay.demonstrations=demos.jsonl
+
+    Then: sacglam train --set replay.demonstrations=demos.jsonl
     """
     run = source if source and source.is_dir() else None
     if (source is None) == (env is None):
@@ -229,11 +231,8 @@ def collect(
     from sacglam.replay.demonstrations import write
     from sacglam.scoring.base import UniformScorer
 
-    if policy == "agent" and run:
-        config, scorer = _agent(run, device, trust)
-    else:
-        config = RunDirectory.open(run, trust).config() if run else configuration.load(source)
-        scorer = UniformScorer() if policy == "random" else None
+    config = config_of(run, trust) if run else configuration.load(source)
+    scorer = UniformScorer() if policy == "random" else _model(run, device, trust) if policy == "agent" else None
     config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
     played = record(
         lambda: build_env(config),
@@ -251,11 +250,11 @@ def collect(
     print_plain(console, f"{episodes:,} episodes, {successes:,} of them successful, are in {out}")
 
 
-def _agent(run: Path, device: str, trust: bool) -> "tuple[Config, Scorer | None]":
+def _model(run: Path | None, device: str, trust: bool) -> "Scorer":
     from sacglam.agent import load_agent
 
-    agent = load_agent(run, device, trust)
-    return agent.config, agent.model
+    assert run
+    return load_agent(run, device, trust).model
 
 
 def export(
@@ -264,7 +263,7 @@ def export(
     best: BestOption = False,
     trust: TrustOption = False,
 ) -> None:
-    """Export an agent: peft adapter, critic, settings and model card. Other commands take this folder as a RUN.
+    """Export an agent to a folder that other commands take in place of a run: adapter, critic, settings, model card.
 
     \b
     Example:
@@ -275,7 +274,7 @@ def export(
 
     agent = load_agent(run, "cpu", trust or "environment", best)  # `export` does not create the environment
     agent.export(folder)
-    print_plain(console, f"adapter and critic of step {agent.env_steps:,} are in {folder}")
+    print_plain(console, f"the agent of step {agent.env_steps:,} is in {folder}")
 
 
 def push(

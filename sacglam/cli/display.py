@@ -19,7 +19,7 @@ console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
 
 TrustOption = Annotated[
-    bool, typer.Option("--trust", help="Import the code that the run names. Use it only for runs you trust.")
+    bool, typer.Option("--trust", help="Import the code that the folder names. Use it only for folders you trust.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 

@@ -195,7 +195,7 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
     Raises:
         ConfigError: the end is missing, or a value is invalid.
     """
-    cut_off = "so it was cut off; restore it from a copy, or start a new run"
+    cut_off = "so it was cut off; restore it from a copy, or start again"
     if not text.endswith("\n"):  # checked before parsing, since half of a number is still a number
         raise ConfigError(f"it ends within a line, {cut_off}")
     values = values_in(text)
@@ -203,7 +203,7 @@ def parse_complete(text: str, trusted: bool = True) -> Config:
     if "lag" not in values.get("runtime", {}):  # the last setting in the file
         raise ConfigError(f"it lacks runtime.lag, {cut_off}")
     if config.policy.temperature == "auto":
-        raise ConfigError("policy.temperature is auto, but a run records a number; restore it from a copy")
+        raise ConfigError("policy.temperature is auto, but a number is recorded; restore it from a copy")
     return config
 
 

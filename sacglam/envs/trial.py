@@ -1,4 +1,4 @@
-"""Plays random episodes to check an environment's contract and to see what an agent could learn from."""
+"""Plays random episodes, and an expert's, to check an environment's contract and see what there is to learn from."""
 
 import os
 import sys
@@ -47,11 +47,16 @@ class Trial:
 
 
 def check_env(
-    make_env: Callable[[], TextEnv], episodes: int = _EPISODES, repeats: bool = True, steps: int = _STEPS
+    make_env: Callable[[], TextEnv],
+    episodes: int = _EPISODES,
+    repeats: bool = True,
+    steps: int = _STEPS,
+    expert: bool = True,
 ) -> Trial:
     """Play random episodes in two copies in parallel, checking them against the contract and each other.
 
-    Episodes still running after `steps` steps are cut off there.
+    Episodes still running after `steps` steps are cut off there. With `expert`, those at whose start the environment's
+    expert, if there is one, knows an action are played again with its advice.
 
     Before each one, the second copy plays one step of a different episode, which must make no difference. If `repeats`
     is false, the environment need not be reproducible and there is only one copy. In your own tests:
@@ -73,8 +78,8 @@ def check_env(
             other.reset(goals[0], number)
             other.step(0)
         played.append(_play(copies, goal, seed, rng, steps))
-    first.reset(goals[0], 0)
-    guided = [] if first.expert() is None else [_play(copies, e.goal, e.seed, rng, steps, expert=True) for e in played]
+    advised = [e for e in played if expert and _knows(first, e)]
+    guided = [_play(copies, e.goal, e.seed, rng, steps, expert=True) for e in advised]
     heldout = first.goals("heldout")
     for goal in rng.sample(heldout, min(_HELDOUT_EPISODES, len(heldout))):  # a run plays these only at its end
         first.goal_type(goal)
@@ -153,7 +158,13 @@ def _of_expert(guided: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
     if guided:
         success, mean = sum(e.success for e in guided), fmean(e.return_ for e in guided)
         returns = f", with a return of {mean:,.4g} on average" if own_rewards else ""
-        yield f"The environment's expert succeeded in {success} of {len(guided)} of these episodes{returns}."
+        yield f"The environment's expert succeeded in {success} of {len(guided)} episodes{returns}."
+
+
+def _knows(env: TextEnv, episode: Episode) -> bool:
+    """Whether the expert knows an action at the start of an episode."""
+    env.reset(episode.goal, episode.seed)
+    return env.expert() is not None
 
 
 def _play(
@@ -166,8 +177,8 @@ def _play(
     decisions: list[Decision] = []
     steps: list[Step] = []
     while len(steps) < most_steps and not (steps and (steps[-1].terminated or steps[-1].truncated)):
-        action, advised = rng.randrange(len(observation.actions)), copies[0].expert()
-        taken = advised if expert and advised is not None else action
+        advised, drawn = copies[0].expert() if expert else None, rng.randrange(len(observation.actions))
+        taken = drawn if advised is None else advised
         decisions.append(Decision(taken, -log(len(observation.actions)), version=0))
         answers = [copy.step(decisions[-1].action) for copy in copies]
         steps.append(_agreed(answers, f"after {len(decisions)} steps of {where}"))

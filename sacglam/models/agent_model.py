@@ -187,8 +187,10 @@ def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def load_exported(folder: Path, model: AgentModel) -> bool:
-    """Load the actor of an exported agent into `model`, and the critic if its tensors fit the model's, as returned.
+def load_exported(folder: Path, model: AgentModel, renamed: bool = False) -> bool:
+    """Load the actor of an exported agent into `model`, and its critic if that fits, which is returned.
+
+    The base model must have the same name unless it may have been `renamed`.
 
     Raises:
         ModelError: there is neither, it is damaged, or the adapter's base model, rank or alpha differs.
@@ -206,7 +208,7 @@ def load_exported(folder: Path, model: AgentModel) -> bool:
     own = json.loads(model.lm.adapter_bytes()[CONFIG_NAME])
     for key, what in _SAME.items():
         expected, found = (Path(str(each.get(key))).name for each in (own, given))
-        if expected != found:
+        if expected != found and not (renamed and key == "base_model_name_or_path"):
             raise ModelError(f"the adapter does not fit: expected {what} {expected}, as this run has, got {found}")
     state, fits = model.state(), True
     actor = {f"lora.{ACTOR}.{name}": tensor for name, tensor in actor.items()}

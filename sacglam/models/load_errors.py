@@ -92,8 +92,8 @@ def looks_local(name: str) -> bool:
 
 def _advice(name: str) -> str:
     files = "config.json, *.safetensors (pickles are never read) and tokenizer files, as save_pretrained writes them"
-    if name.endswith(".gguf"):
-        return f"GGUF files must be converted: python launch/convert_gguf.py {name} FOLDER, then model.name=FOLDER"
+    if name.endswith(".gguf") or [*Path(name).glob("*.gguf")]:
+        return "A GGUF file must be converted: in sacglam's repository, python launch/convert_gguf.py FILE FOLDER"
     if looks_local(name):
         return f"Expected a folder with {files}, complete and of an architecture that transformers supports"
     offline = constants.HF_HUB_OFFLINE

@@ -204,21 +204,24 @@ def _q_values(evidence: Evidence) -> str | None:
     if fit is None or not evidence.low:
         return None
     correlation, q, returned, steps = fit
-    algo, relabels = evidence.config.algo, hasattr(evidence.config.replay.hindsight, "share")
-    seen = f"over {steps:,} steps of {len(evidence.played)} episodes Q is {q:.2f} on average and the return "
-    seen += f"{returned:.2f}, their correlation is {correlation:.2f}, and success is "
-    seen += f"{evidence.mean('episode_success', 4):.2f}"
+    algo, hindsight = evidence.config.algo, evidence.config.replay.hindsight
+    seen = (
+        f"over {steps:,} steps of {len(evidence.played)} episodes, Q averages {q:.2f} and the return {returned:.2f} "
+        f"(correlation {correlation:.2f}); success is {evidence.mean('episode_success', 4):.2f}"
+    )
+    learn_more = f"raise algo.critic_lr, {algo.update_settings} or algo.n_step"
+    unrelated = correlation < _CORRELATED
     if q - returned > _TOO_HIGH and getattr(algo, "soft_target", False):  # Q includes the entropy to come
-        return f"Q is too high: {seen}. Lower {algo.entropy_settings}"
-    if q - returned > _TOO_HIGH and relabels:
+        return f"Q is too high: {seen}. Lower {algo.entropy_settings}{', or ' + learn_more if unrelated else ''}"
+    if q - returned > _TOO_HIGH and hindsight.relabels:
+        lower = "lower replay.hindsight.share, " if "share" in type(hindsight).model_fields else ""
         return (
-            f"Q is too high: {seen}. Hindsight credits the agent with what chance or hidden state decided. If sacglam "
-            "envs --check finds actions with different consequences, put what decides them into the observation or "
-            "set prompt.history; otherwise lower replay.hindsight.share, or give examples (replay.demonstrations)"
+            f"Q is too high: {seen}. Hindsight may credit the agent with what chance or hidden state decided. If "
+            "sacglam envs --check reports actions whose consequences differ, put what decides them into the "
+            f"observation or set prompt.history; otherwise {lower}provide demonstrations (replay.demonstrations)"
+            f"{', or ' + learn_more if unrelated else ''}"
         )
-    if correlation >= _CORRELATED:
-        return None
-    return f"Q does not predict the return: {seen}. Raise algo.critic_lr, {algo.update_settings} or algo.n_step"
+    return f"Q does not predict the return: {seen}. {learn_more.capitalize()}" if unrelated else None
 
 
 def _greedy(evidence: Evidence) -> str | None:
@@ -267,11 +270,13 @@ def _short_of_good(evidence: Evidence) -> str | None:
     greedy, sampled = (evidence.after[name].success["overall"] for name in ("train", "sampled"))
     if max(greedy, sampled) >= _GOOD:
         return None
-    no_better = max(greedy, sampled) < random + _MARGIN
+    hardly_better = max(greedy, sampled) < random + _MARGIN
     said = f"success ended at {greedy:.2f} greedy and {sampled:.2f} sampled"
-    said += f", no better than the random policy's {random:.2f}" if no_better else f" (random policy: {random:.2f})"
+    said += (
+        f", hardly better than the random policy's {random:.2f}" if hardly_better else f" (random policy: {random:.2f})"
+    )
     model, env = evidence.config.model.name, evidence.config.env.name
-    if no_better and model.startswith("builtin") and not env.startswith("playground"):
+    if hardly_better and model.startswith("builtin") and not env.startswith("playground"):
         return (
             f"{said}. The built-in model only knows the words of Playground-Text. Make a model that knows this "
             f"environment's (sacglam pretrain DIR --env {env}, then model.name=DIR)"

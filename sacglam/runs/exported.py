@@ -10,7 +10,7 @@ from sacglam import files
 from sacglam.config import Config
 from sacglam.config.sections import BUILT_IN
 from sacglam.errors import ConfigError
-from sacglam.runs.directory import RunDirectory, write_files
+from sacglam.runs.directory import EVALUATED, RunDirectory, Trusted, read_config, write_files
 
 SETTINGS, MODEL_CARD = "agent.yaml", "README.md"
 _CARD, _IN_PEFT = (Path(__file__).with_name(name) for name in ("model_card.md", "model_card_peft.md"))
@@ -19,15 +19,35 @@ _CARD, _IN_PEFT = (Path(__file__).with_name(name) for name in ("model_card.md", 
 def write_exported(
     folder: Path, weights: Mapping[str, bytes], config: Config, env_steps: int, summary: Mapping[str, Any]
 ) -> None:
-    """Write an agent: its weights, given as files by name, its settings, a model card, and its run's summary, if any.
+    """Write weights (files by name), settings, model card and, if there is one, the run's summary.
 
     Raises:
         RunDirectoryError: the folder cannot be written.
     """
     described = {SETTINGS: config.to_yaml().encode(), MODEL_CARD: _model_card(config, env_steps, summary)}
-    write_files(folder, {**weights, **described})
     if summary:
-        RunDirectory(folder).write_summary({**summary, "env_steps": env_steps})
+        described["summary.json"] = (json.dumps({**summary, "env_steps": env_steps}, indent=2) + "\n").encode()
+    write_files(folder, {**weights, **described})
+
+
+def summary_of_best(start: Mapping[str, Any], evaluated: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The summary of the agent in `best/`, from the start of its run's summary and its evaluation during training."""
+    kept = {name: value for name, value in start.items() if name.endswith(("_random", "_before"))}
+    prefix = EVALUATED.removesuffix("overall")
+    after = {name.removeprefix(prefix): rate for name, rate in evaluated.items() if name.startswith(prefix)}
+    counts = {"updates": evaluated["updates"], "evaluation_episodes": config.evaluation.every_episodes}
+    return {"finished": False, **kept, "success_after": after, **counts}
+
+
+def config_of(folder: Path, trusted: Trusted) -> Config:
+    """The configuration of the run or exported agent in `folder`.
+
+    Raises:
+        SacglamError: there is neither, it does not fit this version, or names foreign code and is not `trusted`.
+    """
+    if (folder / SETTINGS).is_file():
+        return read_config(folder / SETTINGS, trusted)
+    return RunDirectory.open(folder, trusted).config()
 
 
 def exported_in(folder: Path) -> Path:
@@ -36,18 +56,20 @@ def exported_in(folder: Path) -> Path:
     return run.adapter if run.claimed else folder
 
 
-def settings_of(exported: Path) -> dict[str, Any]:
-    """The settings of an exported agent as plain values, unchecked; empty if earlier versions exported it.
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The settings of the run or exported agent in `folder`, unchecked; empty if an earlier version exported the agent.
 
     Raises:
         ConfigError: the file cannot be read.
     """
+    run = RunDirectory(folder)
+    file = run.config_file if run.claimed else folder / SETTINGS
     try:
-        return configuration.values_in(files.read(exported / SETTINGS, configuration.LARGEST).decode())
+        return configuration.values_in(files.read(file, configuration.LARGEST).decode())
     except FileNotFoundError:
         return {}
     except (ConfigError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {exported / SETTINGS}: {error}") from error
+        raise ConfigError(f"cannot read {file}: {error}") from error
 
 
 def _model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> bytes:

@@ -38,7 +38,7 @@ class _Start(Form, extra="allow"):
     finished: Literal[False]
     success_random: _Rates
     success_before: _Rates
-    success_after: None
+    success_after: _Rates | None
     evaluation_episodes: _Count
     env_steps: _Count = 0
 
@@ -47,10 +47,11 @@ class _End(_Start):
     """Fields that readers rely on in a finished run."""
 
     finished: Literal[True]  # type: ignore[assignment]
-    success_after: _Rates  # type: ignore[assignment]
+    success_after: _Rates
     success_sampled: _Rates
     success_heldout: _Rates | None = None
     spl_after: float | None
+    env_steps: _Count
     updates: _Count
     train_seconds: Annotated[float, Field(gt=0)]
     train_cpu_seconds: Annotated[float, Field(ge=0)]

@@ -1,22 +1,25 @@
 """Publishes an agent on the Hugging Face Hub, or another server with its interface (HF_ENDPOINT)."""
 
+import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sacglam import files
 from sacglam.agent import Agent
+from sacglam.config import parse
 from sacglam.errors import ModelError
-from sacglam.runs.exported import MODEL_CARD, SETTINGS
+from sacglam.runs.exported import MODEL_CARD
 
 _CURVES = "curves.png"
 _LARGEST_PICTURE = 64 * files.MIB
-_PATH = re.compile(r"""(:[ ]["']?)/[^"'\n]*/""")  # a value's absolute path up to the file's name
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
-    """Upload the adapter, the critic, and a card with the results and the run's `curves`; return the page's address.
+    """Upload the exported agent and the run's `curves`, without paths of this machine; return the page's address.
 
     The repository (USER/NAME) is created if it does not exist; its files of the same names are replaced.
 
@@ -30,12 +33,14 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        agent.export(folder)
+        values = agent.config.model_dump(mode="json")
+        shown = {**_without_paths(values), "prompt": values["prompt"]}
+        replace(agent, config=parse(shown)).export(folder)
+        described = _without_paths(json.loads((folder / CONFIG_NAME).read_text("utf-8")))
+        (folder / CONFIG_NAME).write_text(json.dumps(described, indent=2), "utf-8")
         card = (folder / MODEL_CARD).read_text("utf-8")
-        if not _REPO.fullmatch(base := agent.config.model.name):  # the Hub refuses cards whose base is not on it
-            card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE).replace(base, Path(base).name)
-            for file in (folder / CONFIG_NAME, folder / SETTINGS):  # paths would tell about this machine
-                file.write_text(_PATH.sub(r"\1", file.read_text("utf-8")), "utf-8")
+        if not _REPO.fullmatch(agent.config.model.name):  # the Hub refuses cards whose base is not on it
+            card = re.sub(r"^base_model: .*\n", "", card, count=1, flags=re.MULTILINE)
         if curves.is_file() and not curves.is_symlink():  # a link could publish any file
             (folder / _CURVES).write_bytes(files.read(curves, _LARGEST_PICTURE))
             card += f"\n![The run over environment steps]({_CURVES})\n"
@@ -51,3 +56,12 @@ def push(agent: Agent, curves: Path, repo: str, private: bool) -> str:
                 "a token that may write"
             ) from error
     return str(address)
+
+
+def _without_paths(value: Any) -> Any:
+    """Plain values with only the last part of absolute paths."""
+    if isinstance(value, dict):
+        return {key: _without_paths(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(each) for each in value]
+    return Path(value).name or value if isinstance(value, str) and Path(value).is_absolute() else value

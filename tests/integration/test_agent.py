@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +105,20 @@ def test_an_exported_agent_is_loaded_like_its_run(tiny_run: Path, tmp_path: Path
     }
     results = [call(command("evaluate", folder, "--json", episodes="8")) for folder in (tiny_run, out)]
     assert results[0].stdout == results[1].stdout != ""
-    played = call(command("collect", tmp_path / "played.jsonl", out, policy="agent", episodes="2"))
-    assert played.returncode == 0, played.stderr
+    for policy in ("agent", "planner"):
+        played = call(command("collect", tmp_path / f"{policy}.jsonl", out, policy=policy, episodes="2"))
+        assert played.returncode == 0, played.stderr
+
+
+def test_the_base_model_of_an_exported_agent_may_be_elsewhere(tiny_run: Path, tmp_path: Path) -> None:
+    agent, out = sacglam.load_agent(tiny_run), tmp_path / "out"
+    agent.export(out)
+    shutil.copytree(BUILTIN, tmp_path / "moved")
+    settings = out / "agent.yaml"
+    settings.write_text(settings.read_text().replace("name: builtin\n", f"name: {tmp_path / 'moved'}\n"))
+    exported = sacglam.load_agent(out)
+    assert exported.config.model.name == str(tmp_path / "moved")
+    assert exported.probabilities(OBSERVATION, GOAL, ACTIONS) == agent.probabilities(OBSERVATION, GOAL, ACTIONS)
 
 
 def test_an_exported_agent_may_not_name_code_unless_trusted(tiny_run: Path, tmp_path: Path) -> None:

@@ -136,5 +136,5 @@ def test_a_run_without_its_number_is_refused(opened: Path, tmp_path: Path) -> No
     text = (run / "config.yaml").read_text()
     number = RunDirectory.open(run, trusted=True).config().policy.temperature
     (run / "config.yaml").write_text(text.replace(f"temperature: {number}", "temperature: auto"))
-    with pytest.raises(ConfigError, match="a run records a number"):
+    with pytest.raises(ConfigError, match="a number is recorded"):
         resume(run, trusted=True)

@@ -14,7 +14,7 @@ import torch
 from sacglam import config as configuration
 from sacglam.agent import load_agent
 from sacglam.build import build
-from sacglam.errors import ModelError, SacglamError
+from sacglam.errors import ModelError, RunDirectoryError, SacglamError
 from sacglam.learner.backend import under
 from sacglam.models.agent_model import AgentModel, load_exported
 from tests.conftest import TINY, call, sacglam, tiny_train
@@ -101,6 +101,16 @@ def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) 
     agent = load_agent(whole, "cpu", best=True)
     assert agent.env_steps == best["env_steps"]
     assert agent.summary["success_after"]["overall"] == best["eval_success/overall"]
+    assert agent.summary["evaluation_episodes"] == 32
+    assert load_agent(whole / "best", "cpu").summary == agent.summary
+    agent.export(tmp_path / "exported")
+    exported = load_agent(tmp_path / "exported", "cpu")
+    assert (exported.env_steps, exported.summary) == (agent.env_steps, agent.summary)
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert f"{best['eval_success/overall']:.2f} |" in card
+    assert card == (whole / "best" / "README.md").read_text()
+    with pytest.raises(RunDirectoryError, match="is an exported agent; export the run's best one with --best"):
+        load_agent(tmp_path / "exported", "cpu", best=True)
     done = call(sacglam("evaluate", whole, "--best", "--json", episodes="8"))
     assert done.returncode == 0, done.stderr
     # Killed and resumed, and finished runs stay as they are.

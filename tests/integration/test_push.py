@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sacglam import load_agent
 from sacglam.models.loading import BUILTIN
@@ -117,7 +118,10 @@ def test_paths_of_this_machine_are_not_published(hub: Hub, tiny_run: Path, tmp_p
     model = tmp_path / "my model"
     shutil.copytree(BUILTIN, model)
     agent, exported = load_agent(tiny_run), tmp_path / "agent"
-    here = agent.config.model_copy(update={"init_from": "/elsewhere/run", "threads": 1})
+    options = {**agent.config.env.options, "file": "/elsewhere/a game.z8", "files": ["/elsewhere/b.z8"], "at": "/"}
+    env = agent.config.env.model_copy(update={"options": options})
+    here = agent.config.model_copy(update={"init_from": "/elsewhere/it's here", "env": env})
+    here = here.model_copy(update={"prompt": here.prompt.model_copy(update={"template": "/yes/ {goal} {observation}"})})
     here = here.model_copy(update={"model": here.model.model_copy(update={"name": str(model)})})
     replace(agent, config=here).export(exported)
     described = exported / "adapter_config.json"
@@ -128,7 +132,11 @@ def test_paths_of_this_machine_are_not_published(hub: Hub, tiny_run: Path, tmp_p
     texts = {name: pushed[name].decode() for name in ("README.md", "agent.yaml", "adapter_config.json")}
     assert not [name for name, text in texts.items() if str(tmp_path) in text or "/elsewhere" in text]
     assert "name: my model\n" in texts["agent.yaml"]
-    assert "init_from: run\n" in texts["agent.yaml"]
+    settings = yaml.safe_load(texts["agent.yaml"])
+    assert settings["init_from"] == "it's here"
+    assert (settings["env"]["options"]["file"], settings["env"]["options"]["files"]) == ("a game.z8", ["b.z8"])
+    assert settings["env"]["options"]["at"] == "/"
+    assert settings["prompt"]["template"] == "/yes/ {goal} {observation}"
     assert "`my model`" in texts["README.md"]
 
 

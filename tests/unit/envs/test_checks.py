@@ -524,12 +524,13 @@ def test_a_trial_follows_the_expert_and_says_what_it_reaches() -> None:
 
     follows = check_env(lambda: Door(train=("win",)), 8)
     assert follows.successes < 8
-    assert follows.findings[-1] == "The environment's expert succeeded in 8 of 8 of these episodes."
+    assert follows.findings[-1] == "The environment's expert succeeded in 8 of 8 episodes."
     own = check_env(lambda: CheckedEnv(Door(train=("win",)), "door").rewarding(True), 8)
-    assert own.findings[-1].endswith("8 of 8 of these episodes, with a return of 1 on average.")
+    assert own.findings[-1].endswith("8 of 8 episodes, with a return of 1 on average.")
     assert "expert" not in " ".join(check_env(lambda: Silent(train=("win",)), 8).findings)
     with pytest.raises(EnvironmentContractError, match=r"expert\(\).*: expected an action below 2"):
         check_env(lambda: Wrong(train=("win",)), 8)
+    assert check_env(lambda: Wrong(train=("win",)), 8, expert=False).episodes == 8
 
 
 def test_what_is_hidden_is_found() -> None:

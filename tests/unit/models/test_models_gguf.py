@@ -100,6 +100,8 @@ def test_the_weights_come_back(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded.model.state_dict()[name], tensor, rtol=0, atol=0)
     assert "Grasp red cat" in loaded.tokenizer.decode(loaded.tokenizer("Grasp red cat")["input_ids"])
     assert (loaded.tokenizer.eos_token_id, loaded.max_tokens) == (0, 1024)
+    missing = convert(tmp_path / "none.gguf", tmp_path / "other")
+    assert (missing.returncode, "is no file" in missing.stderr) == (1, True)
     again = convert(file, folder)
     assert (again.returncode, "exists; name a new folder" in again.stderr) == (1, True)
 
@@ -115,6 +117,6 @@ def test_a_file_that_cannot_be_converted(damage: str, tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_as_a_model_says_how_to_convert_it(tmp_path: Path) -> None:
-    for name in ("none.gguf", str(write_gguf(tmp_path / "tiny.gguf"))):
-        with pytest.raises(ModelError, match=r"python launch/convert_gguf\.py .*gguf FOLDER"):
+    for name in ("none.gguf", str(write_gguf(tmp_path / "tiny.gguf")), str(tmp_path)):
+        with pytest.raises(ModelError, match=r"python launch/convert_gguf\.py FILE FOLDER"):
             load_text(ModelConfig(name=name))

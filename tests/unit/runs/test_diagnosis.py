@@ -64,6 +64,7 @@ def played(*episodes: tuple[bool, list[float]]) -> list[dict[str, Any]]:
 FOLLOWS = played((True, [0.3, 0.4, 0.6]), (False, [0.1, 0.2, 0.1]))
 MISSES = played((True, [0.1, 0.2, 0.1]), (False, [0.3, 0.4, 0.6]))
 TOO_HIGH = played((True, [0.8, 0.9, 1.0]), (False, [0.6, 0.6, 0.7]))
+TOO_HIGH_AND_MISSES = played((True, [0.6, 0.6, 0.7]), (False, [0.8, 0.9, 1.0]))
 
 
 def of_types(**success: float) -> list[dict[str, float]]:
@@ -141,17 +142,21 @@ CASES = {
     ),
     "Q without relation to returns": (
         replace(STUCK, played=MISSES),
-        r"Q does not predict .*: over 60 steps of 20 episodes Q is 0.\d\d on average and the return 0.\d\d, their "
-        r"correlation is -0.\d\d, and success is 0.12. Raise algo.critic_lr, .* or algo.n_step$",
+        r"Q does not predict .*: over 60 steps of 20 episodes, Q averages 0.\d\d and the return 0.\d\d .correlation "
+        r"-0.\d\d.; success is 0.12. Raise algo.critic_lr, .* or algo.n_step$",
     ),
     "Q too high": (
         replace(STUCK, played=TOO_HIGH, config=config(algo={"td_lambda": 0.9})),
-        "Q is too high: over 60 steps of 20 episodes Q is 0.77 on average and the return 0.50, .* lower "
-        "replay.hindsight.share, or give examples",
+        "Q is too high: over 60 steps of 20 episodes, Q averages 0.77 and the return 0.50 .* lower "
+        "replay.hindsight.share, provide demonstrations .replay.demonstrations.$",
+    ),
+    "Q too high, and without relation to returns": (
+        replace(STUCK, played=TOO_HIGH_AND_MISSES, config=config(algo={"td_lambda": 0.9})),
+        "Q is too high: .* lower replay.hindsight.share, provide .*, or raise algo.critic_lr, .* or algo.n_step$",
     ),
     "Q too high, with entropy in it": (
         replace(STUCK, played=TOO_HIGH, config=config(algo={"td_lambda": None})),
-        "Q is too high: .* and success is 0.12. Lower algo.alpha.target_entropy",
+        "Q is too high: .* success is 0.12. Lower algo.alpha.target_entropy",
     ),
     "greedy far below sampled": (
         replace(STUCK, after=after(0.2, 0.6, (0.8, "Go north"))),
@@ -172,8 +177,8 @@ CASES = {
     ),
     "no better than random": (
         replace(STUCK, after=after(0.02, 0.12)),
-        "ended at 0.02 greedy and 0.12 sampled, no better than the random policy's 0.10; training success was 0.10 in "
-        "the third quarter of the steps and 0.12 in the last. If more is possible",
+        "ended at 0.02 greedy and 0.12 sampled, hardly better than the random policy's 0.10; training success was "
+        "0.10 in the third quarter of the steps and 0.12 in the last. If more is possible",
     ),
     "between random and good": (
         replace(LEARNS, lines=lines(0.1, 0.5, 0.55, 0.56), after=after(0.55, 0.6)),
