@@ -90,12 +90,7 @@ def check_env(
                 f"the environment changed {what} from {before[what]} to {now}, {_HARM[what]}"
             )
     others_achieved = {goal for e in played for step in e.steps for goal in step.achieved if goal != e.goal}
-    types = set(map(first.goal_type, goals)) if others_achieved else set()
-    if odd := sorted(goal for goal in others_achieved if first.goal_type(goal) not in types):
-        raise EnvironmentContractError(
-            f"expected goals of the training goals' types ({', '.join(sorted(types))}) in Step.achieved, got "
-            f"{shown(odd[0])} of type {first.goal_type(odd[0])!r}; list only training goals and the episode's own goal"
-        )
+    _check_types(first, goals, others_achieved)
     return Trial(
         episodes=len(played),
         steps=sum(len(e.steps) for e in played),
@@ -110,6 +105,15 @@ def check_env(
             *_of_expert(guided, first.own_rewards),
         ),
     )
+
+
+def _check_types(env: TextEnv, goals: Sequence[str], achieved: Set[str]) -> None:
+    types = set(map(env.goal_type, goals)) if achieved else set()
+    if odd := sorted(goal for goal in achieved if env.goal_type(goal) not in types):
+        raise EnvironmentContractError(
+            f"expected goals of the training goals' types ({', '.join(sorted(types))}) in Step.achieved, got "
+            f"{shown(odd[0])} of type {env.goal_type(odd[0])!r}; list only training goals and the episode's own goal"
+        )
 
 
 def _findings(
