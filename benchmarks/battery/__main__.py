@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,12 @@ import numpy as np
 
 from benchmarks.battery.report import draw, markdown
 from benchmarks.battery.search import Search
-from benchmarks.battery.table import learn
+from benchmarks.battery.table import EPISODES, learn, success
 from sacglam.config import Config, load
 from sacglam.envs import make
-from sacglam.evaluate import evaluate
 from sacglam.goals import GoalSource
-from sacglam.policy import SamplingPolicy
-from sacglam.prompt import Prompt
 from sacglam.runs.directory import RunDirectory
-from sacglam.scoring.base import Scorer, UniformScorer
+from sacglam.scoring.base import UniformScorer
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "battery"
 HALVES = {
@@ -40,28 +36,19 @@ HALVES = {
     ),
 }
 """The environments for choosing settings, and those only for reporting."""
-_EPISODES, _ACTIONS = 0xBA77, 0xE41
 
 
 def baselines(config: Config, seeds: int, episodes: int) -> dict[str, Any]:
     """Success of the random policy, of the best possible one, and of the table after as many steps as a run takes."""
-    make_env, prompt = partial(make, config.env.name, **config.env.options), Prompt(config.prompt)
-
-    def success(scorer: Scorer, seed: int) -> float:
-        policy = SamplingPolicy(np.random.default_rng([seed, _ACTIONS]))
-        rng = np.random.default_rng([seed, _EPISODES])
-        found = evaluate(make_env, scorer, policy, episodes=episodes, rng=rng, prompt=prompt)
-        return found.success["overall"]
-
-    env = make_env()
-    starts = islice(GoalSource(env.tasks(), np.random.default_rng([0, _EPISODES])), episodes // 10)
+    env = make(config.env.name, **config.env.options)
+    starts = islice(GoalSource(env.tasks(), np.random.default_rng([0, EPISODES])), episodes // 10)
     search = Search(env)
     fewest = [search.fewest_steps(start.goal, start.seed) for start in starts]
     reached = [steps for steps in fewest if steps is not None]
     return {
         "steps": config.steps,
-        "random": success(UniformScorer(), 0),
-        "table": [success(learn(config, seed), seed) for seed in range(seeds)],
+        "random": success(config, UniformScorer(), 0, episodes),
+        "table": [success(config, learn(config, seed), seed, episodes) for seed in range(seeds)],
         "optimum": len(reached) / len(fewest),
         "fewest_steps": sum(reached) / max(1, len(reached)),
     }

@@ -1,28 +1,36 @@
 """A table of Q values with hindsight: a lower bound on what experience allows where states repeat.
 
+    python -m benchmarks.battery.table battery/castle
+
 It generalises nothing, and is right about what it has seen: it sweeps each episode backwards, towards every goal that
-the episode achieved.
+the episode achieved. An agent that ends below it has had enough experience, and learnt too little from it.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from sacglam.clock import PhaseClock
-from sacglam.config import Config
+from sacglam.config import Config, load
 from sacglam.envs import make
+from sacglam.evaluate import evaluate
 from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
 from sacglam.prompt import Prompt
 from sacglam.rollout import Rollout
+from sacglam.scoring.base import Scorer, UniformScorer
 from sacglam.types import Episode, LogPolicy, Query
 
 EPSILON, GAMMA, SWEPT = 0.3, 0.95, 40
+EPISODES, _ACTIONS = 0xBA77, 0xE41
 
 
 @dataclass(frozen=True)
@@ -87,3 +95,28 @@ def learn(config: Config, seed: int) -> Table:
             for trace in (trace for each in recent for trace in each):
                 table.sweep(trace)
     return Table(epsilon=0.0, q=table.q)
+
+
+def success(config: Config, scorer: Scorer, seed: int, episodes: int) -> float:
+    """Success of a scorer's policy in fresh episodes."""
+    policy, rng = (SamplingPolicy(np.random.default_rng([seed, _ACTIONS])), np.random.default_rng([seed, EPISODES]))
+    make_env = partial(make, config.env.name, **config.env.options)
+    found = evaluate(make_env, scorer, policy, episodes=episodes, rng=rng, prompt=Prompt(config.prompt))
+    return found.success["overall"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="file or name of a configuration: its environment, prompt and steps")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--episodes", type=int, default=200, help="of each evaluation")
+    options = parser.parse_args()
+    config = load(options.config, options.set)
+    scorers: dict[str, Scorer] = {"random": UniformScorer(), "table": learn(config, options.seed)}
+    found = {name: success(config, scorer, options.seed, options.episodes) for name, scorer in scorers.items()}
+    print(json.dumps([{"steps": config.steps, **found}]))
+
+
+if __name__ == "__main__":
+    main()

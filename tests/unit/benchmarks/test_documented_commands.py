@@ -24,6 +24,7 @@ FOLDERS = ("DIR", "path/to/folder", "models/smollm2")
 SHAPE = {"--model-shape": "tiny"}
 STATES = {"--rows": "1", "--prompt-tokens": "24", "--actions": "3"}
 ADDED = {
+    "battery.table": {"--episodes": "10"},
     "builtin_model": {"--steps": "3"},
     "battery": {"--seeds": "1", "--episodes": "10", "--only": "castle house", "--out": "DIR"},
     "aim": {"--runs": "2", "--points": "5", "--metrics": "6", "--processes": "1"},
