@@ -210,10 +210,10 @@ def _q_values(evidence: Evidence) -> str | None:
         f"(correlation {correlation:.2f}); success is {evidence.mean('episode_success', 4):.2f}"
     )
     learn_more = f"raise algo.critic_lr, {algo.update_settings} or algo.n_step"
-    unrelated = correlation < _CORRELATED
-    if q - returned > _TOO_HIGH and getattr(algo, "soft_target", False):  # Q includes the entropy to come
+    unrelated, too_high = correlation < _CORRELATED, evidence.stuck and q - returned > _TOO_HIGH
+    if too_high and getattr(algo, "soft_target", False):  # Q includes the entropy to come
         return f"Q is too high: {seen}. Lower {algo.entropy_settings}{', or ' + learn_more if unrelated else ''}"
-    if q - returned > _TOO_HIGH and hindsight.relabels:
+    if too_high and hindsight.relabels:
         lower = "lower replay.hindsight.share, " if "share" in type(hindsight).model_fields else ""
         return (
             f"Q is too high: {seen}. Hindsight may credit the agent with what chance or hidden state decided. If "

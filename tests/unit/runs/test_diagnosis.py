@@ -227,6 +227,9 @@ QUIET = {
     ),
     "half done": replace(STUCK, lines=HIGH[:4], env_steps=400, after={}, played=MISSES),
     "Q is right": replace(STUCK, played=FOLLOWS),
+    "Q is too high, and success rises": replace(
+        STUCK, lines=lines(0.1, 0.1, 0.2, 0.4), played=TOO_HIGH, config=config(algo={"td_lambda": 0.9}), after={}
+    ),
     "twice the budget would do": replace(LEARNS, lines=lines(0.1, 0.2, 0.4, 0.6), after=after(0.6, 0.6)),
     "a rise within the noise": replace(LEARNS, lines=lines(0.1, 0.1, 0.2, 0.3), after=after(0.3, 0.3), episodes=100),
     "few evaluation episodes": replace(STUCK, after=after(0.3, 0.6, episodes=20)),
