@@ -43,7 +43,7 @@ if __name__ == "__main__":
     if not find_spec("gguf"):
         sys.exit("needs the package gguf; run pip install 'sacglam[gguf]'")
     if not Path(sys.argv[1]).is_file():
-        sys.exit(f"{sys.argv[1]} is no file")
+        sys.exit(f"there is no file {sys.argv[1]}")
     if Path(sys.argv[2]).exists():
         sys.exit(f"{sys.argv[2]} exists; name a new folder")
     convert(Path(sys.argv[1]), Path(sys.argv[2]))

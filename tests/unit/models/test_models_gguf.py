@@ -101,17 +101,21 @@ def test_the_weights_come_back(tmp_path: Path) -> None:
     assert "Grasp red cat" in loaded.tokenizer.decode(loaded.tokenizer("Grasp red cat")["input_ids"])
     assert (loaded.tokenizer.eos_token_id, loaded.max_tokens) == (0, 1024)
     missing = convert(tmp_path / "none.gguf", tmp_path / "other")
-    assert (missing.returncode, "is no file" in missing.stderr) == (1, True)
+    assert (missing.returncode, "there is no file" in missing.stderr) == (1, True)
     again = convert(file, folder)
     assert (again.returncode, "exists; name a new folder" in again.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("damage", ["cut off", "a missing tensor"])
+@pytest.mark.parametrize("damage", ["cut off", "no header", "a missing tensor", "an unknown architecture"])
 def test_a_file_that_cannot_be_converted(damage: str, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", without="blk.1.ffn_up.weight" if damage == "a missing tensor" else "")
+    content = file.read_bytes()
     if damage == "cut off":
-        content = file.read_bytes()
         file.write_bytes(content[: len(content) // 2])
+    elif damage == "no header":
+        file.write_bytes(bytes(64))
+    elif damage == "an unknown architecture":
+        file.write_bytes(content.replace(b"llama", b"lamas"))
     assert convert(file, tmp_path / "tiny").returncode == 1
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
