@@ -145,6 +145,10 @@ CASES = {
         r"Q does not predict .*: over 60 steps of 20 episodes, Q averages 0.\d\d and the return 0.\d\d .correlation "
         r"-0.\d\d.; success is 0.12. Raise algo.critic_lr, .* or algo.n_step$",
     ),
+    "Q without relation to returns, entropy and hindsight": (
+        replace(STUCK, played=MISSES, config=config(algo={"td_lambda": 0.9}, replay={"hindsight": "none"})),
+        "Q does not predict .* or algo.n_step$",
+    ),
     "Q too high": (
         replace(STUCK, played=TOO_HIGH, config=config(algo={"td_lambda": 0.9})),
         "Q is too high: over 60 steps of 20 episodes, Q averages 0.77 and the return 0.50 .* lower "
@@ -227,6 +231,9 @@ QUIET = {
     ),
     "half done": replace(STUCK, lines=HIGH[:4], env_steps=400, after={}, played=MISSES),
     "Q is right": replace(STUCK, played=FOLLOWS),
+    "Q is too high, but nothing was relabelled": replace(
+        STUCK, played=TOO_HIGH, config=config(algo={"td_lambda": 0.9}, replay={"hindsight": "none"})
+    ),
     "Q is too high, and success rises": replace(
         STUCK, lines=lines(0.1, 0.1, 0.2, 0.4), played=TOO_HIGH, config=config(algo={"td_lambda": 0.9}), after={}
     ),
