@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,9 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
         return _exported(folder, config_of(folder, trusted), device)
     directory = RunDirectory.open(folder, trusted)
     if best:
-        if not (evaluated := directory.best_evaluation()):
+        if not directory.best_summary():
             raise RunDirectoryError(f"the run at {folder} kept no best agent; set evaluation.every_steps")
-        return replace(_exported(directory.best, directory.config(), device), env_steps=evaluated["env_steps"])
+        return _exported(directory.best, directory.config(), device)
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {folder} has no checkpoint yet; let it run to its first one")
     config, model = _untrained(directory.config(), device)

@@ -84,7 +84,7 @@ class Parts:
 
 
 def build(config: Config, note: Callable[[str], None] = print) -> Parts:
-    """All parts of one run, seeded by `config.seed`. Starts its other processes without waiting for them.
+    """All parts of one run, seeded by `config.seed`. Starts its other processes; `Loop.start_up` waits for them.
 
     Sets this process's thread count. `note` gets lines for the user, such as when an engine restarts.
     """
@@ -195,11 +195,12 @@ def build_learner(config: Config, model: AgentModel, clock: PhaseClock) -> Learn
     classifiers = {name: each(model, config, backend) for name, each in _classifiers(config).items()}
     learner = Learner(model, algorithm, backend, config.algo, updates, clock, classifiers)
     if config.init_from:
+        origin = exported_in(Path(config.init_from))
         with backend.gathered(change=True):
-            fits = load_exported(exported_in(Path(config.init_from)), model)
+            fits = load_exported(origin, model)
         if not fits:
             warnings.warn(f"the critic of {config.init_from} does not fit; this run's starts untrained", stacklevel=2)
-        if changed := _changed(settings_of(Path(config.init_from)), config.model_dump(mode="json")):
+        if changed := _changed(settings_of(origin), config.model_dump(mode="json")):
             warnings.warn(
                 f"the agent in {config.init_from} was trained with {', '.join(changed)}; with the settings here, the "
                 "same adapter is a different policy",

@@ -75,9 +75,9 @@ def collector(
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
         buffer.others = given.remembered() if given else ()
         imitates = config.replay.demonstration_updates > 0
-        experience = replay = HindsightReplay(buffer, replay_rng, cut, given, imitates)
+        experience = HindsightReplay(buffer, replay_rng, cut, given, imitates)
         if share := config.algo.exploration_share:
-            explore = Exploration(share, policy_rng, replay.graph, config.env.rewards)
+            explore = Exploration(share, policy_rng, buffer.graph, config.env.rewards)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
     return Collector(rollout, experience, goals, cut, rngs, demonstrations)
@@ -86,9 +86,10 @@ def collector(
 def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:
     """An empty buffer for the goals of `env`, and for those that a partner may imagine."""
     prior = Counter(env.goal_type(goal) for goal in env.goals("train"))
+    of_graph = (config.algo.gamma, config.env.rewards, config.prompt.history)
     if not config.partner.imagines:
-        return ReplayBuffer(replay, env.goal_type, prior)
-    return ReplayBuffer(replay, _goal_type(env), {**prior, IMAGINED: 0})
+        return ReplayBuffer(replay, env.goal_type, prior, *of_graph)
+    return ReplayBuffer(replay, _goal_type(env), {**prior, IMAGINED: 0}, *of_graph)
 
 
 def _goal_type(env: TextEnv) -> Callable[[str], str]:

@@ -20,8 +20,8 @@ class Exploration:
 
     It starts in states that another episode has seen. In any other state all actions are untried, the policy's own
     included, and exploring would only lengthen the path that hindsight then teaches. Goals of a type never achieved
-    are the exception: the policy knows nothing about them, so in such states at least half of the actions are uniformly
-    random.
+    are the exception: the policy knows nothing about them, so in such states at least half of the steps explore, at
+    random unless the episode itself has been there before.
 
     Where states recur, uniformly random actions mostly repeat what is known, and the policy undoes them at its next
     step. So the agent follows known paths to the nearest untried action, as in Go-Explore (Ecoffet et al., 2021); among

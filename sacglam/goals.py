@@ -52,10 +52,6 @@ class GoalSource(Iterator[Start]):
     def observe(self, episodes: Sequence[Episode]) -> None:
         """Learn from the episodes that ended in an interval."""
 
-    def given(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        """The `episodes` that pursued one of the environment's goals: all, unless a subclass adds goals."""
-        return episodes
-
     def metrics(self) -> dict[str, float]:
         """Additions to a line of metrics.jsonl."""
         return {}

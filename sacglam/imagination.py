@@ -88,12 +88,8 @@ class ImaginedGoals(GoalSource):
         return Start(goal, start.seed, scene=draw(self.rng, akin) if akin else start.goal)
 
     @override
-    def given(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        return [episode for episode in episodes if episode.goal in self._given]
-
-    @override
     def observe(self, episodes: Sequence[Episode]) -> None:
-        self.source.observe(self.given(episodes))
+        self.source.observe([episode for episode in episodes if episode.goal in self._given])
         own = [episode for episode in episodes if episode.goal not in self._given]
         exist = sum(self.goal_type(episode.goal) != IMAGINED for episode in own)
         new = (len(episodes), len(own), sum(episode.success for episode in own), exist)

@@ -10,7 +10,6 @@ import torch
 
 from sacglam import cpu
 from sacglam.build import Parts
-from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError, DemonstrationError
@@ -33,12 +32,12 @@ class Loop:
         self.window = MetricsWindow()
         self._config = config
         self._parts = parts
-        self._env = build_env(config)
 
     def intervals(self) -> Iterator[None]:
         """Train until the step budget is used up; yields after each `algo.update_interval` environment steps."""
         parts, progress, interval = self._parts, self.progress, self._config.algo.update_interval
         rollout, experience, goals = parts.collector.rollout, parts.collector.experience, parts.collector.goals
+        env, training_goals = rollout.envs[0], frozenset(goals.goals)
         while progress.env_steps < self._config.steps:
             with self.training_time():
                 self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
@@ -52,11 +51,13 @@ class Loop:
                     probe = parts.handoff.probe(parts.learners.begun) if parts.handoff else None
                     with parts.clock.phase("submit") if self._config.learners.count else nullcontext():
                         parts.learners.learn(batches, self._config.algo.updates, probe)
-                self.finish_updates(all_but=self._config.runtime.lag)  # only the adapter flows back
-                goals.observe(described)
-                self.window.add_episodes(goals.given(batch.episodes), self._env.goal_type, self._env.own_rewards)
                 progress.env_steps += interval
                 progress.episodes += len(batch.episodes)
+                last = progress.env_steps >= self._config.steps
+                self.finish_updates(all_but=0 if last else self._config.runtime.lag)  # only the adapter flows back
+                goals.observe(described)
+                pursued = [episode for episode in batch.episodes if episode.goal in training_goals]  # none imagined
+                self.window.add_episodes(pursued, env.goal_type, self._config.env.reward == "environment")
             yield
 
     def imitate(self) -> Iterator[None]:
@@ -115,9 +116,8 @@ class Loop:
         """Send the current adapter to the engines, if there are any."""
         parts = self._parts
         if parts.handoff:
-            probe = parts.handoff.probe(self._config.replay.demonstration_updates)
             with self.training_time():
-                self.window.add(parts.handoff.deliver(parts.learners.publish(probe)))
+                self.window.add(parts.handoff.deliver(parts.learners.publish(parts.handoff.queries)))
 
     @contextmanager
     def training_time(self) -> Iterator[None]:

@@ -102,8 +102,6 @@ def _achievements(episode: Episode) -> dict[tuple[str, int], None]:
 class EnvironmentConfig(PartnerConfig):
     """The environment's own verdicts (the default)."""
 
-    needs_whole_episodes: ClassVar[bool] = False
-
     type: str = "environment"
 
     @override

@@ -1,6 +1,5 @@
 """A run from start to end: evaluates, trains, evaluates again, and writes the results to its folder."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,9 +17,9 @@ from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.resolve import derived, resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import BEST, EVALUATED, EVALUATED_RETURN, RunDirectory, measure, write_files
+from sacglam.runs.directory import EVALUATED, RunDirectory
 from sacglam.runs.display import Display, NewTracker, Tracker
-from sacglam.runs.exported import summary_of_best, write_exported
+from sacglam.runs.exported import measure, summary_of_best, write_exported
 from sacglam.runs.logs import LINE, LineLog
 from sacglam.runs.stopping import Stopped, StopSignal
 from sacglam.runs.summary import summary_of_end, summary_of_start
@@ -74,8 +73,9 @@ def resume(
     # With a new placement the number of threads is chosen again, since the old one was for other processes.
     config = resolve(override(directory.config(), ["threads=0", *placement] if placement else ()))
     shown = display or Display()
-    begun = bool(checkpoint.steps(directory.checkpoints))  # then the agent it started from may be gone
-    parts = build(config.model_copy(update={"init_from": None}) if begun else config, shown.note)
+    # A checkpoint replaces the agent it started from, which may be gone; its evaluation needs that agent.
+    restored = checkpoint.steps(directory.checkpoints) and directory.summary() is not None
+    parts = build(config.model_copy(update={"init_from": None}) if restored else config, shown.note)
     with closing(parts):
         return Run(directory, config, shown, parts, tracker).run()
 
@@ -128,7 +128,7 @@ class Run:
             self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
         damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
-        self._solved = any(map(self._solves, self._directory.evaluations()))
+        self._solved = any(self._solves(line) for line in self._directory.metrics() if EVALUATED in line)
         if damaged:
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
         self._tracker.start()
@@ -181,6 +181,7 @@ class Run:
         if self._due(self._config.evaluation.every_steps):
             self._evaluate_now()
         if self._due(SAMPLES_STEPS):
+            self._settle()
             self._samples.append(
                 {**self._counters(), "episodes": self._evaluations.sample(SAMPLES, progress.env_steps)}
             )
@@ -212,6 +213,7 @@ class Run:
             after=after,
         )
         if evidence.low and self._config.algo.has_q:
+            self._settle()
             evidence = replace(evidence, played=self._evaluations.sample(diagnosis.PLAYED, progress.env_steps))
         return diagnosis.diagnose(evidence)
 
@@ -231,12 +233,16 @@ class Run:
         seconds = {"seconds": round(progress.seconds, 3), "cpu_seconds": round(progress.cpu_seconds, 3)}
         return {"env_steps": progress.env_steps, "updates": progress.updates, **seconds}
 
+    def _settle(self) -> None:
+        """Wait for pending updates: engines and learner then have the same policy."""
+        with self._loop.training_time():
+            self._loop.finish_updates()
+
     def _checkpoint(self) -> None:
         """Write a checkpoint unless the current state is saved already. A broken policy raises and is not saved."""
         if self._saved_at == self._loop.progress.place:
             return
-        with self._loop.training_time():
-            self._loop.finish_updates()
+        self._settle()
         with self._parts.clock.phase("checkpoint"):
             self._parts.collector.rollout.check_policy()
             checkpoint.save(self._directory.checkpoints, self._loop.progress.env_steps, self._loop.checkpoint())
@@ -259,25 +265,22 @@ class Run:
         config, parts = self._config, self._parts
         end = summary_of_end(config, self._loop.progress, parts.clock.seconds, parts.processes(config), after)
         summary = {**self._begun, **end, "warnings": list(self._diagnose(after).values()) if after else []}
-        if best := self._directory.best_evaluation():
-            names = ("env_steps", "updates", EVALUATED, EVALUATED_RETURN)
+        if best := self._directory.best_summary():
+            names = ("env_steps", "updates", "success_after", "return_after")
             summary["best"] = {name: best[name] for name in names if name in best}
         self._directory.write_summary(summary)
         if after:
             self._export(self._directory.adapter, summary)
         draw_curves(self._directory)
-        self._tracker.close()
         return summary
 
     def _evaluate_now(self) -> None:
         """Evaluate during training, and keep the agent if it is the best so far."""
-        with self._loop.training_time():
-            self._loop.finish_updates()  # so that the agent kept is the one evaluated
-        metrics, best = self._evaluations.interim(), self._directory.best_evaluation()
-        if best is None or measure(metrics) > measure(best):
-            best = {**self._counters(), **metrics}
-            self._export(self._directory.best, summary_of_best(self._begun, best, self._config))
-            write_files(self._directory.best, {BEST: json.dumps(best).encode()})
+        self._settle()  # so that the agent kept is the one evaluated
+        metrics, best = self._evaluations.interim(), self._directory.best_summary()
+        summary = summary_of_best(self._begun, {**self._counters(), **metrics}, self._config)
+        if best is None or measure(summary) > measure(best):
+            self._export(self._directory.best, summary)
         self._append(metrics)
         if self._solves(metrics):
             self._solved = True

@@ -8,7 +8,6 @@ from sacglam.algos import math as equations
 from sacglam.algos.awac_settings import AwacConfig
 from sacglam.algos.sac import OffPolicy, SacBatch
 from sacglam.models.actor_critic import PolicyValues
-from sacglam.replay.graph import UNTRIED
 
 _MOST = 20.0  # upper bound of a step's weight, so that no step outweighs its batch
 
@@ -22,7 +21,7 @@ class Awac(OffPolicy):
     def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
-            q_CBA = torch.where(batch.known_BA > UNTRIED, batch.known_BA, q_CBA)
+            q_CBA = self._tried(q_CBA, batch.known_BA)
         return {"actor": (1.0, awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._config.temperature))}
 
 

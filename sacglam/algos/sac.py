@@ -114,6 +114,13 @@ class OffPolicy(Algorithm):
         target_B = target_WT.flatten()[batch.place_B]
         return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
+    def _tried(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
+        """Q with the replay graph's values of actions that were tried: lower bounds, where rewards are the
+        environment's own.
+        """
+        value_CBA = known_BA if self._config.goal_rewards else torch.maximum(known_BA, q_CBA)
+        return torch.where(known_BA > UNTRIED, value_CBA, q_CBA)
+
     @override
     def learnt_steps(self, row: Window) -> int:
         return self._config.learnt_steps(row)
@@ -228,10 +235,7 @@ class Sac(OffPolicy):
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
             return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, self._config.no_path)
-            known_BA = batch.known_BA
-            if not self._config.goal_rewards:  # known values are lower bounds
-                known_BA = torch.maximum(known_BA, q_CBA)
-            q_CBA = self._distrusted(torch.where(batch.known_BA > UNTRIED, known_BA, q_CBA), batch)
+            q_CBA = self._distrusted(self._tried(q_CBA, batch.known_BA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)

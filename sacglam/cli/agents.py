@@ -231,9 +231,9 @@ def collect(
     from sacglam.replay.demonstrations import write
     from sacglam.scoring.base import UniformScorer
 
-    config = config_of(run, trust) if run else configuration.load(source)
+    changes = [*(set_ or []), *([f"env.name={env}"] if env else [])]
+    config = configuration.override(config_of(run, trust), changes) if run else configuration.load(source, changes)
     scorer = UniformScorer() if policy == "random" else _model(run, device, trust) if policy == "agent" else None
-    config = configuration.override(config, [*(set_ or []), *([f"env.name={env}"] if env else [])])
     played = record(
         lambda: build_env(config),
         scorer,

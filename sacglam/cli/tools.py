@@ -168,6 +168,8 @@ def track(
     from sacglam.tools.tracking.sidecar import TITLES, repo_of
     from sacglam.tools.tracking.sync import fill
 
+    if repo and to == "trackio":
+        raise typer.BadParameter("Trackio's files are where TRACKIO_DIR says; leave out --repo")
     with RichDisplay(errors) as display:
         for each in runs:
             run = RunDirectory.open(each, trust or "environment")

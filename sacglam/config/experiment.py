@@ -93,7 +93,7 @@ class Config(Section):
                 f"algo.update_interval ({self.algo.update_interval}) must be a multiple of env.copies "
                 f"({self.env.copies}), because the copies step together"
             )
-        if self.algo.on_policy and self.partner.needs_whole_episodes:
+        if self.algo.on_policy and self.partner.type != "environment":
             raise ValueError(
                 f"{self.algo.label} learns from steps of unfinished episodes, but partner {self.partner.type} judges "
                 "only finished ones; set partner to environment, or use an algorithm with replay"

@@ -98,9 +98,6 @@ class PartnerConfig(Named):
         "judge": "sacglam.partners:JudgeConfig",
         "scored": "sacglam.partners:ScoredConfig",
     }
-    needs_whole_episodes: ClassVar[bool] = True
-    """Whether it judges only finished episodes, which is too late for an on-policy algorithm."""
-
     judge: ClassVar[str | None] = None
     """The model trained for it alongside the agent, as `module:Class` (`sacglam.learner.judge`)."""
 

@@ -84,7 +84,6 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     except ValueError as error:  # a NUL in the name, or bytes that are not UTF-8
         raise ConfigError(f"cannot read the configuration {source}: {error}") from error
     base = values.pop("base", None)
-    values = converted(values)
     if base is None:
         return values
     if not isinstance(base, str) or source.resolve() in above:
@@ -110,7 +109,7 @@ def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> d
         if section and isinstance(below, str):
             below = {"type": below}
         if isinstance(below, dict) and isinstance(value, dict):
-            if f"{prefix}{key}" == "env" and "name" in value:
+            if f"{prefix}{key}" == "env" and value.get("name", below.get("name")) != below.get("name"):
                 below = {**below, "options": {}}
             extends = not section or _extends(section, value, _kind(section, below))
             merged[key] = _merged(below, value, f"{prefix}{key}.") if extends else value
@@ -181,12 +180,12 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
 
 
 def values_in(text: str) -> dict[str, Any]:
-    """The plain values in a configuration's text, with the names of this version.
+    """The plain values in a configuration's text.
 
     Raises:
         ConfigError: it is not YAML, or not a mapping.
     """
-    return converted(_read(text, "it"))
+    return _read(text, "it")
 
 
 def parse_complete(text: str, trusted: bool = True) -> Config:

@@ -1,5 +1,6 @@
 """Calls of an environment's own code: errors name the call, and one that does not return is reported on stderr."""
 
+import math
 import os
 import sys
 import time
@@ -59,12 +60,11 @@ class Call:
 
 def _watch() -> None:
     """Report each call that takes too long, once: from outside, slow and stuck look the same."""
-    reported: Call | None = None
     while True:
         time.sleep(PATIENCE_S / 4)
         for thread, call in list(_calls.items()):
-            if call is not reported and time.monotonic() - call.began > PATIENCE_S:
-                reported = call
+            if time.monotonic() - call.began > PATIENCE_S:
+                call.began = math.inf  # reported
                 late = f"{call}: it has not returned for {PATIENCE_S:g} s; still waiting. It is at:"
                 if sys.stderr:  # otherwise print uses stdout
                     print(f"{late}\n{_stack(thread)}", file=sys.stderr)

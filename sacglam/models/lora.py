@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from typing_extensions import override
 
 from sacglam.errors import ModelError
 
-_copies: ContextVar[dict[int, Tensor] | None] = ContextVar("copies", default=None)
+_copies: list[dict[int, Tensor]] = []  # no ContextVar: on a GPU, autograd recomputes checkpoints in its own thread
 
 
 @contextmanager
@@ -27,11 +26,11 @@ def convert_once() -> Iterator[None]:
 
     On a GPU each conversion is a kernel: 336 in every pass through Qwen2.5-0.5B.
     """
-    token = _copies.set({})
+    _copies.append({})
     try:
         yield
     finally:
-        _copies.reset(token)
+        _copies.pop()
 
 
 class _Converted(torch.autograd.Function):
@@ -50,9 +49,9 @@ class _Converted(torch.autograd.Function):
 
 
 def _in_type(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    copies = _copies.get()
-    if copies is None or weight.dtype == dtype:
+    if not _copies or weight.dtype == dtype:
         return weight.to(dtype)
+    copies = _copies[-1]
     if id(weight) not in copies:
         copies[id(weight)] = weight.detach().to(dtype)
     copy = copies[id(weight)]

@@ -30,15 +30,15 @@ def read_in_4_bits(read: Callable[..., Any], dtype: torch.dtype, device: torch.d
     layers = _layers(model)
     narrow = [name for name, layer in layers.items() if layer.in_features % _BLOCK]
     if narrow:
-        plain = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
+        plain, count = [name for name, layer in model.named_modules() if type(layer) is nn.Linear], len(layers)
         warnings.warn(
-            f"model.quantize nf4: {len(narrow)} of {len(layers)} layers stay in full precision, because the "
+            f"model.quantize nf4: {len(narrow)} of {count} layers stay in full precision, because the "
             f"length of their rows is not a multiple of {_BLOCK}",
             stacklevel=3,
         )
-        del model  # so that memory never holds two
+        del model, layers  # so that memory never holds two
         # transformers takes this list instead of its own. Without any layer in 4 bits it would warn once more.
-        model = read(**_arguments(dtype, device, [*plain, *narrow])) if len(narrow) < len(layers) else read()
+        model = read(**_arguments(dtype, device, [*plain, *narrow])) if len(narrow) < count else read()
     for layer in _layers(model).values():
         # On CPUs with bfloat16 instructions bitsandbytes would rewrite a layer's weights at the first pass without
         # gradient and compute such passes in bfloat16 from then on: the policy that acts would not be the one learnt.

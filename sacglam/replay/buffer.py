@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -69,8 +69,16 @@ class ReplayBuffer:
     are relabelled when they are drawn.
     """
 
-    def __init__(self, config: ReplayConfig, goal_type: Callable[[str], str], prior: Mapping[str, float]) -> None:
-        """`prior` is the environment's distribution over goal types."""
+    def __init__(
+        self,
+        config: ReplayConfig,
+        goal_type: Callable[[str], str],
+        prior: Mapping[str, float],
+        gamma: float = 1.0,
+        rewards: Rewards = GOAL_REWARDS,
+        history: int = 0,
+    ) -> None:
+        """`prior` is the environment's distribution over goal types; the last three are those of the `graph`."""
         self.goal_type = cache(goal_type)  # each batch asks for those of all goals
         self.type_names = sorted(prior)
         self.prior = np.array([prior[name] for name in self.type_names])
@@ -82,6 +90,7 @@ class ReplayBuffer:
         self._next = 0
         self.others: Sequence[Episode] = ()
         """Episodes that are in the buffer's graph but not in the buffer."""
+        self._new_graph = partial(ReplayGraph, gamma=gamma, rewards=rewards, history=history, goal_type=self.goal_type)
         self._graph: ReplayGraph | None = None  # built when first needed
         self._not_in_graph: list[Episode] = []
         self._left: list[Episode] = []  # in the graph but no longer in the ring
@@ -167,14 +176,13 @@ class ReplayBuffer:
                 self._achieved[place] = self._types_achieved(entry)
         return self._achieved[: len(self)]
 
-    def graph(self, gamma: float, rewards: Rewards = GOAL_REWARDS, history: int = 0) -> ReplayGraph:
+    def graph(self) -> ReplayGraph:
         """The graph of the episodes in the buffer and the `others`.
 
         Each time a fiftieth of the ring has been overwritten, it is rebuilt without the episodes that are gone.
         """
         if self._graph is None:
-            episodes = [*self.others, *self.remembered()]
-            self._graph = ReplayGraph(episodes, gamma, rewards, history, self.goal_type)
+            self._graph = self._new_graph([*self.others, *self.remembered()])
         elif self._not_in_graph:
             self._graph.add(self._not_in_graph)
         self._not_in_graph.clear()

@@ -8,11 +8,12 @@ import numpy as np
 from typing_extensions import override
 
 from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.sampling import WindowCutter
 from sacglam.types import Batches, RolloutBatch, Window
 
-DEMONSTRATED = 0.25  # share of each batch from demonstrations: enough not to forget them; most is still the agent's own
+# Share of each batch drawn from demonstrations alone, enough not to forget them. The replay graph joins them with the
+# agent's own episodes, so the relabelled steps of the rest may be theirs, too.
+DEMONSTRATED = 0.25
 
 
 class Experience(ABC):
@@ -85,12 +86,8 @@ class HindsightReplay(Experience):
             return draw(self.buffer, self.rng, self.cut, size)
         theirs = round(DEMONSTRATED * size)
         own = draw(self.buffer, self.rng, self.cut, size - theirs)
-        drawn = draw(self.demonstrations, self.rng, self.cut, theirs, self.graph)
+        drawn = draw(self.demonstrations, self.rng, self.cut, theirs, self.buffer.graph)
         return own + [replace(row, imitated=self.imitates) for row in drawn]
-
-    def graph(self) -> ReplayGraph:
-        """The graph of the episodes kept, and of the demonstrations."""
-        return self.buffer.graph(self.cut.algo.gamma, self.cut.rewards, self.cut.history)
 
     @override
     def missing(self) -> str:

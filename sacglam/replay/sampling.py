@@ -158,7 +158,7 @@ class Graph(Uniform):
         steps: int,
         graph: Callable[[], ReplayGraph] | None = None,
     ) -> list[Window]:
-        drawn_from = buffer.graph(cut.algo.gamma, cut.rewards, cut.history)
+        drawn_from = buffer.graph()
         known, types = graph() if graph else drawn_from, list(drawn_from.goals_by_type.values())
         wanted = int(self.share * steps + rng.random()) if types else 0
         rows = list[Window]()

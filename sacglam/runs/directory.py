@@ -19,12 +19,11 @@ from sacglam.config import Config
 from sacglam.config.section import TRUST
 from sacglam.envs import foreign_code
 from sacglam.errors import ConfigError, RunDirectoryError, UntrustedError, write_explained
-from sacglam.runs.logs import METRICS_LINE, LineLog
+from sacglam.runs.logs import LineLog
 from sacglam.runs.summary import SUMMARY
 
 _LOCK, _POLL_S = ".lock", 0.2
 EVALUATED, EVALUATED_RETURN = "eval_success/overall", "eval_return"
-BEST = "evaluation.json"
 
 
 @contextmanager
@@ -116,10 +115,6 @@ class RunDirectory:
             RunDirectoryError: the folder already holds a run or anything else, or cannot be written.
         """
         self.vacant(self.root)
-        self.write_config(config)
-
-    def write_config(self, config: Config) -> None:
-        """Write `config.yaml` atomically."""
         with write_explained(self.config_file):
             files.write(self.config_file, config.to_yaml())
 
@@ -161,22 +156,14 @@ class RunDirectory:
         """The lines of `metrics.jsonl` that can be read."""
         return LineLog(self.metrics_file).lines()
 
-    def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl` from evaluations during training."""
-        return [line for line in self.metrics() if EVALUATED in line]
-
-    def best_evaluation(self) -> dict[str, Any] | None:
-        """The evaluation of the agent in `best/`, a line like those of `evaluations`; None if there is none."""
-        return files.read_json(self.best / BEST, METRICS_LINE)
-
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`; None if it does not exist yet or is damaged, since it can be rebuilt."""
         return files.read_json(self.summary_file, SUMMARY)
 
-
-def measure(line: Mapping[str, Any]) -> float:
-    """The score for comparing evaluations: the return if rewards are the environment's own, otherwise success."""
-    return float(line.get(EVALUATED_RETURN, line[EVALUATED]))
+    def best_summary(self) -> dict[str, Any] | None:
+        """The summary of the agent in `best/`, the best in the evaluations during training; None if there is none."""
+        found = type(self)(self.best).summary()
+        return found if found and found["success_after"] else None
 
 
 def read_config(file: Path, trusted: Trusted) -> Config:
@@ -206,18 +193,6 @@ def untrusted_code(config: Config) -> list[str]:
     return [*foreign_code(config.env.name, config.env.options), *config.own_code]
 
 
-def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files, given by name, into a folder, creating it if needed.
-
-    Raises:
-        RunDirectoryError: the folder cannot be written.
-    """
-    with write_explained(folder):
-        files.make_folder(folder)
-        for name, content in contents.items():
-            files.write(folder / name, content)
-
-
 def check_empty(folder: Path, ignored: Collection[str] = (), hint: str = "") -> None:
     """Check that a folder is missing or empty, apart from `ignored` files.
 
@@ -245,10 +220,12 @@ def fresh(seed: int, parent: Path = Path("runs")) -> Path:
         RunDirectoryError: it cannot be created.
     """
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-seed{seed}"
+    with write_explained(parent):
+        parent.mkdir(parents=True, exist_ok=True)
     for i in itertools.count():
         folder = parent / (f"{stem}-{i}" if i else stem)
         with write_explained(folder), suppress(FileExistsError):
-            folder.mkdir(parents=True)
+            folder.mkdir()
             atexit.register(_discard, folder)
             break
     return folder

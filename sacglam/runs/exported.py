@@ -9,8 +9,8 @@ from sacglam import config as configuration
 from sacglam import files
 from sacglam.config import Config
 from sacglam.config.sections import BUILT_IN
-from sacglam.errors import ConfigError
-from sacglam.runs.directory import EVALUATED, RunDirectory, Trusted, read_config, write_files
+from sacglam.errors import ConfigError, write_explained
+from sacglam.runs.directory import EVALUATED, EVALUATED_RETURN, RunDirectory, Trusted, read_config
 
 SETTINGS, MODEL_CARD = "agent.yaml", "README.md"
 _CARD, _IN_PEFT = (Path(__file__).with_name(name) for name in ("model_card.md", "model_card_peft.md"))
@@ -19,7 +19,7 @@ _CARD, _IN_PEFT = (Path(__file__).with_name(name) for name in ("model_card.md", 
 def write_exported(
     folder: Path, weights: Mapping[str, bytes], config: Config, env_steps: int, summary: Mapping[str, Any]
 ) -> None:
-    """Write weights (files by name), settings, model card and, if there is one, the run's summary.
+    """Write weights (files by name), settings, model card and, if there is one, the run's summary, which comes last.
 
     Raises:
         RunDirectoryError: the folder cannot be written.
@@ -27,7 +27,10 @@ def write_exported(
     described = {SETTINGS: config.to_yaml().encode(), MODEL_CARD: _model_card(config, env_steps, summary)}
     if summary:
         described["summary.json"] = (json.dumps({**summary, "env_steps": env_steps}, indent=2) + "\n").encode()
-    write_files(folder, {**weights, **described})
+    with write_explained(folder):
+        files.make_folder(folder)
+        for name, content in {**weights, **described}.items():
+            files.write(folder / name, content)
 
 
 def summary_of_best(start: Mapping[str, Any], evaluated: Mapping[str, Any], config: Config) -> dict[str, Any]:
@@ -36,7 +39,13 @@ def summary_of_best(start: Mapping[str, Any], evaluated: Mapping[str, Any], conf
     prefix = EVALUATED.removesuffix("overall")
     after = {name.removeprefix(prefix): rate for name, rate in evaluated.items() if name.startswith(prefix)}
     counts = {"updates": evaluated["updates"], "evaluation_episodes": config.evaluation.every_episodes}
-    return {"finished": False, **kept, "success_after": after, **counts}
+    found = {"finished": False, **kept, "success_after": after, **counts}
+    return found | ({"return_after": evaluated[EVALUATED_RETURN]} if EVALUATED_RETURN in evaluated else {})
+
+
+def measure(summary: Mapping[str, Any]) -> float:
+    """The score for comparing agents: the mean return if rewards are the environment's own, otherwise success."""
+    return summary.get("return_after", summary["success_after"]["overall"])
 
 
 def config_of(folder: Path, trusted: Trusted) -> Config:
@@ -57,13 +66,12 @@ def exported_in(folder: Path) -> Path:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of the run or exported agent in `folder`, unchecked; empty if an earlier version exported the agent.
+    """The settings of the exported agent in `folder`, unchecked; empty if an earlier version exported it.
 
     Raises:
         ConfigError: the file cannot be read.
     """
-    run = RunDirectory(folder)
-    file = run.config_file if run.claimed else folder / SETTINGS
+    file = folder / SETTINGS
     try:
         return configuration.values_in(files.read(file, configuration.LARGEST).decode())
     except FileNotFoundError:

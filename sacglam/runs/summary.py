@@ -39,6 +39,7 @@ class _Start(Form, extra="allow"):
     success_random: _Rates
     success_before: _Rates
     success_after: _Rates | None
+    return_after: float | None = None
     evaluation_episodes: _Count
     env_steps: _Count = 0
 

@@ -24,7 +24,7 @@ class EngineGroup:
     """Starts engine i in a new process and returns at once."""
     count: int
     timeout_s: float
-    """An engine that does not answer within this time, or within ten minutes while it starts, is lost."""
+    """An engine that does not answer within this time (while it starts: at least ten minutes) is lost."""
     note: Callable[[str], None]
     """Reports restarts to the user."""
     restarts: int = field(default=0, init=False)

@@ -149,6 +149,17 @@ def test_an_import_leaves_out_what_is_damaged_and_says_so(run: Path) -> None:
     assert curve(in_aim(run.parent, run_hash), "success", subset="train", goal_type="overall") == expected_curve
 
 
+def test_each_repository_has_the_run_once(tracked: Path, tmp_path: Path) -> None:
+    own = imported(tracked)
+    other = tmp_path / "other"
+    assert call(sacglam("track", tracked, repo=str(other))).returncode == 0
+    there = json.loads((tracked / "aim.json").read_text())["hash"]
+    assert imported(tracked) == own
+    assert call(sacglam("track", tracked, repo=str(other))).returncode == 0
+    assert hashes(tracked.parent) == {own}
+    assert hashes(other) == {there} != {own}
+
+
 def test_a_second_import_updates_the_same_run(tracked: Path) -> None:
     before = json.loads((tracked / "aim.json").read_text())["hash"]
     kept = (tracked / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -93,8 +93,11 @@ def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) 
     assert trained.returncode == 0
     evaluated = [line for line in metrics(whole) if "eval_success/overall" in line]
     best = max(evaluated, key=lambda line: line["eval_success/overall"])
-    names = ("env_steps", "updates", "eval_success/overall")
-    assert summary(whole)["best"] == {name: best[name] for name in names}
+    kept = {"env_steps": best["env_steps"], "updates": best["updates"]}
+    rates = {name: rate for name, rate in best.items() if name.startswith("eval_success/")}
+    assert summary(whole)["best"] == kept | {
+        "success_after": {name.partition("/")[2]: rate for name, rate in rates.items()}
+    }
     assert summary(whole)["finished"]
     assert (summary(whole)["env_steps"] < 640) == (best["eval_success/overall"] >= 0.4)
     assert ("finished early" in trained.stderr) == (best["eval_success/overall"] >= 0.4)
@@ -122,9 +125,10 @@ def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) 
     files = ("adapter_model.safetensors", "critic.safetensors")
     assert all((run / "best" / name).read_bytes() == (whole / "best" / name).read_bytes() for name in files)
     # An agent that was kept after the newest checkpoint stays, with its evaluation.
-    (run / "best/evaluation.json").write_text(json.dumps(best | {"env_steps": 9_999, "eval_success/overall": 1.0}))
+    later = {"env_steps": 9_999, "success_after": {"overall": 1.0}}
+    (run / "best/summary.json").write_text(json.dumps(agent.summary | later))
     assert call(sacglam("train", resume=str(run))).returncode == 0
-    assert summary(run)["best"] == summary(whole)["best"] | {"env_steps": 9_999, "eval_success/overall": 1.0}
+    assert summary(run)["best"] == summary(whole)["best"] | later
     assert load_agent(run, "cpu", best=True).env_steps == 9_999
 
 
@@ -139,4 +143,10 @@ def test_a_run_resumes_without_what_it_began_from(tiny_run: Path, tmp_path: Path
     shutil.copytree(tiny_run / "adapter", origin)
     assert interrupt(tiny_train(run, f"init_from={origin}"), run, 7, signal.SIGTERM) == 0
     shutil.rmtree(origin)
+    # To make a lost summary again, that agent would have to be evaluated.
+    kept = (run / "summary.json").rename(tmp_path / "summary.json")
+    refused = call(sacglam("train", resume=str(run)))
+    assert refused.returncode == 1
+    assert f"expected an exported agent in {origin}" in " ".join(refused.stderr.split())
+    kept.rename(run / "summary.json")
     assert call(sacglam("train", resume=str(run))).returncode == 0

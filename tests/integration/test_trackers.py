@@ -137,8 +137,7 @@ def test_a_tracker_that_is_not_installed_is_explained(run: RunDirectory) -> None
 def in_aim(run: RunDirectory) -> Iterator[tuple[int, float]]:
     from tests.integration import test_aim
 
-    known = sidecar.read_hash(run)
-    assert known
+    [known] = sidecar.ids(run, "aim")
     assert test_aim.hashes(run.root.parent) == {known}
     yield from test_aim.curve(test_aim.in_aim(run.root.parent, known), "entropy").items()
 
@@ -181,7 +180,7 @@ def logged(log: bytes) -> Iterator[bytes]:
 def in_wandb(run: RunDirectory) -> Iterator[tuple[int, float]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    known = sidecar.read_hash(run, "wandb")
+    [known] = sidecar.ids(run, "wandb")
     [file] = (run.root.parent / "wandb").glob(f"offline-run-*-{known}/run-{known}.wandb")
     for data in logged(file.read_bytes()):
         record = Record()

@@ -278,6 +278,12 @@ def test_a_base_has_what_the_file_does_not_set(tmp_path: Path) -> None:
     assert found.algo.gamma == quickstart.algo.gamma
 
 
+def test_the_base_s_environment_keeps_its_options_if_it_is_named_again(tmp_path: Path) -> None:
+    file = _write(tmp_path, "env: {name: playground, options: {size: simple}}")
+    assert load(file, ["env.name=playground"]).env.options == {"size": "simple"}
+    assert load(file, ["env.name=bitflip"]).env.options == {}
+
+
 def test_another_environment_or_algorithm_than_its_base_s_starts_afresh(tmp_path: Path) -> None:
     (tmp_path / "below.yaml").write_text("env: {name: bitflip, copies: 4, options: {bits: 3}}\nalgo: {tau: 0.5}\n")
     (tmp_path / "above.yaml").write_text("base: below.yaml\nenv: {name: playground}\nalgo: {type: ppo, epochs: 2}\n")

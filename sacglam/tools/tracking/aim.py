@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ def _open(folder: Path, init: bool = False) -> Any:
 class AimRun:
     """A run in Aim. A value added again with the same name, context and step replaces the earlier one."""
 
-    def __init__(self, directory: RunDirectory, folder: Path, known: str | None) -> None:
-        """The Aim run with the hash `known`, or a new one if the repository in `folder` does not have it.
+    def __init__(self, directory: RunDirectory, folder: Path, known: Sequence[str]) -> None:
+        """The Aim run with one of the hashes `known`, or a new one if the repository in `folder` has none of them.
 
         The repository is created if there is none. This process must be the run's only writer.
         """
@@ -75,8 +75,8 @@ class AimRun:
         busy = f"another process is creating the Aim repository at {folder}; wait for it to end"
         with locked_folder(folder, busy, ".aim-new.lock", _ANSWER_S):
             repo, config = _open(folder, init=not (folder / _VERSION).is_file()), directory.config()
-        known = known if known and repo.run_exists(known) else None
-        self._run = run = Run(known, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
+        there = next((each for each in known if repo.run_exists(each)), None)
+        self._run = run = Run(there, repo=repo, system_tracking_interval=None, capture_terminal_logs=False)
         self.id = str(run.hash)
         run.name, run.experiment = directory.root.resolve().name, config.env.name
         run["algorithm"], run["hparams"] = algorithm(config), config.model_dump(mode="json")

@@ -4,6 +4,7 @@ The run only writes files. However it ends, the process sees the end of its inpu
 """
 
 import json
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +32,17 @@ Callback = Callable[[Mapping[str, float]], bool | None]
 """Called with each line of metrics; true ends the run with a checkpoint, as Ctrl-C does."""
 
 
-class _Link(files.Form):
-    hash: Annotated[str, Field(pattern="^[-.0-9A-Z_a-z]+$")]
+_Id = Annotated[str, Field(pattern="^[-.0-9A-Z_a-z]+$")]
 
 
-_LINK_FORM = TypeAdapter(_Link)
+class _Ids(files.Form):
+    """What a tracker knows a run by, and in its other repositories."""
+
+    hash: _Id
+    others: list[_Id] | None = None
+
+
+_IDS = TypeAdapter(_Ids)
 
 
 def installed(name: str) -> bool:
@@ -139,7 +146,7 @@ class Sidecars(Tracker):
     def _give_up(self, name: str, why: str) -> None:
         self.display.note(
             f"{TITLES[name]} does not show this run: {why}. Training is not affected; to add the run later: "
-            f"sacglam track {self.directory.root} --to {name}"
+            f"sacglam track {shlex.quote(str(self.directory.root))} --to {name}"
         )
 
 
@@ -165,14 +172,14 @@ def repo_of(directory: RunDirectory) -> Path:
     return directory.root.resolve().parent
 
 
-def read_hash(directory: RunDirectory, name: str = "aim") -> str | None:
-    """What a tracker knows the run by, from its `NAME.json`; None if it does not have the run."""
-    link = files.read_json(directory.root / f"{name}.json", _LINK_FORM)
-    return link["hash"] if link else None
+def ids(directory: RunDirectory, name: str) -> list[str]:
+    """What a tracker knows the run by, the last used first, from its `NAME.json`: each repository has its own."""
+    found = files.read_json(directory.root / f"{name}.json", _IDS)
+    return [found["hash"], *(found.get("others") or ())] if found else []
 
 
-def write_hash(directory: RunDirectory, run_hash: str, repo: Path, name: str = "aim") -> None:
-    """Write `NAME.json` whole or not at all."""
-    file = directory.root / f"{name}.json"
+def write_id(directory: RunDirectory, name: str, used: str) -> None:
+    """Put an id first in `NAME.json`, which is written whole or not at all."""
+    file, others = directory.root / f"{name}.json", [each for each in ids(directory, name) if each != used]
     with write_explained(file):
-        files.write(file, json.dumps({"hash": run_hash, "repo": str(repo)}) + "\n")
+        files.write(file, json.dumps({"hash": used, "others": others}) + "\n")

@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -59,17 +59,17 @@ class Numbers:
         self.close()
 
 
-def _wandb(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
+def _wandb(directory: RunDirectory, repo: Path, known: Sequence[str]) -> Numbers:
     """A row for each line. Rows that the server already has are not sent again; an offline run is replaced."""
     import wandb
 
-    config = directory.config()
-    for folder in (repo / "wandb").glob(f"offline-run-*-{known}") if known else ():
+    config, last = directory.config(), next(iter(known), None)
+    for folder in (repo / "wandb").glob(f"offline-run-*-{last}") if last else ():
         shutil.rmtree(folder)
     run = wandb.init(
         project=_PROJECT,
         dir=repo,
-        id=known,
+        id=last,
         name=directory.root.resolve().name,
         group=config.env.name,
         tags=[algorithm(config)],
@@ -87,16 +87,16 @@ def _wandb(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
     return Numbers(str(run.id), log, run.finish)
 
 
-def _trackio(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
+def _trackio(directory: RunDirectory, repo: Path, known: Sequence[str]) -> Numbers:
     """Trackio's local database, in the place that TRACKIO_DIR names; a run that it already has is replaced."""
     import trackio
 
     with suppress(ValueError):  # there is no project yet
         for run in trackio.Api().runs(_PROJECT):
-            if run.name == known:
+            if run.name in known:
                 run.delete()
     config, name = directory.config(), directory.root.resolve().name
-    unique = known or f"{re.sub(r'[^-.0-9A-Z_a-z]+', '-', name)}-{secrets.token_hex(4)}"
+    unique = known[0] if known else f"{re.sub(r'[^-.0-9A-Z_a-z]+', '-', name)}-{secrets.token_hex(4)}"
     settings = {"algorithm": algorithm(config), **config.model_dump(mode="json")}
     run = trackio.init(
         _PROJECT, unique, group=config.env.name, config=settings, embed=False, auto_log_gpu=False, auto_log_cpu=False
@@ -104,7 +104,7 @@ def _trackio(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
     return Numbers(unique, lambda numbers, step: run.log(dict(numbers), step=step), run.finish)
 
 
-def _tensorboard(directory: RunDirectory, repo: Path, known: str | None) -> Numbers:
+def _tensorboard(directory: RunDirectory, repo: Path, known: Sequence[str]) -> Numbers:
     """Event files in tensorboard/NAME, which replace those of an earlier import."""
     from tensorboard.summary import Writer
 
@@ -123,13 +123,13 @@ def _tensorboard(directory: RunDirectory, repo: Path, known: str | None) -> Numb
     return Numbers(name, log, writer.close)
 
 
-OPENED: Mapping[str, Callable[[RunDirectory, Path, str | None], AimRun | Numbers]] = {
+OPENED: Mapping[str, Callable[[RunDirectory, Path, Sequence[str]], AimRun | Numbers]] = {
     "aim": AimRun,
     "wandb": _wandb,
     "trackio": _trackio,
     "tensorboard": _tensorboard,
 }
-"""Opens a run in a tracker whose files are in a folder; the last argument is its `id`, if the tracker has it."""
+"""Opens a run in a tracker whose files are in a folder; the last argument has its `id`, if the tracker has it."""
 
 
 class Tail:
@@ -179,8 +179,8 @@ def fill(
     )
     # Aim has a lock of its own, but current versions of filelock take its contents for damaged and break it.
     with locked_folder(directory.root, busy, f".{name}.lock", _PATIENCE_S), sidecar.explained(name, repo):
-        run = OPENED[name](directory, repo, sidecar.read_hash(directory, name))
-        sidecar.write_hash(directory, run.id, repo, name)
+        run = OPENED[name](directory, repo, sidecar.ids(directory, name))
+        sidecar.write_id(directory, name, run.id)
         done, more = 0, True
         while more:
             more = wait()  # before reading, so that nothing written before the end is missed

@@ -51,7 +51,7 @@ class SacglamEnv(gymnasium.Env[Any, Any]):
         self._goals = self._env.goals(split)
         if not self._goals:
             raise ConfigError(f"environment {name!r} has no {SPLITS[split]} goals")
-        self._size = max_actions or check_env(lambda: make(name, **options).rewarding(True)).most_actions
+        self._size = max_actions or check_env(lambda: self._env, repeats=False, expert=False).most_actions
         self.action_space = spaces.Discrete(self._size)
         text = spaces.Text(_MAX_TEXT, min_length=0, charset=charset)
         self.observation_space = spaces.Dict({"text": text, "goal": text})

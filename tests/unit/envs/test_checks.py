@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count, cycle
 from pathlib import Path
-from threading import get_ident
+from threading import Event, Thread, get_ident
 from typing import Any
 
 import numpy as np
@@ -557,3 +558,25 @@ def test_a_call_is_still_watched_after_one_within_it() -> None:
             assert calls._calls[get_ident()] is not outer
         assert calls._calls[get_ident()] is outer
     assert get_ident() not in calls._calls
+
+
+def test_each_of_several_slow_calls_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Event()
+
+    def slow(name: str) -> None:
+        with calls.Call(lambda: name):
+            done.wait(30)
+
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(calls, "_threads", [])  # a watch that knows of the patience
+    both = [Thread(target=slow, args=(name,)) for name in ("first", "second")]
+    for thread in both:
+        thread.start()
+    time.sleep(1)
+    done.set()
+    for thread in both:
+        thread.join()
+    said = capsys.readouterr().err
+    assert [said.count(f"{name}: it has not returned for 0.1 s") for name in ("first", "second")] == [1, 1]

@@ -444,6 +444,12 @@ def test_the_wrapper_gives_an_environment_s_own_rewards() -> None:
     assert env.step(0)[1] == -1
 
 
+def test_the_wrapped_environment_need_not_repeat_itself() -> None:
+    env = SacglamEnv(f"gymnasium:{__name__}:Unseeded", goal="reach it")
+    assert isinstance(env.action_space, spaces.Discrete)
+    assert env.reset(seed=0)[1]["goal"] == "reach it"
+
+
 def test_what_the_wrapper_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigError, match="a state with 8 actions; pass max_actions"):
         make("Bitflip-v0", max_actions=2).reset()

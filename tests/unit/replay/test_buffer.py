@@ -451,11 +451,11 @@ def test_an_episode_leaves_with_its_last_entry() -> None:
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
 @settings(deadline=None)
 def test_the_graph_is_that_of_the_episodes_in_the_buffer(numbers: list[int], asked: set[int]) -> None:
-    buffer = ReplayBuffer(ReplayConfig(capacity=8, hindsight=Graph()), _goal_type, PRIOR)
+    buffer = ReplayBuffer(ReplayConfig(capacity=8, hindsight=Graph()), _goal_type, PRIOR, 0.5)
     for time, number in enumerate(numbers):
         buffer.add(_episode(number, source="hindsight"))
         if time in asked or time == len(numbers) - 1:
-            found, wanted = buffer.graph(0.5), ReplayGraph(buffer.episodes(), 0.5, goal_type=_goal_type)
+            found, wanted = buffer.graph(), ReplayGraph(buffer.episodes(), 0.5, goal_type=_goal_type)
             assert (found.goals_by_type, found.tries) == (wanted.goals_by_type, wanted.tries)
             for state in {episode.start for episode in buffer.episodes()}:
                 assert found.outcomes(state) == wanted.outcomes(state)
@@ -473,16 +473,16 @@ def test_a_full_ring_s_graph_forgets_now_and_then_and_the_same_after_a_resume(
 ) -> None:
     # A ring of 100 entries forgets at every second place; `every`: episodes between two uses of the graph.
     config = ReplayConfig(capacity=100, hindsight=Graph())
-    original, restored = (ReplayBuffer(config, _goal_type, PRIOR) for _ in range(2))
+    original, restored = (ReplayBuffer(config, _goal_type, PRIOR, 0.5) for _ in range(2))
     for number, count in enumerate(before):
         original.add(_steps(count, number))
         if number % every == 0:
-            original.graph(0.5)
+            original.graph()
     restored.load_state(json.loads(json.dumps(original.state())))
     for number, count in enumerate(after, len(before)):
         for buffer in (original, restored):
             buffer.add(_steps(count, number))
-        found, again = original.graph(0.5), restored.graph(0.5)
+        found, again = original.graph(), restored.graph()
         assert list(found._numbers) == list(again._numbers)
         assert found._rows.tolist() == again._rows.tolist()
         held = [id(episode) for episode, t in found._places if t == 0]

@@ -21,7 +21,7 @@ from sacglam.replay.graph import UNTRIED
 from sacglam.replay.sampling import Graph, NoHindsight, Uniform, WindowCutter
 from sacglam.replay.windows import window
 from sacglam.scoring.base import UniformScorer
-from sacglam.types import Decision, Episode, Observation, Rewards, RolloutBatch, Step, Window
+from sacglam.types import GOAL_REWARDS, Decision, Episode, Observation, Rewards, RolloutBatch, Step, Window
 
 
 def _episode(version: int = 0) -> Episode:
@@ -121,7 +121,7 @@ def test_batches_differ_and_are_those_of_the_buffer() -> None:
 
 def test_demonstrations_are_known_with_what_the_agent_has_seen() -> None:
     config, any_type = ReplayConfig(hindsight=Graph(share=1.0)), {"any": 1.0}
-    ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type) for _ in range(2))
+    ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type, 0.5) for _ in range(2))
     ring.add(_episode())
     buffer.others = ring.episodes()
     cut = WindowCutter(SacConfig(gamma=0.5, batch_size=40, updates_per_interval=1))
@@ -139,7 +139,7 @@ def test_demonstrations_are_known_with_what_the_agent_has_seen() -> None:
 
 def test_demonstrations_that_do_not_fit_are_known_as_long_as_they_are_drawn() -> None:
     config, any_type = ReplayConfig(capacity=100, hindsight=Graph(share=1.0)), {"any": 1.0}
-    ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type) for _ in range(2))
+    ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type, 0.5) for _ in range(2))
     for number in range(35):
         ring.add(replace(_episode(), start=Observation(f"start {number}", ("x", "y"))))
     ring.add(replace(_episode(), decisions=_episode().decisions[:1], steps=_episode().steps[:1]))
@@ -188,12 +188,11 @@ def test_on_policy_experience_gives_each_interval_once_and_forgets_the_one_befor
     assert experience.state() == {}
 
 
-def _graph_replay(seed: int, share: float, **settings: Any) -> HindsightReplay:
+def _graph_replay(seed: int, share: float, rewards: Rewards = GOAL_REWARDS, **settings: Any) -> HindsightReplay:
     config = ReplayConfig(hindsight=Graph(share=share), **settings)
     sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=3, updates_per_interval=1)
-    return HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(seed), WindowCutter(sac)
-    )
+    buffer = ReplayBuffer(config, lambda goal: "any", {"any": 1.0}, 0.5, rewards)
+    return HindsightReplay(buffer, np.random.default_rng(seed), WindowCutter(sac, rewards=rewards))
 
 
 def _x_then_y() -> Episode:
@@ -216,14 +215,14 @@ def test_windows_know_what_the_graph_of_the_kept_episodes_knows() -> None:
     # Three steps are all that it keeps: with the next episode what this one knew is forgotten.
     replay.add(_collected(replace(_episode(), goal="goal", start=Observation("elsewhere", ("x", "y")))))
     replay.batches()
-    assert replay.buffer.graph(0.5).action_values("b", Observation("state 0", ("x", "y"))) == (UNTRIED, UNTRIED)
+    assert replay.buffer.graph().action_values("b", Observation("state 0", ("x", "y"))) == (UNTRIED, UNTRIED)
 
 
 def test_steps_on_the_graph_bootstrap_above_the_best_known_path() -> None:
     replay = _graph_replay(0, 1.0)
     replay.add(_collected(_x_then_y()))
     found = {(w.observations[0].text, w.goal): w for _ in range(20) for w in replay.batches()[0]}
-    assert {goal for _, goal in found} == set(replay.buffer.graph(0.5).goals)
+    assert {goal for _, goal in found} == set(replay.buffer.graph().goals)
     assert all((len(row), row.source) == (1, "hindsight") for row in found.values())
     before, last = found["state 0", "b"], found["state 1", "b"]
     assert (before.rewards, before.terminated, before.known) == ((0.0,), False, ((0.5, UNTRIED),))
@@ -303,8 +302,7 @@ def test_with_own_rewards_a_known_value_is_the_target_only_if_what_is_unknown_co
     first = Step(Observation("state 1", both), 0.0, (), False, False)
     cut_off = Step(Observation("nowhere", both), paid, (), False, True)
     last = Step(Observation("end", both), 4.0, (), True, False)
-    replay = _graph_replay(0, 1.0)
-    replay.cut = replace(replay.cut, rewards=Rewards(own=True, success=None))
+    replay = _graph_replay(0, 1.0, Rewards(own=True, success=None))
     replay.cut = replace(replay.cut, algo=replay.cut.algo.model_copy(update={"reward_scale": 1.0}))
     replay.add(_collected(Episode("b", Observation("state 0", both), decisions, (first, last), seed=0)))
     replay.add(_collected(Episode("b", Observation("state 1", both), decisions[:1], (cut_off,), seed=0)))
@@ -314,15 +312,14 @@ def test_with_own_rewards_a_known_value_is_the_target_only_if_what_is_unknown_co
     assert rows["state 0", 0].bounds == (2.0,)
     assert (*rows["state 0", 0].rewards, rows["state 0", 0].terminated) == target
     assert (*rows["state 2", 1].rewards, rows["state 2", 1].terminated) == (4.0, True)
-    graph = replay.graph()
+    graph = replay.buffer.graph()
     assert graph.settled("b", Observation("state 1", both), 1)
     assert graph.settled("b", Observation("state 0", both), 0) == target[1]
 
 
 def test_known_steps_are_rewarded_as_the_environment_does() -> None:
     own = replace(_x_then_y(), steps=tuple(replace(s, reward=-1.0) for s in _x_then_y().steps))
-    replay = _graph_replay(0, 1.0)
-    replay.cut = replace(replay.cut, rewards=Rewards(own=True, success=20.0))
+    replay = _graph_replay(0, 1.0, Rewards(own=True, success=20.0))
     replay.add(_collected(own))
     rows = {w.observations[0].text: w for _ in range(20) for w in replay.batches()[0] if w.goal == "b"}
     before, last = rows["state 0"], rows["state 1"]
@@ -350,11 +347,11 @@ def test_a_quarter_of_each_batch_is_drawn_from_demonstrations() -> None:
 
 def test_demonstrations_are_part_of_the_graph() -> None:
     config = ReplayConfig(hindsight=Graph(share=1.0))
-    own = ReplayBuffer(config, lambda goal: "any", {"any": 1.0})
+    own = ReplayBuffer(config, lambda goal: "any", {"any": 1.0}, 0.5)
     own.others = [_episode()]
     own.add(replace(_episode(), steps=_episode().steps[:1], decisions=_episode().decisions[:1]))
     # `b` was achieved from `state 1`, which the agent has reached, by the demonstration alone.
-    assert own.graph(0.5).action_values("b", _episode().start) == (0.5, UNTRIED)
+    assert own.graph().action_values("b", _episode().start) == (0.5, UNTRIED)
 
 
 def test_an_imagined_goal_has_a_type_of_its_own_if_the_environment_does_not_know_it() -> None:

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from sacglam.config import load
 from sacglam.errors import ConfigError, RunDirectoryError, SacglamError
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import RunDirectory, fresh, write_files
+from sacglam.runs.directory import RunDirectory, fresh
+from sacglam.runs.exported import write_exported
 from sacglam.runs.logs import LineLog
-from sacglam.tools.tracking.sidecar import read_hash, write_hash
+from sacglam.tools.tracking import sidecar
 from tests.fuzz.common import within
 
 LINES = [{"env_steps": 32 * i, "success": 0.5} for i in range(1, 5)]
@@ -76,7 +77,7 @@ def test_any_bytes_can_be_read(content: bytes) -> None:
             file.write_bytes(content)
         run.metrics()
         assert run.summary() is None or isinstance(run.summary(), dict)
-        read_hash(run)
+        sidecar.ids(run, "aim")
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", '"x"', "{", ""])
@@ -121,7 +122,9 @@ def test_a_run_may_not_name_code(
     (tmp_path / "my_world.py").write_text("raise SystemExit('this must not be imported to find out')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    RunDirectory(tmp_path).write_config(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
+    (tmp_path / "config.yaml").write_text(
+        load(None, [f"env={json.dumps({'name': name, 'options': options})}"]).to_yaml()
+    )
     with pytest.raises(ConfigError, match=f"names '{options.get('describer', name)}'.*pass --trust"):
         RunDirectory.open(tmp_path).config()
     assert RunDirectory.open(tmp_path, trusted=True).config().env.name == name
@@ -129,7 +132,9 @@ def test_a_run_may_not_name_code(
 
 @pytest.mark.parametrize(("name", "options"), [("bitflip", {"bits": 3}), (LAKE, {"kwargs": {"is_slippery": False}})])
 def test_a_run_may_name_what_comes_with_sacglam(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    RunDirectory(tmp_path).write_config(load(None, [f"env={json.dumps({'name': name, 'options': options})}"]))
+    (tmp_path / "config.yaml").write_text(
+        load(None, [f"env={json.dumps({'name': name, 'options': options})}"]).to_yaml()
+    )
     assert RunDirectory.open(tmp_path).config().env.name == name
 
 
@@ -196,18 +201,17 @@ def test_a_pipe_or_an_endless_file_hangs_no_reader(
     run = RunDirectory(tmp_path / "run")
     with within(10), suppress(SacglamError):
         run.summary()
-        read_hash(run)
+        sidecar.ids(run, "aim")
         with run.locked():
             run.config()
 
 
 WRITTEN = {
-    "config.yaml": lambda run: run.write_config(load()),
     "metrics.jsonl": lambda run: LineLog(run.metrics_file).rewind(32, 0),
     "summary.json": lambda run: run.write_summary({}),
-    "aim.json": lambda run: write_hash(run, "hash", run.root),
+    "aim.json": lambda run: sidecar.write_id(run, "aim", "hash"),
     "curves.png": draw_curves,
-    "adapter/README.md": lambda run: write_files(run.adapter, {"README.md": b"x"}),
+    "adapter/README.md": lambda run: write_exported(run.adapter, {"x.safetensors": b""}, load(), 0, {}),
 }
 
 
@@ -228,7 +232,7 @@ def test_no_write_follows_a_planted_link(name: str, planted: str, tmp_path: Path
 REFUSED = {
     "metrics.jsonl": lambda run: LineLog(run.metrics_file).append({"env_steps": 1}),
     ".lock": lambda run: run.locked().__enter__(),
-    "adapter": lambda run: write_files(run.adapter, {"README.md": b"x"}),
+    "adapter": lambda run: write_exported(run.adapter, {"x.safetensors": b""}, load(), 0, {}),
 }
 
 
@@ -263,6 +267,12 @@ def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> No
     first, second = fresh(3, tmp_path), fresh(3, tmp_path)
     assert first != second
     assert RunDirectory.vacant(second).root.is_dir()
+
+
+def test_a_link_to_nowhere_in_place_of_the_parent_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted" / "scratch")
+    with within(10), pytest.raises(RunDirectoryError, match="cannot write"):
+        fresh(3, tmp_path / "runs")
 
 
 def test_a_new_run_may_have_an_empty_folder_or_what_a_killed_claim_left(tmp_path: Path) -> None:

@@ -97,15 +97,18 @@ def test_the_repository_is_next_to_the_run(tmp_path: Path) -> None:
     assert sidecar.repo_of(RunDirectory(tmp_path / "runs" / "one")) == tmp_path / "runs"
 
 
-def test_the_hash_is_in_a_file_of_the_run(tmp_path: Path) -> None:
+def test_ids_are_in_a_file_of_the_run_the_last_used_first(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    assert sidecar.read_hash(run) is None
-    sidecar.write_hash(run, "abc", tmp_path)
-    assert sidecar.read_hash(run) == "abc"
-    assert json.loads((tmp_path / "aim.json").read_text()) == {"hash": "abc", "repo": str(tmp_path)}
+    assert sidecar.ids(run, "aim") == []
+    for used, expected in (("abc", ["abc"]), ("def", ["def", "abc"]), ("abc", ["abc", "def"])):
+        sidecar.write_id(run, "aim", used)
+        assert sidecar.ids(run, "aim") == expected
+    assert json.loads((tmp_path / "aim.json").read_text()) == {"hash": "abc", "others": ["def"]}
 
 
-@pytest.mark.parametrize("content", ["[]", '{"hash": 3}', '{"hash": "../up"}', '{"hash": ""}', "{"])
-def test_a_damaged_hash_is_none(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", ["[]", '{"hash": 3}', '{"hash": "a", "others": ["../up"]}', '{"hash": "../up"}', '{"hash": ""}', "{"]
+)
+def test_a_damaged_file_has_no_ids(content: str, tmp_path: Path) -> None:
     (tmp_path / "aim.json").write_text(content)
-    assert sidecar.read_hash(RunDirectory(tmp_path)) is None
+    assert sidecar.ids(RunDirectory(tmp_path), "aim") == []
