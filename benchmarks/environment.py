@@ -25,7 +25,7 @@ from sacglam.collector import build_env
 from sacglam.config import Config, load
 from sacglam.goals import GoalSource
 from sacglam.policy import SamplingPolicy
-from sacglam.prompt import query
+from sacglam.prompt import Prompt
 from sacglam.replay.experience import HindsightReplay
 from sacglam.resolve import on_this_machine, with_copies
 from sacglam.rollout import Rollout
@@ -112,7 +112,11 @@ def _interval(parts: Parts, config: Config) -> None:
 def _lengths(replay: HindsightReplay, config: Config) -> tuple[float, float, float]:
     """Mean tokens of a prompt, mean number of actions, and mean tokens of one, over states from the buffer."""
     sample = replay.buffer.hindsight.entries(replay.buffer, np.random.default_rng(0), 1000)
-    queries = [query(entry.goal, entry.episode.observation(entry.start)) for entry in sample]
+    prompt, history = Prompt(config.prompt), config.prompt.history
+    queries = [
+        prompt(entry.goal, entry.episode.observation(entry.start), entry.episode.past(entry.start, history))
+        for entry in sample
+    ]
     tokenised = build_model(config).tokenizer(queries)
     return (
         round(fmean(len(q.prompt) for q in tokenised), 1),

@@ -165,7 +165,7 @@ def memory(options: argparse.Namespace) -> list[dict[str, Any]]:
                 made[0].learn([batch])
 
         peak = peak_bytes(run, options.device)
-    expected = {name: size for name, size in parts.items() if size and not name.startswith(("scoring", "replay"))}
+    expected = {name: size for name, size in parts.items() if size and name != "replay"}
     row = {
         "name": "memory",
         "model_shape": options.model_shape,

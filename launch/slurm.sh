@@ -54,6 +54,7 @@ on() {
 # The nodes communicate over the network of the head's own address. If it has several, choose one: HEAD_ADDRESS=10.0.0.1.
 # Ray obeys anyone who reaches its ports: a token of this job keeps other users of that network out.
 address=${HEAD_ADDRESS:-$(on "$head" hostname --ip-address | awk '{print $1; exit}')}
+mask=$(umask)
 umask 077
 token=$(mktemp "$HOME/.sacglam-ray-token.XXXXXX")
 od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token"
@@ -103,6 +104,7 @@ until_joined "${#nodes[@]}"
 
 gpus=$((gpus_per_node * ${#nodes[@]}))
 run() {
+  umask "$mask" # only the token and Ray's folder are private
   export RAY_ADDRESS=$address:$PORT
   if compgen -G "$RUN/checkpoints/step-*" >/dev/null; then
     exec sacglam train --resume "$RUN" --gpus "$gpus" --trust # begun by this job, or named by RUN

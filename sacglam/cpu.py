@@ -23,9 +23,10 @@ def cores() -> int:
     return min([affinity, *_quotas()])
 
 
-def default_threads(processes: int = 1) -> int:
-    """Threads for each of `processes` that share the cores, unless configured: 1 to 4."""
-    return max(1, min(_MOST_DEFAULT_THREADS, cores() // processes))
+def default_threads() -> int:
+    """Threads unless configured: one for each core, at most 4, and at most OMP_NUM_THREADS."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(_MOST_DEFAULT_THREADS, cores(), max(1, int(limit)) if limit.isdecimal() else cores())
 
 
 def _quotas() -> list[int]:

@@ -21,7 +21,7 @@ def command(config: Config, folder: Path) -> list[str]:
     settings |= {f"prompt.{key}": value for key, value in config.prompt.model_dump(exclude_unset=True).items()}
     overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     sacglam = [sys.executable, "-m", "sacglam"]
-    return [*sacglam, "pretrain", str(folder), "--env", config.env.name, "--threads", "1", *overrides]
+    return [*sacglam, "pretrain", str(folder), "--env", config.env.name, *overrides]
 
 
 def main() -> None:

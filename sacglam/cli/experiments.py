@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sacglam import cpu, files
+from sacglam import files
 from sacglam.cli.display import RichDisplay, console, print_plain
 from sacglam.cli.train import SetOption, config_argument
 from sacglam.errors import ConfigError, RunDirectoryError, write_explained
@@ -43,9 +43,8 @@ def compare(
         ),
     ] = 1,
     threads: Annotated[
-        int | None,
-        typer.Option(help="CPU threads per run (default: cores / jobs, at most 4).", min=1, show_default=False),
-    ] = None,
+        int, typer.Option(help="CPU threads per run; 0: as the model needs, at most cores / jobs.", min=0)
+    ] = 0,
     set_: SetOption = None,
     threshold: Annotated[
         float, typer.Option(help="Success rate; the report gives the steps and seconds to reach it.", min=0, max=1)
@@ -56,8 +55,8 @@ def compare(
 ) -> None:
     """Train several configurations with several seeds, or one of the paper's ablations, and report the results.
 
-    Do not report on the seeds you tuned with. Runs alternate between configurations, and all use the same number of
-    threads and the same evaluation steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips
+    Do not report on the seeds you tuned with. Runs alternate between configurations, and all are evaluated at the same
+    steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips
     finished runs, resumes unfinished ones, and refuses runs made with different settings.
 
     Writes report.md, report.json and report.png to the folder (for an experiment, NAME.md and so on). Experiments in
@@ -72,7 +71,7 @@ def compare(
     """
     overrides = set_ or []
     experiment = plan.experiment(configs, overrides)
-    settings = _settings(experiment, overrides, threads or cpu.default_threads(jobs), report_only)
+    settings = _settings(experiment, overrides, threads, report_only)
     _run_and_report(
         experiment, plan.runs(experiment, plan.seeds(seeds), settings, out), out, jobs, threshold, report_only
     )
@@ -107,7 +106,7 @@ def _run_and_report(
 
 
 def _settings(experiment: Experiment, overrides: list[str], threads: int, report_only: bool) -> list[str]:
-    """The overrides for all runs, which share one thread count and one evaluation grid."""
+    """The overrides for all runs, which share one evaluation grid."""
     for key, option in (("threads", "--threads N"), ("seed", "--seeds N")):
         if any(override.partition("=")[0] == key for override in overrides):
             raise ConfigError(f"set {key} with {option}, which applies to all runs; got --set {key}=...")

@@ -205,7 +205,6 @@ def pretrain(
     ] = "llama",
     steps: Annotated[int, typer.Option(help="Maximum updates; fewer if it learns to find words sooner.", min=1)] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads; their number affects rounding.", min=1)] = 2,
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.
 
@@ -228,7 +227,7 @@ def pretrain(
     from sacglam.tools.pretraining import corpus, recipes, train
 
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, which transformers loads, warns of no GPU
-    cpu.prepare(threads)
+    cpu.prepare(1)  # more would gain nothing: the model is 96 wide
     environment = build_env(source)
     settings = recipes.PretrainSettings(seed=seed, steps=steps)
     with write_explained(folder):

@@ -28,9 +28,13 @@ def test_cores_follow_the_affinity() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "1"
 
 
-def test_processes_share_the_cores() -> None:
+def test_threads_follow_the_cores_and_the_variable_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert 1 <= cpu.default_threads() <= min(4, cpu.cores())
-    assert cpu.default_threads(processes=10_000) == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert cpu.default_threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")  # by level of nesting
+    assert cpu.default_threads() == min(4, cpu.cores())
 
 
 def test_asking_about_the_cpu_does_not_load_torch() -> None:

@@ -47,6 +47,7 @@ def test_copies_that_are_asked_for_stay() -> None:
 
 def test_a_narrow_model_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sacglam.cpu.cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     wide = tmp_path / "wide"
     shutil.copytree(BUILTIN, wide)
     settings = json.loads((wide / "config.json").read_text()) | {"hidden_size": 288}

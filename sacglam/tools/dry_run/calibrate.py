@@ -47,7 +47,8 @@ class RandomRollout:
     environment_s: float  # of one environment step, resets included
     replay_s: float  # to store an interval and draw its batches
     episode_steps: float  # mean
-    replay_bytes: int  # of the rollouts that the algorithm keeps, once its memory of them is full
+    replay_bytes: int  # of the rollouts that the algorithm keeps at the end of the run
+    skipped: int = 0  # intervals before there is enough experience to learn from
 
 
 def play(config: Config) -> RandomRollout:
@@ -73,11 +74,12 @@ def play(config: Config) -> RandomRollout:
         replay_s=clock.seconds["storing"] / intervals + clock.seconds["drawing"] / learning,
         episode_steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
         replay_bytes=_replay_bytes(config, intervals),
+        skipped=intervals - learning,
     )
 
 
 def _replay_bytes(config: Config, intervals: int) -> int:
-    """Bytes of Python memory that `intervals` add to the experience, scaled up to its capacity if it has one."""
+    """Bytes of Python memory that `intervals` add to the experience, scaled up to the run or, if less, its capacity."""
     parts = collector(config, UniformScorer(), PhaseClock())
     experience = parts.experience
     parts.rollout.collect(config.env.copies)  # opens episodes, and fills caches
@@ -90,8 +92,10 @@ def _replay_bytes(config: Config, intervals: int) -> int:
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    size = experience.metrics(0).get("buffer_size")
-    return round(held * config.replay.capacity / size) if size else held
+    if not (size := experience.metrics(0).get("buffer_size")):
+        return held
+    most = size * max(1.0, config.steps / (intervals * config.algo.update_interval))
+    return round(held * min(config.replay.capacity, most) / size)
 
 
 def first_steps(config: Config, windows: Sequence[Window], steps: int) -> Sequence[Window]:

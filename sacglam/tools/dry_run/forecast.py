@@ -26,6 +26,7 @@ class Forecast:
 
     config: Config
     missing: Sequence[str]  # requirements missing here, which would keep it from starting
+    updates: int  # gradient updates of the whole run
     sizes: Sizes | None = None
     calibration: Calibration | None = None
     processes: Sequence[Process] = ()
@@ -65,12 +66,12 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         here = resolve.with_scores(here)
         model = build_model(here)
     except ModelError as error:
-        return Forecast(config, [*missing, str(error)])
+        return Forecast(config, [*missing, str(error)], updates_of(config, played.skipped))
     sizes = sizes_of(model)
     measured = calibrate(here, model, played, display) if device else None
     processes = memory(config, where, sizes, measured, played.replay_bytes, libraries)
     seconds = predict(config, where, played, measured) if measured else {}
-    return Forecast(config, missing, sizes, measured, processes, seconds)
+    return Forecast(config, missing, updates_of(config, played.skipped), sizes, measured, processes, seconds)
 
 
 def predict(config: Config, where: Plan, played: RandomRollout, calibration: Calibration) -> dict[str, float]:
@@ -90,8 +91,9 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
         "replay": _intervals(config) * played.replay_s,
     }
     for phase, seconds in calibration.update.seconds.items():
-        times = _intervals(config) * config.algo.rows_of_interval(phase) / ranks / calibration.update.size
-        found[phase] = seconds * (updates_of(config) if phase == "optimizer" else times)
+        learning = _learning(config, played.skipped)
+        times = learning * config.algo.rows_of_interval(phase) / ranks / calibration.update.size
+        found[phase] = seconds * (updates_of(config, played.skipped) if phase == "optimizer" else times)
     if initial := config.replay.demonstration_updates:  # each takes as long as any other update
         row_s = sum(calibration.update.seconds.values()) / calibration.update.size
         found[INITIAL] = initial * row_s * config.algo.batch_size / ranks
@@ -101,9 +103,15 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
     return found
 
 
-def updates_of(config: Config) -> int:
-    """Gradient updates of the whole run, including those that the first intervals skip."""
-    return _intervals(config) * config.algo.updates
+def updates_of(config: Config, skipped: int) -> int:
+    """Gradient updates of the whole run, if the first `skipped` intervals have too little experience."""
+    return _learning(config, skipped) * config.algo.updates
+
+
+def _learning(config: Config, skipped: int) -> int:
+    """Intervals with updates."""
+    at_random = config.random_steps // config.algo.update_interval
+    return max(0, _intervals(config) - max(0, skipped - at_random))
 
 
 def states_of_evaluations(config: Config, episode_steps: float) -> float:

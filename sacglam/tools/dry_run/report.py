@@ -10,7 +10,7 @@ from sacglam.collector import build_env
 from sacglam.config import Config
 from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
-from sacglam.tools.dry_run.forecast import Forecast, updates_of
+from sacglam.tools.dry_run.forecast import Forecast
 from sacglam.tools.dry_run.sizes import rows_in_one_pass
 from sacglam.tools.profile.table import phase_table
 
@@ -38,7 +38,7 @@ def _loaded(found: Forecast) -> Table:
     env = build_env(config)
     goals = env.goals("train")
     kinds = ", ".join(sorted({env.goal_type(goal) for goal in goals}))
-    updates = f"{updates_of(config):,} updates of {algo.rows} rows ({rows_in_one_pass(config, 1)} in one pass)"
+    updates = f"{found.updates:,} updates of {algo.rows} rows ({rows_in_one_pass(config, 1)} in one pass)"
     in_bits = "" if model.quantize == "none" else f", layers in {model.quantize}"
     rows = {
         "environments": f"{config.env.copies} x {config.env.name}: {len(goals):,} goals ({kinds})",

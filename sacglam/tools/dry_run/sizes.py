@@ -86,7 +86,10 @@ def memory(
         states = -(-config.env.copies // max(1, where.learners))
         scoring = calibration.scoring if calibration else None
         peak = None if scoring is None or scoring.peak is None else scoring.peak * states // scoring.size
-        learner[f"scoring {states} states (not while learning)"] = peak
+        *_, activations = learner  # which scoring does not need at the same time
+        if peak is not None and peak > (learner[activations] or 0):
+            del learner[activations]
+            learner[f"activations while scoring {states} states"] = peak
     if where.learners:
         return [Process("driver", 1, driver), *engines, Process("learner rank", where.learners, learner)]
     name = "driver and learner" if engines else "one process"

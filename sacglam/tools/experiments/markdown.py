@@ -103,7 +103,7 @@ def _setting(report: Values) -> str:
     lines = [
         f"runs: {count['finished']} of {count['planned']} finished, "
         f"{duration(60 * setting['training_minutes'])} of training in all",
-        f"each: {'; '.join(dict.fromkeys(budgets))}",
+        *([f"each: {'; '.join(dict.fromkeys(budgets))}"] if budgets else []),
         *(f"{_title(key)}: {_join(values)}" for key, values in setting.items() if isinstance(values, list) and values),
         f"command: `{report['command']}`",
     ]
@@ -143,6 +143,6 @@ def _join(values: Iterable[Any]) -> str:
 def _table(rows: Iterable[Mapping[str, str]]) -> str:
     """A table whose head is the keys of its rows, of which there is at least one."""
     listed = list(rows)
-    head = list(listed[0])
-    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row.values()] for row in listed)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    texts = [[*listed[0]], *([*row.values()] for row in listed)]
+    head, *cells = ([text.replace("|", r"\|") for text in each] for each in texts)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells))

@@ -78,13 +78,13 @@ def _groups(group: Group, found: Mapping[Run, Result | None], threshold: float) 
 
 def _by_type_of_goal(member: Values, metric: str) -> list[Values]:
     """A member for each goal type that `member` has curves of."""
-    every, nothing = member["curves"].items(), {"steps": (), "values": ()}
+    every = member["curves"].items()
     return [
         {
             **member,
             "label": name.removeprefix(metric),
             "unfinished_seeds": [],
-            "curves": {seed: {metric[:-1]: curves.get(name, nothing)} for seed, curves in every},
+            "curves": {seed: {metric[:-1]: curves[name]} for seed, curves in every},
         }
         for name in sorted({name for _, curves in every for name in curves})
     ]
@@ -110,7 +110,7 @@ def _group(group: Group, found: Mapping[Run, Result | None], threshold: float) -
                 "seeds": [result.run.seed for result in results],
                 "unfinished_seeds": [seed for seed, result in by_label[label].items() if not result],
                 **(_member(results, budget, threshold) if results and success else {}),
-                "curves": {str(result.run.seed): _curves(result, group.metric) for result in results},
+                "curves": _curves(results, group.metric),
             }
             for label, results in known.items()
         ],
@@ -145,13 +145,17 @@ def _by_type(rates: Sequence[Mapping[str, float]]) -> dict[str, Estimate | None]
     return {name: statistics.estimate([each.get(name) for each in rates]) for name in types if rates}
 
 
-def _curves(result: Result, metric: str | None) -> Values:
-    """The curves of one run: success by goal type, or one metric, or all that begin with a name ending in `/`."""
-    if metric is not None:
-        names = {name: None for line in result.lines for name in line if name.startswith(metric)}
-        return {name: result.metric(name) for name in (names if metric.endswith("/") else [metric])}
-    types = [OVERALL, *sorted(result.summary["success_after"].keys() - {OVERALL})]
-    return {name: result.success(name) for name in types}
+def _curves(results: Sequence[Result], metric: str | None) -> Values:
+    """The curves by seed: success by goal type, or one metric, or all that begin with a name ending in `/`."""
+    if metric is None:
+        names = _distinct([OVERALL, *(name for each in results for name in sorted(each.summary["success_after"]))])
+    elif metric.endswith("/"):
+        found = (name for each in results for line in each.lines for name in line if name.startswith(metric))
+        names = sorted(set(found))
+    else:
+        names = [metric]
+    curve = Result.success if metric is None else Result.metric
+    return {str(each.run.seed): {name: curve(each, name) for name in names} for each in results}
 
 
 def _ratios(known: Mapping[str, Sequence[Result]], threshold: float) -> list[Values]:

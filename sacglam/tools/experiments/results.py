@@ -13,7 +13,7 @@ from sacglam.tools.experiments.plan import Run
 OVERALL = "overall"
 _EVALUATION, _SHARE = "eval_success/", "goal_share"
 
-_OPEN = {"device": "auto", **DERIVED}
+_OPEN = {"device": "auto", "threads": 0, **DERIVED}
 """Settings that a run settles, and the values that leave them open."""
 
 Curve = dict[str, tuple[float, ...]]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sacglam import files, subprocesses
+from sacglam.cpu import cores
 from sacglam.errors import ConfigError, write_explained
 from sacglam.runs.directory import locked_folder
 from sacglam.runs.display import Display
@@ -37,7 +38,9 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
     with locked_folder(root, busy) as lock, StopSignal() as stop:
         waiting, active = [run for run in runs if not run.finished], dict[Run, subprocess.Popen[bytes]]()
         free, used = gpu_shares(waiting, min(jobs, len(waiting))), dict[Run, dict[str, str]]()
-        finished = len(runs) - len(waiting)
+        finished, share = len(runs) - len(waiting), {}
+        if jobs > 1:  # the most threads that a run takes by default
+            share = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
         display.note(f"{len(runs)} runs, {finished} of them finished before; Ctrl-C stops, the same command resumes")
         display.stage("all runs", sum(run.config.steps for run in runs))
         steps = {run: steps_of(run) for run in runs}
@@ -52,7 +55,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
                 for run in waiting[: jobs - len(active)]:
                     waiting.remove(run)
                     used[run] = free.pop(0)
-                    active[run] = _start(run, lock, used[run])
+                    active[run] = _start(run, lock, {**share, **used[run]})
                     display.note(f"{run.title}: training, output in {run.log}")
                 time.sleep(_POLL_S)
                 steps |= {run: steps_of(run) for run in active}

@@ -61,7 +61,7 @@ class _Samples(Line):
 
 
 def of_metrics(line: Mapping[str, Any]) -> list[Point]:
-    """A line of `metrics.jsonl`; success by subset (train, eval, heldout) and goal type, the rest by goal type at most.
+    """A line of `metrics.jsonl`; success by subset (train, eval) and goal type, the rest by goal type at most.
 
     Raises:
         ValueError: a value is not a number.

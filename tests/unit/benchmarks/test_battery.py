@@ -135,7 +135,7 @@ def test_model_is_made_with_the_options_and_the_prompt_of_its_environment(tmp_pa
     )
     words = command(load(file), tmp_path / "model")[3:]
     assert words == [
-        *("pretrain", str(tmp_path / "model"), "--env", "babyai", "--threads", "1"),
+        *("pretrain", str(tmp_path / "model"), "--env", "babyai"),
         *("--set", 'env.options.tasks=["go_to"]', "--set", "env.options.max_steps=12", "--set", "prompt.history=1"),
     ]
 

@@ -23,7 +23,8 @@ def measured(states: int, score_s: float, rows: int, evaluation: Sample | None =
 def test_sac() -> None:
     """1,024 random steps, then 100 intervals of 32 with 2 updates of 256 rows; 64 rows were measured."""
     config = configuration.override(configuration.Config(), ["steps=4224", "replay.random_steps=1024", EPISODES])
-    assert updates_of(config) == 200
+    assert updates_of(config, 30) == 200, "the random steps take 32 intervals"
+    assert updates_of(config, 40) == 2 * (100 - 8)
     found = predict(config, ALONE, PLAYED, measured(16, 0.8, 64))
     assert found == pytest.approx(
         {
@@ -45,7 +46,7 @@ def test_ppo() -> None:
     config = configuration.override(
         configuration.Config(), ["steps=4000", "algo={type: ppo, batch_size: 800}", EPISODES]
     )
-    assert updates_of(config) == 2 * 16 * 3
+    assert updates_of(config, 0) == 2 * 16 * 3
     found = predict(config, ALONE, PLAYED, measured(32, 3.2, 4))
     assert found["scoring"] == pytest.approx(4096 * 0.1)
     assert found["target"] == pytest.approx(4096 * 0.25)

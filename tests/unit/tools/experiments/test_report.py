@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sacglam import cpu
+from sacglam.runs.logs import LineLog
 from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.figure import draw_report
 from sacglam.tools.experiments.markdown import markdown
@@ -75,6 +76,22 @@ def test_the_last_point_of_a_curve_is_the_evaluation_after_training(values: dict
     assert curve["steps"] == (0, 100, 200, 300, 400)
     assert curve["values"] == (0.1, 0.2, 0.4, 0.6, 0.7)
     assert curve["seconds"] == (0, 200, 400, 600, 800)
+
+
+def test_a_goal_type_that_one_seed_lacks_has_a_curve_for_each(tmp_path: Path, finish: Finish) -> None:
+    experiment = plan.comparison(files(tmp_path, "fast"))
+    group = experiment.groups[0].model_copy(update={"metric": "goal_share/"})
+    runs = plan.runs(experiment, range(2), OVERRIDES, tmp_path)
+    for run in runs:
+        finish(run, [0.5, 0.8, 0.9, 0.9])
+    lines = LineLog(runs[1].directory.metrics_file)
+    only_grasp = [{name: value for name, value in line.items() if name != "goal_share/grow"} for line in lines.lines()]
+    lines.file.write_text("".join(json.dumps(line) + "\n" for line in only_grasp))
+    found = report(experiment.model_copy(update={"groups": (group,)}), runs, 0.8, "sacglam compare x.yaml")
+    by_type = {member["label"]: member["curves"] for member in found["groups"][0]["members"]}
+    assert by_type.keys() == {"grasp", "grow"}
+    assert set(by_type["grow"]["0"]["goal_share"]["values"]) == {0.25}
+    assert set(by_type["grow"]["1"]["goal_share"]["values"]) == {0.0}
 
 
 def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
