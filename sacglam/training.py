@@ -245,7 +245,7 @@ class Run:
         self._settle()
         with self._parts.clock.phase("checkpoint"):
             self._parts.collector.rollout.check_policy()
-            checkpoint.save(self._directory.checkpoints, self._loop.progress.env_steps, self._loop.checkpoint())
+            checkpoint.save(self._directory.checkpoints, self._loop.progress.place, self._loop.checkpoint())
         self._saved_at = self._loop.progress.place
 
     def _evaluate_start(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ class AwacConfig(OffPolicyConfig):
 
     rule: ClassVar[str] = "sacglam.algos.awac:Awac"
     entropy_settings: ClassVar[str] = "algo.temperature"
-    soft_target: ClassVar[bool] = False
     learns_offline: ClassVar[bool] = True
 
     type: str = "awac"

@@ -47,11 +47,6 @@ class OffPolicy(Algorithm):
     _model: ActorCritic
     _config: OffPolicyConfig
 
-    @property
-    def entropy_weight(self) -> float:
-        """The weight of the policy's entropy in the critic's target."""
-        return 0.0
-
     @abstractmethod
     def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         """The actor's losses by name, each with its weight. `values` are those at the learnt steps."""
@@ -98,8 +93,6 @@ class OffPolicy(Algorithm):
     @torch.no_grad()
     def _target_value(self, values: PolicyValues) -> Tensor:
         """V in the critic's target, shape (B,)."""
-        if self._config.soft_target:
-            return equations.soft_value(values.log_pi_BA, values.q_CBA, self.entropy_weight)
         value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
         return value_B.clamp(0.0, 1.0) if self._config.goal_rewards else value_B  # a goal's returns are in [0, 1]
 
@@ -209,10 +202,12 @@ class Sac(OffPolicy):
         super().__init__(*parts)
         self.alpha = EntropyCoefficient(self._config.alpha.init, self._config.alpha.lr)
 
-    @property
     @override
-    def entropy_weight(self) -> float:
-        return self.alpha.alpha
+    @torch.no_grad()
+    def _target_value(self, values: PolicyValues) -> Tensor:
+        if self._config.soft_target:
+            return equations.soft_value(values.log_pi_BA, values.q_CBA, self.alpha.alpha)
+        return super()._target_value(values)
 
     @override
     def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:

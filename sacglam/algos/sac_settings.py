@@ -87,11 +87,6 @@ class OffPolicyConfig(AlgoConfig):
         return min(len(window), self.window)
 
     @property
-    def soft_target(self) -> bool:
-        """Whether values in the critic's target include the policy's entropy (Eq. 3)."""
-        return self.td_lambda is None
-
-    @property
     @override
     def exploration_share(self) -> float:
         return self.exploration
@@ -128,3 +123,8 @@ class SacConfig(OffPolicyConfig):
     self_imitation: NonNegativeFloat = 0.0
     """Weight of self-imitation: of actions whose episode, real or relabelled, returned more than the state's value."""
     alpha: AlphaConfig = AlphaConfig()
+
+    @property
+    def soft_target(self) -> bool:
+        """Whether values in the critic's target include the policy's entropy (Eq. 3)."""
+        return self.td_lambda is None

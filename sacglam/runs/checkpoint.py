@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,10 +21,9 @@ from sacglam import files, memory
 from sacglam.errors import CheckpointError, memory_explained
 
 T = TypeVar("T")
-_PREFIX = "step-"
-_DIGITS = 10
+_NAME = re.compile(r"step-\d{10}(-\d{10})?")  # environment steps and, except in earlier versions, updates
 _KEPT = 2  # so that there is one to fall back on
-_WRITING = ".writing-"
+_WRITING = ".writing"
 _TENSORS, _VALUES, _MANIFEST = "tensors.safetensors", "values.json", "manifest.json"
 
 
@@ -35,17 +35,16 @@ class Checkpoint:
     values: dict[str, Any]
 
 
-def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
-    """Write the checkpoint of `step`, delete all but the two newest, and return its folder.
+def save(root: Path, place: tuple[int, int], checkpoint: Checkpoint) -> Path:
+    """Write the checkpoint after these environment steps and updates, delete all but the two newest; return its folder.
 
-    Atomic for readers: it is written under a temporary name, synced and renamed. Checkpoints of later steps are deleted
-    too: the run must have been resumed from before them because they were damaged.
+    Atomic for readers: it is written under a temporary name, synced and renamed. Checkpoints at this place or later are
+    deleted: the run must have been resumed from before them because they were damaged.
 
     Raises:
         CheckpointError: it cannot be written, for example because the disk is full; earlier checkpoints stay intact.
     """
-    folder, writing = (root / f"{prefix}{step:0{_DIGITS}d}" for prefix in (_PREFIX, _WRITING))
-    replaced = root / f"{_WRITING}replaced"
+    folder, writing = root / "step-{:010d}-{:010d}".format(*place), root / _WRITING
     content = _content(checkpoint)
     try:
         files.make_folder(root)
@@ -55,14 +54,10 @@ def save(root: Path, step: int, checkpoint: Checkpoint) -> Path:
             (writing / name).write_bytes(each)
             _sync(writing / name)
         _sync(writing)
-        if folder.exists():  # deleted last, so that one of the two always exists
-            folder.rename(replaced)
+        _drop(folder)  # damaged, so the run was resumed from an earlier one, which is still there
         writing.rename(folder)
         _sync(root)
-        _drop_unfinished(root)
     except OSError as error:
-        with suppress(OSError):  # nothing was replaced, or the new one is in place
-            replaced.rename(folder)
         _drop_unfinished(root)
         kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
         cause = "the disk is full" if error.errno == errno.ENOSPC else f"{error.strerror or error}"
@@ -93,8 +88,10 @@ def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callabl
 def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:
     checkpoint = load(folder)
     try:
-        if (step := checkpoint.values["progress"]["env_steps"]) != int(folder.name.removeprefix(_PREFIX)):
-            raise ValueError(f"its step is {step}")
+        named = [int(number) for number in re.findall(r"\d+", folder.name)]
+        place = [checkpoint.values["progress"][name] for name in ("env_steps", "updates")]
+        if place[: len(named)] != named:
+            raise ValueError(f"its steps and updates are {place}")
         with memory_explained():  # running out of memory is not damage
             return restore(checkpoint)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -133,7 +130,7 @@ def load(folder: Path) -> Checkpoint:
 
 def steps(root: Path) -> list[Path]:
     """The finished checkpoints under `root`, oldest first."""
-    return sorted(root.glob(_PREFIX + "[0-9]" * _DIGITS))
+    return sorted(folder for folder in root.glob("step-*") if _NAME.fullmatch(folder.name))
 
 
 def _content(checkpoint: Checkpoint) -> dict[str, bytes]:

@@ -179,7 +179,7 @@ def linked_config(attack: Attack) -> None:
 def linked_checkpoint(attack: Attack) -> None:
     pickled_tensors(attack)
     attack.checkpoint.rename(attack.run / "elsewhere")
-    attack.run.joinpath("checkpoints", "step-0000000032").symlink_to(attack.run / "elsewhere")
+    attack.run.joinpath("checkpoints", "step-0000000032-0000000001").symlink_to(attack.run / "elsewhere")
 
 
 def from_the_checkout(attack: Attack) -> None:

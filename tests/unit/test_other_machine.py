@@ -34,8 +34,10 @@ def run_of(root: Path, config: Config) -> Path:
     with directory.locked():
         directory.claim(config)
     weights = build_model(config.model_copy(update={"device": "cpu"})).state()
-    found = Checkpoint({f"model.{name}": t for name, t in weights.items()}, {"progress": {"env_steps": 0}})
-    checkpoint.save(root / "checkpoints", 0, found)
+    found = Checkpoint(
+        {f"model.{name}": t for name, t in weights.items()}, {"progress": {"env_steps": 0, "updates": 0}}
+    )
+    checkpoint.save(root / "checkpoints", (0, 0), found)
     return root
 
 

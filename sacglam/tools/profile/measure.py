@@ -1,7 +1,7 @@
 """One profile: a run's own loop for some intervals, with its clock recorded."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +90,10 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
                 folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()
-            meter = _Meter(source.label, config, parts, display, stop)
-            return meter.run(loop.intervals(), intervals), meter.recorder.events
+            recorder = Recorder(config.device)
+            turns = loop.intervals()
+            profile = _metered(source.label, config, parts, turns, intervals, recorder, display, stop.check)
+            return profile, recorder.events
         except Stopped as error:
             raise SacglamError(f"the profile of {source.label} was interrupted; nothing was written") from error
 
@@ -106,66 +108,64 @@ class _Mark:
     updates: int
 
 
-class _Meter:
-    """Runs the intervals of a loop and reads its counters before and after the measured ones."""
+def _metered(
+    label: str,
+    config: Config,
+    parts: Parts,
+    turns: Iterator[None],
+    intervals: int,
+    recorder: Recorder,
+    display: Display,
+    check: Callable[[], None],
+) -> Profile:
+    """Warm up for two intervals with updates, then measure; `turns` runs an interval of the loop each time."""
+    learners = parts.learners
 
-    def __init__(self, label: str, config: Config, parts: Parts, display: Display, stop: StopSignal) -> None:
-        self.recorder = Recorder(config.device)
-        self._label = label
-        self._config = config
-        self._parts = parts
-        self._display = display
-        self._stop = stop
-        self._marks = [self._mark()]
+    def mark() -> _Mark:
+        return _Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, learners.updates)
 
-    def run(self, turns: Iterator[None], intervals: int) -> Profile:
-        """Warm up for two intervals with updates, then measure."""
-        config, learners, marks = self._config, self._parts.learners, self._marks
-        self._parts.clock.watch(self.recorder)
-        self._display.stage(f"{self._label}: filling the replay buffer, warming up", _WARM_UP)
-        for done in range(_WARM_UP):
-            # Not right before the measured intervals: asking ranks waits for their pending updates (runtime.lag).
-            begun, on_rank, updates = learners.begun, self._seconds_of_ranks(), marks[-1].updates
-            while marks[-1].updates == updates:
-                self._interval(turns, "warm-up")
-            self._display.advance(done + 1)
-        self._display.stage(f"{self._label}: measuring", intervals)
-        left_out = len(marks) - 1
-        for done in range(intervals):
-            self._interval(turns, "interval")
-            self._display.advance(done + 1)
-        start, end = marks[left_out], marks[-1]
-        wall, phases = end.time - start.time, _difference(start.seconds, end.seconds)
-        spent_on_rank = _difference(on_rank, self._seconds_of_ranks())
-        return Profile(
-            label=self._label,
-            algorithm=config.algo.type,
-            device=config.device,
-            threads=config.threads,
-            warm_up_intervals=left_out,
-            intervals=intervals,
-            env_steps=intervals * config.algo.update_interval,
-            updates=end.updates - start.updates,
-            wall_seconds=wall,
-            cpu_seconds=end.cpu - start.cpu,
-            seconds={**phases, OTHER: wall - sum(phases.values())},
-            rank_seconds_per_update={name: s / (learners.begun - begun) for name, s in spent_on_rank.items()},
-        )
-
-    def _interval(self, turns: Iterator[None], kind: str) -> None:
-        self._stop.check()
+    def interval(kind: str) -> None:
+        check()
         next(turns)
-        start, name = self._marks[-1].time, f"{kind} {len(self._marks)}"
-        self._marks.append(self._mark())
-        self.recorder.events.append(slice_event(name, "interval", start, self._marks[-1].time - start))
+        start, name = marks[-1].time, f"{kind} {len(marks)}"
+        marks.append(mark())
+        recorder.events.append(slice_event(name, "interval", start, marks[-1].time - start))
 
-    def _mark(self) -> _Mark:
-        clock, learners = self._parts.clock, self._parts.learners
-        return _Mark(time.perf_counter(), time.process_time(), clock.seconds, learners.updates)
-
-    def _seconds_of_ranks(self) -> dict[str, float]:
+    def on_first_rank() -> dict[str, float]:
         """Seconds by phase on the first rank's clock; empty if the loop's own clock times the updates."""
-        return self._parts.learners.seconds() if self._config.learners.count else {}
+        return learners.seconds() if config.learners.count else {}
+
+    marks = [mark()]
+    parts.clock.watch(recorder)
+    display.stage(f"{label}: filling the replay buffer, warming up", _WARM_UP)
+    for done in range(_WARM_UP):
+        # Not right before the measured intervals: asking ranks waits for their pending updates (runtime.lag).
+        begun, on_rank, updates = learners.begun, on_first_rank(), marks[-1].updates
+        while marks[-1].updates == updates:
+            interval("warm-up")
+        display.advance(done + 1)
+    display.stage(f"{label}: measuring", intervals)
+    left_out = len(marks) - 1
+    for done in range(intervals):
+        interval("interval")
+        display.advance(done + 1)
+    start, end = marks[left_out], marks[-1]
+    wall, phases = end.time - start.time, _difference(start.seconds, end.seconds)
+    spent_on_rank = _difference(on_rank, on_first_rank())
+    return Profile(
+        label=label,
+        algorithm=config.algo.type,
+        device=config.device,
+        threads=config.threads,
+        warm_up_intervals=left_out,
+        intervals=intervals,
+        env_steps=intervals * config.algo.update_interval,
+        updates=end.updates - start.updates,
+        wall_seconds=wall,
+        cpu_seconds=end.cpu - start.cpu,
+        seconds={**phases, OTHER: wall - sum(phases.values())},
+        rank_seconds_per_update={name: s / (learners.begun - begun) for name, s in spent_on_rank.items()},
+    )
 
 
 def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

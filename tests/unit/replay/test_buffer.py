@@ -242,7 +242,7 @@ def test_it_goes_on_from_disk_as_if_nothing_had_happened(
     original = _buffer(capacity, sampling)
     _add(original, stream[:before])
     saved = Checkpoint({}, {"replay": original.state()})
-    folder = checkpoint.save(tmp_path_factory.mktemp("checkpoints"), 1, saved)
+    folder = checkpoint.save(tmp_path_factory.mktemp("checkpoints"), (1, 0), saved)
     found = checkpoint.load(folder)
     restored = _buffer(capacity, sampling)
     restored.load_state(found.values["replay"])
@@ -269,7 +269,7 @@ def test_loading_replaces_what_a_buffer_held() -> None:
 
 
 def test_an_empty_buffer_survives_the_disk(tmp_path: Path) -> None:
-    found = checkpoint.load(checkpoint.save(tmp_path, 1, Checkpoint({}, _buffer().state())))
+    found = checkpoint.load(checkpoint.save(tmp_path, (1, 0), Checkpoint({}, _buffer().state())))
     restored = _buffer()
     restored.load_state(found.values)
     assert len(restored) == 0
@@ -428,8 +428,8 @@ def test_a_state_that_describes_no_episodes_is_refused(place: tuple[Any, ...], v
     state = _filled(_mixed(6)).state()
     *path, last = place
     functools.reduce(operator.getitem, path, state)[last] = value
-    values, refusals = {"progress": {"env_steps": 1}, "replay": state}, list[str]()
-    checkpoint.save(tmp_path, 1, Checkpoint({}, values))
+    values, refusals = {"progress": {"env_steps": 1, "updates": 0}, "replay": state}, list[str]()
+    checkpoint.save(tmp_path, (1, 0), Checkpoint({}, values))
     with pytest.raises(CheckpointError, match="found none"):
         checkpoint.restore_newest(
             tmp_path, lambda saved: _buffer(6).load_state(saved.values["replay"]), refusals.append

@@ -26,10 +26,11 @@ from sacglam.runs.checkpoint import Checkpoint, load, restore_newest, save, step
 FILES = ("tensors.safetensors", "values.json", "manifest.json")
 
 
-def _small(mark: int = 0) -> Checkpoint:
+def _small(mark: int = 0, updates: int = 0) -> Checkpoint:
+    steps = 0 if updates else mark
     return Checkpoint(
         {"w": torch.full((3,), float(mark))},
-        {"mark": mark, "progress": {"env_steps": mark}},
+        {"mark": mark, "progress": {"env_steps": steps, "updates": updates}},
     )
 
 
@@ -73,7 +74,7 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
             "texts": ["über", "\n", ""],
         },
     )
-    found = load(save(tmp_path, 5, original))
+    found = load(save(tmp_path, (5, 0), original))
     assert found.tensors.keys() == original.tensors.keys()
     for name, tensor in original.tensors.items():
         assert found.tensors[name].dtype == tensor.dtype
@@ -83,11 +84,11 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
 
 
 def test_an_empty_checkpoint_survives(tmp_path: Path) -> None:
-    assert load(save(tmp_path, 0, Checkpoint({}, {}))) == Checkpoint({}, {})
+    assert load(save(tmp_path, (0, 0), Checkpoint({}, {}))) == Checkpoint({}, {})
 
 
 def test_what_was_loaded_can_be_written_to(tmp_path: Path) -> None:
-    folder = save(tmp_path, 1, _small(2))
+    folder = save(tmp_path, (1, 0), _small(2))
     found = load(folder)
     found.tensors["w"].add_(1)
     assert _mark(load(folder)) == 2
@@ -95,53 +96,52 @@ def test_what_was_loaded_can_be_written_to(tmp_path: Path) -> None:
 
 def test_steps_are_in_order_and_strangers_are_none(tmp_path: Path) -> None:
     for step in (1000, 20_000):
-        save(tmp_path, step, _small())
+        save(tmp_path, (step, 0), _small())
     for stranger in ("step-0000000950.bak", "step-x", ".writing-0000030000", "notes"):
         (tmp_path / stranger).mkdir()
-    assert [folder.name for folder in steps(tmp_path)] == ["step-0000001000", "step-0000020000"]
+    assert [folder.name for folder in steps(tmp_path)] == ["step-0000001000-0000000000", "step-0000020000-0000000000"]
     assert steps(tmp_path / "missing") == []
 
 
 def test_the_two_newest_are_kept(tmp_path: Path) -> None:
     for step in range(1, 6):
-        folder = save(tmp_path, step, _small(step))
+        folder = save(tmp_path, (step, 0), _small(step))
         assert folder == steps(tmp_path)[-1]
-    assert _names(tmp_path) == ["step-0000000004", "step-0000000005"]
+    assert _names(tmp_path) == ["step-0000000004-0000000000", "step-0000000005-0000000000"]
     assert _newest(tmp_path) == (5, [])
 
 
 def test_the_same_step_is_replaced(tmp_path: Path) -> None:
-    save(tmp_path, 1, Checkpoint({}, {"text": "first"}))
-    folder = save(tmp_path, 1, Checkpoint({}, {"text": "second"}))
+    save(tmp_path, (1, 0), Checkpoint({}, {"text": "first"}))
+    folder = save(tmp_path, (1, 0), Checkpoint({}, {"text": "second"}))
     assert load(folder).values == {"text": "second"}
     assert _names(tmp_path) == [folder.name]
 
 
-def test_the_same_step_survives_a_replacement_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, rename = save(tmp_path, 1, Checkpoint({}, {"text": "first"})), Path.rename
+def test_initial_updates_at_the_same_step_are_later(tmp_path: Path) -> None:
+    for updates in (100, 200, 300):
+        save(tmp_path, (0, updates), _small(updates, updates))
+    assert _names(tmp_path) == ["step-0000000000-0000000200", "step-0000000000-0000000300"]
+    assert _newest(tmp_path) == (300, [])
 
-    def fails(self: Path, target: Path) -> Path:
-        if "replaced" in f"{self}{target}":
-            return rename(self, target)
-        raise OSError(errno.EIO, "no longer")
 
-    monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(CheckpointError, match="the newest intact checkpoint is"):
-        save(tmp_path, 1, Checkpoint({}, {"text": "second"}))
-    assert load(folder).values == {"text": "first"}
-    assert _names(tmp_path) == [folder.name]
+def test_a_name_of_an_earlier_version_has_no_updates(tmp_path: Path) -> None:
+    save(tmp_path, (10, 4), _small(10)).rename(tmp_path / "step-0000000010")
+    assert _newest(tmp_path) == (10, [])
+    save(tmp_path, (20, 0), _small(20))
+    assert _names(tmp_path) == ["step-0000000010", "step-0000000020-0000000000"]
 
 
 # Interrupted while writing
 
 
 def test_a_half_written_folder_is_ignored_and_cleared_away(tmp_path: Path) -> None:
-    save(tmp_path, 1, _small(1))
+    save(tmp_path, (1, 0), _small(1))
     left = tmp_path / ".writing-0000000002"
     shutil.copytree(steps(tmp_path)[0], left)
     (left / "manifest.json").unlink()
     assert _newest(tmp_path) == (1, [])
-    save(tmp_path, 3, _small(3))
+    save(tmp_path, (3, 0), _small(3))
     assert not left.exists()
     assert _newest(tmp_path) == (3, [])
 
@@ -150,7 +150,7 @@ def test_a_half_written_folder_is_ignored_and_cleared_away(tmp_path: Path) -> No
 def test_a_crash_while_writing_leaves_nothing_that_looks_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    save(tmp_path, 1, _small(1))
+    save(tmp_path, (1, 0), _small(1))
     synced: list[Path] = []
 
     def crash(path: Path) -> None:
@@ -160,9 +160,9 @@ def test_a_crash_while_writing_leaves_nothing_that_looks_whole(
 
     monkeypatch.setattr(checkpoint, "_sync", crash)
     with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 2, _small(2))
+        save(tmp_path, (2, 0), _small(2))
     monkeypatch.undo()
-    assert [folder.name for folder in steps(tmp_path)] == ["step-0000000001"]
+    assert [folder.name for folder in steps(tmp_path)] == ["step-0000000001-0000000000"]
     assert _newest(tmp_path) == (1, [])
 
 
@@ -174,8 +174,8 @@ def test_everything_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypat
         synced.append(path.name)
 
     monkeypatch.setattr(checkpoint, "_sync", note)
-    save(tmp_path, 1, _small())
-    assert sorted(synced) == sorted([*FILES, ".writing-0000000001", tmp_path.name])
+    save(tmp_path, (1, 0), _small())
+    assert sorted(synced) == sorted([*FILES, ".writing", tmp_path.name])
     assert synced[-1] == tmp_path.name
 
 
@@ -204,8 +204,8 @@ DAMAGES: list[Callable[[Path], None]] = [_flip, _truncate, _empty, Path.unlink]
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
-    save(tmp_path, 1, _small(1))
-    folder = save(tmp_path, 2, _small(2))
+    save(tmp_path, (1, 0), _small(1))
+    folder = save(tmp_path, (2, 0), _small(2))
     damage(folder / file)
     with pytest.raises(CheckpointError, match=folder.name):
         load(folder)
@@ -221,7 +221,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 def test_no_changed_byte_goes_unnoticed(
     tmp_path_factory: pytest.TempPathFactory, file: str, place: int, change: int
 ) -> None:
-    folder = save(tmp_path_factory.mktemp("damage"), 1, _small(3))
+    folder = save(tmp_path_factory.mktemp("damage"), (1, 0), _small(3))
     content = bytearray((folder / file).read_bytes())
     content[place % len(content)] ^= change
     (folder / file).write_bytes(content)
@@ -235,7 +235,7 @@ def test_no_changed_byte_goes_unnoticed(
 
 @pytest.mark.parametrize("manifest", ["{}", "[]", "null", "3", '"text"', '{"tensors.safetensors": null}'])
 def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest: str) -> None:
-    folder = save(tmp_path, 1, _small())
+    folder = save(tmp_path, (1, 0), _small())
     (folder / "manifest.json").write_text(manifest)
     with pytest.raises(CheckpointError, match=folder.name):
         load(folder)
@@ -243,11 +243,11 @@ def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest:
 
 def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
     for step in (1, 2):
-        _flip(save(tmp_path, step, _small(step)) / "values.json")
+        _flip(save(tmp_path, (step, 0), _small(step)) / "values.json")
     warnings: list[str] = []
     with pytest.raises(CheckpointError, match=f"intact checkpoint in {tmp_path}"):
         restore_newest(tmp_path, _mark, warnings.append)
-    assert [("0000000002" in w, "0000000001" in w) for w in warnings] == [(True, False), (False, True)]
+    assert [("step-0000000002" in w, "step-0000000001" in w) for w in warnings] == [(True, False), (False, True)]
     assert warnings[1].endswith("there is no earlier one")
 
 
@@ -258,11 +258,11 @@ def test_where_there_is_none_it_says_so(tmp_path: Path) -> None:
 
 
 def test_resuming_before_damaged_checkpoints_keeps_the_new_ones(tmp_path: Path) -> None:
-    save(tmp_path, 10, _small(10))
-    _flip(save(tmp_path, 20, _small(20)) / "values.json")
+    save(tmp_path, (10, 0), _small(10))
+    _flip(save(tmp_path, (20, 0), _small(20)) / "values.json")
     assert _newest(tmp_path)[0] == 10
-    save(tmp_path, 12, _small(12))
-    assert _names(tmp_path) == ["step-0000000010", "step-0000000012"]
+    save(tmp_path, (12, 0), _small(12))
+    assert _names(tmp_path) == ["step-0000000010-0000000000", "step-0000000012-0000000000"]
     assert _newest(tmp_path) == (12, [])
 
 
@@ -291,14 +291,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("part", TOO_LARGE)
 def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(small_disk: Path, part: str) -> None:
     root = small_disk / "run" / "checkpoints"
-    earlier = save(root, 1, _small(1))
+    earlier = save(root, (1, 0), _small(1))
     with pytest.raises(CheckpointError, match="the disk is full") as caught:
-        save(root, 2, TOO_LARGE[part])
+        save(root, (2, 0), TOO_LARGE[part])
     assert str(earlier) in str(caught.value)
     assert f"--resume {small_disk / 'run'}" in str(caught.value)
-    assert _names(root) == ["step-0000000001"], "the half-written folder takes up space"
+    assert _names(root) == ["step-0000000001-0000000000"], "the half-written folder takes up space"
     assert _newest(root) == (1, [])
-    save(root, 3, _small(3))
+    save(root, (3, 0), _small(3))
     assert _newest(root) == (3, [])
 
 
@@ -314,20 +314,20 @@ def _files_of_at_most(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("part", TOO_LARGE)
 def test_a_write_that_fails_leaves_the_earlier_checkpoint(tmp_path: Path, part: str) -> None:
-    earlier = save(tmp_path, 1, _small(1))
+    earlier = save(tmp_path, (1, 0), _small(1))
     with pytest.raises(CheckpointError, match="File too large") as caught, _files_of_at_most(1_000_000):
-        save(tmp_path, 2, TOO_LARGE[part])
+        save(tmp_path, (2, 0), TOO_LARGE[part])
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.EFBIG
     assert str(earlier) in str(caught.value)
-    assert _names(tmp_path) == ["step-0000000001"]
+    assert _names(tmp_path) == ["step-0000000001-0000000000"]
     assert _newest(tmp_path) == (1, [])
 
 
 def test_the_first_write_that_fails_says_that_there_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="there is no earlier one"):
-        save(tmp_path / "file", 1, _small())
+        save(tmp_path / "file", (1, 0), _small())
 
 
 # No pickles
@@ -342,7 +342,7 @@ class Bomb:
 
 @pytest.mark.parametrize("name", FILES[:2])
 def test_a_pickle_is_refused_when_reading(tmp_path: Path, name: str) -> None:
-    folder = save(tmp_path, 1, _small())
+    folder = save(tmp_path, (1, 0), _small())
     (folder / name).write_bytes(pickle.dumps(Bomb()))
     _vouch(folder)
     with pytest.raises(CheckpointError, match="cannot be read"):
@@ -360,7 +360,7 @@ UNFIT: dict[str, Checkpoint] = {
 
 @pytest.mark.parametrize("kind", UNFIT)
 def test_numbers_that_no_run_saves_are_refused(tmp_path: Path, kind: str) -> None:
-    folder = save(tmp_path, 1, UNFIT[kind])
+    folder = save(tmp_path, (1, 0), UNFIT[kind])
     with pytest.raises(CheckpointError, match=f"{folder.name} cannot be read"):
         load(folder)
 
@@ -389,12 +389,12 @@ def _vouch(folder: Path) -> None:
     ],
 )
 def test_damage_that_its_checksum_vouches_for_falls_back_too(tmp_path: Path, name: str, content: bytes) -> None:
-    save(tmp_path, 1, _small(1))
-    folder = save(tmp_path, 2, _small(2))
+    save(tmp_path, (1, 0), _small(1))
+    folder = save(tmp_path, (2, 0), _small(2))
     (folder / name).write_bytes(content)
     _vouch(folder)
     mark, warnings = _newest(tmp_path)
     assert mark == 1
     [warning] = warnings
-    assert "step-0000000002" in warning
+    assert "step-0000000002-0000000000" in warning
     assert warning.endswith("falling back to the one before")
