@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sacglam.algos import math as equations
+from sacglam.algos import equations
 from sacglam.algos.sac import Sac, SacBatch, SacConfig
 from sacglam.config.section import NonNegativeFloat
 from sacglam.config.sections import CriticConfig

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from sacglam.algos import math as equations
+from sacglam.algos import equations
 from sacglam.algos.awac_settings import AwacConfig
 from sacglam.algos.sac import OffPolicy, SacBatch
 from sacglam.models.actor_critic import PolicyValues

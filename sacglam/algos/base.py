@@ -19,7 +19,11 @@ MapNoGrad = Callable[[Callable[[Sequence[Any]], Tensor], Sequence[Any], int], Te
 
 
 class Algorithm(ABC):
-    """A learning rule over one model. `update` is the number of updates done so far."""
+    """A learning rule over one model.
+
+    `update` is the number of updates done so far, or -1 for initial updates on demonstrations, which train only the
+    critic unless the algorithm learns offline.
+    """
 
     model_class: ClassVar[type[AgentModel]]
     """The class of its model."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from sacglam.algos.base import Algorithm
-from sacglam.algos.math import finite, taken
+from sacglam.algos.equations import finite, taken
 from sacglam.clock import PhaseClock
 from sacglam.models.agent_model import AgentModel
 from sacglam.models.packed_lm import ACTOR

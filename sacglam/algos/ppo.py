@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from sacglam.algos import math as equations
+from sacglam.algos import equations
 from sacglam.algos.base import Algorithm, MapNoGrad
 from sacglam.algos.ppo_settings import PpoConfig
 from sacglam.models.actor_critic import ActorValue

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from sacglam.algos import math as equations
+from sacglam.algos import equations
 from sacglam.algos.base import Algorithm
 from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
@@ -78,7 +78,7 @@ class OffPolicy(Algorithm):
             values, at_targets = self._model.evaluate_with_target(batch.packed, batch.action_B)
             value_B = self._target_value(at_targets)
             value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
-        target_B = self._n_step_target(batch, torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1))
+        target_B = self._targets(batch, torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1))
         critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
         metrics = {
             "critic_loss": critic.detach(),
@@ -96,7 +96,7 @@ class OffPolicy(Algorithm):
         value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
         return value_B.clamp(0.0, 1.0) if self._config.goal_rewards else value_B  # a goal's returns are in [0, 1]
 
-    def _n_step_target(self, batch: SacBatch, next_value_WT: Tensor) -> Tensor:
+    def _targets(self, batch: SacBatch, next_value_WT: Tensor) -> Tensor:
         """y of each learnt step, shape (B,): its n-step return (Eq. 3) or, with `td_lambda`, its lambda-return.
 
         `next_value_WT` are the target values of the states after each step. The value of a path in the replay graph is

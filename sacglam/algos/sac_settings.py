@@ -79,12 +79,12 @@ class OffPolicyConfig(AlgoConfig):
 
     @property
     @override
-    def window(self) -> int:
+    def steps_per_row(self) -> int:
         return 1 if self.td_lambda is None else self.n_step
 
     @override
     def learnt_steps(self, window: Window) -> int:
-        return min(len(window), self.window)
+        return min(len(window), self.steps_per_row)
 
     @property
     @override
@@ -109,7 +109,7 @@ class OffPolicyConfig(AlgoConfig):
         """
         own_pass = critic.backbone == "separate" or critic.target_backbone == "adapter"
         at_each_step = critic.target_backbone == "adapter" and self.td_lambda is not None
-        bootstrap = (1 + own_pass) / self.window + at_each_step
+        bootstrap = (1 + own_pass) / self.steps_per_row + at_each_step
         return (gradient_passes(critic) + bootstrap) * self.batch_size
 
 

@@ -103,14 +103,14 @@ class AlgoConfig(Named):
         return 1
 
     @property
-    def window(self) -> int:
-        """Maximum number of steps trained on in one row."""
+    def steps_per_row(self) -> int:
+        """Maximum number of steps of a window that are trained on; a window is a row of a batch."""
         return 1
 
     @property
     def micro_batch_rows(self) -> int | None:
         """Rows in one forward and backward pass; None: all."""
-        return self.micro_batch_size and max(1, self.micro_batch_size // self.window)
+        return self.micro_batch_size and max(1, self.micro_batch_size // self.steps_per_row)
 
     def learnt_steps(self, window: Window) -> int:
         """How many steps of a window are trained on."""

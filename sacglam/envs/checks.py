@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any, Self, TypeVar
@@ -183,6 +183,20 @@ class CheckedEnv(TextEnv):
         return EnvironmentContractError(
             f"{self._at(method, given)}: expected {expected}; see docs/start/environments.md"
         )
+
+
+def check_types(goals: Iterable[str], goal_type: Callable[[str], str], known: Collection[str]) -> None:
+    """Check that the types of goals, achieved or pursued, are `known`: those of the training goals.
+
+    Raises:
+        EnvironmentContractError: one is not.
+    """
+    for goal in goals:
+        if (found := goal_type(goal)) not in known:
+            raise EnvironmentContractError(
+                f"expected goals of the training goals' types ({', '.join(known)}), got {shown(goal)} of type "
+                f"{found!r}; list only training goals and the episode's own goal in Step.achieved"
+            )
 
 
 def check_actions(observation: Observation) -> None:

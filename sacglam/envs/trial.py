@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any, get_args
 
 from sacglam.envs.base import SPLITS, Split, TextEnv
-from sacglam.envs.checks import CheckedEnv
+from sacglam.envs.checks import CheckedEnv, check_types
 from sacglam.envs.conversion import shown
 from sacglam.errors import EnvironmentContractError
 from sacglam.types import Decision, Episode, Observation, Step
@@ -90,7 +90,7 @@ def check_env(
                 f"the environment changed {what} from {before[what]} to {now}, {_HARM[what]}"
             )
     others_achieved = {goal for e in played for step in e.steps for goal in step.achieved if goal != e.goal}
-    _check_types(first, goals, others_achieved)
+    check_types(sorted(others_achieved), first.goal_type, sorted(set(map(first.goal_type, goals))))
     return Trial(
         episodes=len(played),
         steps=sum(len(e.steps) for e in played),
@@ -105,15 +105,6 @@ def check_env(
             *_of_expert(guided, first.own_rewards),
         ),
     )
-
-
-def _check_types(env: TextEnv, goals: Sequence[str], achieved: Set[str]) -> None:
-    types = set(map(env.goal_type, goals)) if achieved else set()
-    if odd := sorted(goal for goal in achieved if env.goal_type(goal) not in types):
-        raise EnvironmentContractError(
-            f"expected goals of the training goals' types ({', '.join(sorted(types))}) in Step.achieved, got "
-            f"{shown(odd[0])} of type {env.goal_type(odd[0])!r}; list only training goals and the episode's own goal"
-        )
 
 
 def _findings(

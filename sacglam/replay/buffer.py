@@ -11,7 +11,8 @@ from pydantic import Field
 
 from sacglam import files
 from sacglam.config.sections import ReplayConfig
-from sacglam.errors import CheckpointError, EnvironmentContractError
+from sacglam.envs.checks import check_types
+from sacglam.errors import CheckpointError
 from sacglam.replay.graph import ReplayGraph
 from sacglam.replay.windows import hindsight_goals, last_step
 from sacglam.types import GOAL_REWARDS, Decision, Episode, Observation, Rewards, Step
@@ -122,12 +123,7 @@ class ReplayBuffer:
         """
         steps = range(len(episode.steps)) if self.hindsight.relabels else ()
         achieved = [goal for t in steps for goal in hindsight_goals(episode, t)]
-        for goal in (episode.goal, *achieved):
-            if (goal_type := self.goal_type(goal)) not in self._numbers:
-                raise EnvironmentContractError(
-                    f"expected goals of the training goals' types ({', '.join(self.type_names)}), got {goal!r} of type "
-                    f"{goal_type!r}; list only training goals and the episode's own goal in Step.achieved"
-                )
+        check_types((episode.goal, *achieved), self.goal_type, self._numbers)
         if self._graph:
             self._not_in_graph.append(episode)
         for goal in (episode.goal, *(() if self._on_draw else achieved)):

@@ -27,27 +27,27 @@ class WindowCutter:
     rewards: Rewards = GOAL_REWARDS
 
     def windows(
-        self, draw: Callable[[int], Sequence[Entry]], steps: int, known: ReplayGraph | None = None
+        self, draw: Callable[[int], Sequence[Entry]], steps: int, graph: ReplayGraph | None = None
     ) -> list[Window]:
-        """Windows of at least `steps` learnt steps from the entries that `draw` yields, with values from `known`."""
+        """Windows of at least `steps` learnt steps from the entries that `draw` yields, with the values of `graph`."""
         rows = list[Window]()
         while steps > 0:
-            for entry in draw(-(-steps // self.algo.window)):
-                rows.append(self._window(entry, known))
+            for entry in draw(-(-steps // self.algo.steps_per_row)):
+                rows.append(self._window(entry, graph))
                 steps -= self.algo.learnt_steps(rows[-1])
         return rows
 
-    def _window(self, entry: Entry, known: ReplayGraph | None) -> Window:
+    def _window(self, entry: Entry, graph: ReplayGraph | None) -> Window:
         length, gamma = self.algo.window_length, self.algo.gamma
         found = window(entry.episode, entry.goal, entry.start, length, gamma, self.history, self.rewards)
-        if known is None:
+        if graph is None:
             return found
         learnt = range(self.algo.learnt_steps(found))
         taken = [(found.observations[t], found.actions[t], found.past(t, self.history)) for t in learnt]
-        values = tuple(known.action_values(entry.goal, state, past) for state, _, past in taken)
+        values = tuple(graph.action_values(entry.goal, state, past) for state, _, past in taken)
         # The mean over an action's outcomes does not bound the return after one of them.
         bounds = tuple(
-            UNTRIED if known.varies(state, action, past) else each[action]
+            UNTRIED if graph.varies(state, action, past) else each[action]
             for (state, action, past), each in zip(taken, values, strict=True)
         )
         return replace(found, known=values, bounds=bounds)
@@ -159,15 +159,15 @@ class Graph(Uniform):
         graph: Callable[[], ReplayGraph] | None = None,
     ) -> list[Window]:
         drawn_from = buffer.graph()
-        known, types = graph() if graph else drawn_from, list(drawn_from.goals_by_type.values())
+        values_of, types = graph() if graph else drawn_from, list(drawn_from.goals_by_type.values())
         wanted = int(self.share * steps + rng.random()) if types else 0
         rows = list[Window]()
         for _ in range(wanted):
             # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
             # For variety, each window has a single step.
             goal = draw(rng, draw(rng, types))
-            rows.append(_known_step(*drawn_from.draw(rng, goal), goal, known, cut))
-        return rows + cut.windows(partial(self.entries, buffer, rng), steps - wanted, known)
+            rows.append(_known_step(*drawn_from.draw(rng, goal), goal, values_of, cut))
+        return rows + cut.windows(partial(self.entries, buffer, rng), steps - wanted, values_of)
 
 
 def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: WindowCutter) -> Window:

@@ -196,7 +196,7 @@ def change_actor_loss(folder: Path) -> None:
     test, function, setting, update = python_blocks(PAGES["CONTRIBUTING.md"])
     [ablation] = re.findall(r"```yaml\n(.*?)```", PAGES["CONTRIBUTING.md"].read_text(), flags=re.DOTALL)
     (folder / "actor_q.yaml").write_text(ablation)
-    with (folder / "tests/unit/algos/test_algos_math.py").open("a") as file:
+    with (folder / "tests/unit/algos/test_equations.py").open("a") as file:
         file.write(f"\n\n{test}")
     algos = folder / "sacglam" / "algos"
     maths = (algos / "math.py").read_text()

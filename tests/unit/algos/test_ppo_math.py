@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sacglam.algos.math import clipped_loss, lambda_returns, value_loss
+from sacglam.algos.equations import clipped_loss, lambda_returns, value_loss
 
 REWARD_T = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
 VALUE_T = torch.tensor([0.2, 0.4, 0.6], dtype=torch.float64)

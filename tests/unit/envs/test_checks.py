@@ -407,7 +407,7 @@ def test_goals_of_a_type_without_training_goals_are_not_listed() -> None:
         def goal_type(self, goal: str) -> str:
             return goal
 
-    with pytest.raises(EnvironmentContractError, match=r"types \(win\) in Step.achieved, got 'lose' of type 'lose'"):
+    with pytest.raises(EnvironmentContractError, match=r"types \(win\), got 'lose' of type 'lose'"):
         check_env(lambda: Typed((LISTS_LOSE, WON), train=("win",)))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sacglam.algos import math as equations
+from sacglam.algos import equations
 from sacglam.errors import CheckpointError
 from sacglam.models.actor_critic import ActorCritic
 from sacglam.models.packed_lm import ACTOR, CRITIC, target_of

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sacglam.algos.math import (
+from sacglam.algos.equations import (
     actor_loss,
     alpha_loss,
     at_least,
