@@ -15,6 +15,7 @@ No document says what a goal requires, which action leads to it, or that anythin
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from random import Random
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 from typing_extensions import override
 
 from sacglam import cpu
@@ -33,16 +35,18 @@ from sacglam.envs.playground.text import describe
 from sacglam.envs.playground.vocabulary import CATEGORIES, Name, Thing, names
 from sacglam.prompt import Prompt, query
 from sacglam.tools.pretraining.corpus import QUESTION, SHOWN_STEPS, Document, Documents, play, write
-from sacglam.tools.pretraining.recipes import T5, Llama, PretrainSettings, TinyModel, encode
+from sacglam.tools.pretraining.recipes import IGNORED, PretrainSettings, TinyModel, cross_entropy, encode, pad
 from sacglam.tools.pretraining.train import pretrain
 
+CONTINUATION = 32
+"""Maximum tokens of a continuation that are learned: an action and the observation after it."""
 NAMES: tuple[Name, ...] = names(CATEGORIES)
 QUESTIONS = {"llama": {QUESTION: 1.0}, "t5": {QUESTION: 0.5, "Goal: Grasp": 0.25, "Goal: Grow": 0.25}}
 """How *reading* asks, with shares. A decoder that finds a name's objects here also finds them under a goal; an encoder,
 whose reading of a scene depends on the whole prompt, has to see such prompts."""
 
 
-class CutLlama(Llama):
+class CutLlama(TinyModel):
     """It learns documents end to end, cut into rows of equal length."""
 
     initializer_range = 0.02
@@ -55,6 +59,47 @@ class CutLlama(Llama):
             for row in encode(self.tokenizer, ["".join(draw()) for _ in range(64)]):
                 ids += row
         return torch.tensor(ids[:wanted]).view(self.settings.batch_size, self.settings.context)
+
+
+class T5(TinyModel):
+    """An encoder-decoder with equally many layers in each half; it reads beginnings and learns continuations."""
+
+    @override
+    def build(self, vocabulary: int) -> PreTrainedModel:
+        settings, end = self.settings, self.tokenizer.eos_token_id
+        config = T5Config(
+            vocab_size=vocabulary,
+            d_model=settings.hidden,
+            d_kv=settings.head_size,
+            d_ff=settings.mlp,
+            num_layers=settings.layers,
+            num_decoder_layers=settings.layers,
+            num_heads=settings.hidden // settings.head_size,
+            feed_forward_proj="gated-gelu",
+            dropout_rate=0.0,
+            eos_token_id=end,
+            pad_token_id=end,
+        )
+        config.update({"decoder_start_token_id": end})
+        return T5ForConditionalGeneration(config)
+
+    @override
+    def loss(self, draw: Documents) -> Tensor:
+        return cross_entropy(*self.predict([draw() for _ in range(self.settings.batch_size)]))
+
+    @override
+    def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
+        prompts, continuations = zip(*documents, strict=True)
+        prompt_BP = pad(encode(self.tokenizer, prompts), self.settings.context)
+        target_BT = pad(encode(self.tokenizer, continuations), CONTINUATION)
+        start_B1 = torch.full_like(target_BT[:, :1], self.tokenizer.eos_token_id)
+        logits_BTV = self.model(
+            input_ids=prompt_BP.clamp(min=0),
+            attention_mask=(prompt_BP != IGNORED).long(),
+            decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1].clamp(min=0)], dim=1),
+            use_cache=False,
+        ).logits
+        return logits_BTV, target_BT
 
 
 _SETTINGS = PretrainSettings(steps=2500, batch_size=48, lr=3e-3, vocabulary=512)

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -200,9 +200,6 @@ def pretrain(
             "--set", help="Option of env or prompt, such as env.options.bits=4. Repeatable.", metavar="KEY=VALUE"
         ),
     ] = None,
-    architecture: Annotated[
-        Literal["llama", "t5"], typer.Option(help="Decoder-only like `builtin`, or encoder-decoder like `builtin-t5`.")
-    ] = "llama",
     steps: Annotated[int, typer.Option(help="Maximum updates; fewer if it learns to find words sooner.", min=1)] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
 ) -> None:
@@ -239,5 +236,5 @@ def pretrain(
         played, held_out = corpus.random_play(environment, rng, display.advance)
         draw = corpus.env_documents(environment, played, source.prompt, rng)
         questions = corpus.questions(held_out, Random(seed))
-        made = train.pretrain(folder, recipes.MODELS[architecture], settings, draw, display, questions)
+        made = train.pretrain(folder, recipes.TinyModel, settings, draw, display, questions)
     print_plain(console, f"the model is in {folder}; {made}")

@@ -105,7 +105,7 @@ def test_pretraining_takes_an_environment_with_rewards_of_its_own(
 ) -> None:
     monkeypatch.setattr("sacglam.tools.pretraining.train.pretrain", lambda *_: "read")
     words = ["pretrain", str(tmp_path / "model"), "--env", f"{__name__}:Earning"]
-    done = CliRunner().invoke(cli.app, [*words, "--set", "env.reward=environment", "--threads", "1"])
+    done = CliRunner().invoke(cli.app, [*words, "--set", "env.reward=environment"])
     assert (done.exit_code, "; read" in " ".join(done.output.split())) == (0, True), done.output
 
 

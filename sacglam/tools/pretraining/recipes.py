@@ -1,28 +1,16 @@
-"""The two kinds of tiny model that are trained on a corpus: their architectures and losses."""
+"""The tiny model that is trained on a corpus: its architecture and its loss."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
-from typing_extensions import override
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from sacglam.tools.pretraining.corpus import Document, Documents
 
 END = "<|end|>"
 
-CONTINUATION = 32
-"""Maximum tokens of a continuation that are learned: an action and the observation after it."""
 IGNORED = -100
 
 
@@ -48,34 +36,20 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[lis
     return tokenizer([text + END for text in texts], add_special_tokens=False)["input_ids"]
 
 
-class TinyModel(ABC):
-    """A tiny language model, and how it learns documents."""
+class TinyModel:
+    """A tiny decoder-only language model, and how it learns documents: whole ones, since a question cut off from its
+    answer teaches nothing.
+    """
+
+    initializer_range = 0.1
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
         self.tokenizer = tokenizer
         self.settings = settings
         self.model = self.build(-(-len(tokenizer) // 64) * 64)  # kernels prefer multiples of 64 rows
 
-    @abstractmethod
     def build(self, vocabulary: int) -> PreTrainedModel:
         """The untrained model, with weights from torch's global generator."""
-
-    @abstractmethod
-    def loss(self, draw: Documents) -> Tensor:
-        """Draw a batch of documents; return their mean loss per token in nats."""
-
-    @abstractmethod
-    def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
-        """Logits (B, T, V) and the tokens (B, T) of the continuations, `IGNORED` elsewhere."""
-
-
-class Llama(TinyModel):
-    """Decoder-only. It learns whole documents, since a question cut off from its answer teaches nothing."""
-
-    initializer_range = 0.1
-
-    @override
-    def build(self, vocabulary: int) -> PreTrainedModel:
         settings, end = self.settings, self.tokenizer.eos_token_id
         heads = settings.hidden // settings.head_size
         config = LlamaConfig(
@@ -94,11 +68,11 @@ class Llama(TinyModel):
         )
         return LlamaForCausalLM(config)
 
-    @override
     def loss(self, draw: Documents) -> Tensor:
+        """Draw a batch of documents; return their mean loss per token in nats."""
         ids_BT = self.rows(draw)
         logits_BTV = self.model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits
-        return _cross_entropy(logits_BTV[:, :-1], ids_BT[:, 1:])
+        return cross_entropy(logits_BTV[:, :-1], ids_BT[:, 1:])
 
     def rows(self, draw: Documents) -> Tensor:
         """A batch (B, T) of tokens: as many documents in each row as fit, and `IGNORED` after them."""
@@ -107,13 +81,13 @@ class Llama(TinyModel):
             document = encode(self.tokenizer, ["".join(draw())])[0][: self.settings.context]
             if len(rows[-1]) + len(document) > self.settings.context:
                 if len(rows) == self.settings.batch_size:
-                    return _pad(rows, self.settings.context)
+                    return pad(rows, self.settings.context)
                 rows.append([])
             rows[-1] += document
 
-    @override
     def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
-        ids_BT = _pad(encode(self.tokenizer, ["".join(document) for document in documents]), self.settings.context)
+        """Logits (B, T, V) and the tokens (B, T) of the continuations, `IGNORED` elsewhere."""
+        ids_BT = pad(encode(self.tokenizer, ["".join(document) for document in documents]), self.settings.context)
         target_BT = ids_BT.clone()
         prompts = encode(self.tokenizer, [prompt for prompt, _ in documents])
         for row_T, prompt in zip(target_BT, prompts, strict=True):
@@ -122,56 +96,12 @@ class Llama(TinyModel):
         return logits_BTV[:, :-1], target_BT[:, 1:]
 
 
-class T5(TinyModel):
-    """An encoder-decoder with equally many layers in each half; it reads beginnings and learns continuations."""
-
-    @override
-    def build(self, vocabulary: int) -> PreTrainedModel:
-        settings, end = self.settings, self.tokenizer.eos_token_id
-        config = T5Config(
-            vocab_size=vocabulary,
-            d_model=settings.hidden,
-            d_kv=settings.head_size,
-            d_ff=settings.mlp,
-            num_layers=settings.layers,
-            num_decoder_layers=settings.layers,
-            num_heads=settings.hidden // settings.head_size,
-            feed_forward_proj="gated-gelu",
-            dropout_rate=0.0,
-            eos_token_id=end,
-            pad_token_id=end,
-        )
-        config.update({"decoder_start_token_id": end})
-        return T5ForConditionalGeneration(config)
-
-    @override
-    def loss(self, draw: Documents) -> Tensor:
-        return _cross_entropy(*self.predict([draw() for _ in range(self.settings.batch_size)]))
-
-    @override
-    def predict(self, documents: Sequence[Document]) -> tuple[Tensor, Tensor]:
-        prompts, continuations = zip(*documents, strict=True)
-        prompt_BP = _pad(encode(self.tokenizer, prompts), self.settings.context)
-        target_BT = _pad(encode(self.tokenizer, continuations), CONTINUATION)
-        start_B1 = torch.full_like(target_BT[:, :1], self.tokenizer.eos_token_id)
-        logits_BTV = self.model(
-            input_ids=prompt_BP.clamp(min=0),
-            attention_mask=(prompt_BP != IGNORED).long(),
-            decoder_input_ids=torch.cat([start_B1, target_BT[:, :-1].clamp(min=0)], dim=1),
-            use_cache=False,
-        ).logits
-        return logits_BTV, target_BT
+def cross_entropy(logits_BTV: Tensor, target_BT: Tensor) -> Tensor:
+    """The mean loss of the tokens that are not `IGNORED`."""
+    return torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
 
 
-def _cross_entropy(logits_BTV: Tensor, target_BT: Tensor) -> Tensor:
-    return functional.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED)
-
-
-def _pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
+def pad(rows: Sequence[Sequence[int]], longest: int) -> Tensor:
     """Rows of ids as (B, T), cut at `longest` tokens, with `IGNORED` as padding."""
     tensors = [torch.tensor(row[:longest]) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=IGNORED)
-
-
-MODELS: dict[str, type[TinyModel]] = {"llama": Llama, "t5": T5}
-"""Kinds of model by the name of their architecture."""
