@@ -199,13 +199,13 @@ def change_actor_loss(folder: Path) -> None:
     with (folder / "tests/unit/algos/test_equations.py").open("a") as file:
         file.write(f"\n\n{test}")
     algos = folder / "sacglam" / "algos"
-    maths = (algos / "math.py").read_text()
+    maths = (algos / "equations.py").read_text()
     [old] = (node for node in ast.parse(maths).body if isinstance(node, ast.FunctionDef) and node.name == "actor_loss")
-    edit(algos / "math.py", ast.get_source_segment(maths, old) or "", function.strip())
-    edit(algos / "math.py", "\nimport torch\n", "\nfrom typing import Literal\n\nimport torch\n")
+    edit(algos / "equations.py", ast.get_source_segment(maths, old) or "", function.strip())
+    edit(algos / "equations.py", "\nimport torch\n", "\nfrom typing import Literal\n\nimport torch\n")
     edit(algos / "sac_settings.py", "ClassVar, Self", "ClassVar, Literal, Self")
     edit(algos / "sac_settings.py", "    alpha: AlphaConfig", f"{setting}\n    alpha: AlphaConfig")
-    edit(algos / "sac.py", update.replace(", config.actor_q", ""), update)
+    edit(algos / "sac.py", update.replace(", self._config.actor_q", ""), update)
 
 
 def edit(file: Path, old: str, new: str) -> None:
