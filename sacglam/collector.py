@@ -23,7 +23,7 @@ from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.demonstrations import Demonstrations
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
-from sacglam.replay.sampling import WindowCutter
+from sacglam.replay.sampling import NoHindsight, WindowCutter
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Classifiers, Query
@@ -66,7 +66,8 @@ def collector(
     settings = (prompt, config.env.repeats, config.algo.on_policy)
     demonstrations = None
     if file := config.replay.demonstrations:
-        ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED}), envs[0])
+        kept = {"hindsight": NoHindsight()} if config.algo.on_policy else {}  # which only imitates them
+        ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED, **kept}), envs[0])
         demonstrations = Demonstrations.load(Path(file), envs[0], config.env.repeats, ring)
     cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
     experience: Experience = OnPolicy()

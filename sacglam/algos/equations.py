@@ -77,14 +77,14 @@ def at_least(q_CBA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> Tensor:
     return torch.where(known_BA > no_path, torch.maximum(q_CBA, known_BA), q_CBA)
 
 
-def distrusted(q_CBA: Tensor, known_BA: Tensor, rows_B: Tensor, gamma: float, no_path: float = 0.0) -> Tensor:
-    """Q of `rows_B`, but at most the best known value, discounted once, for actions whose value is unknown (-inf).
+def distrusted(q_CBA: Tensor, known_BA: Tensor, gamma: float, no_path: float = 0.0) -> Tensor:
+    """Q, but at most the best known value, discounted once, for actions whose value is unknown (-inf).
 
-    That is no better than if the action wasted a step. Other rows, and those without a known path, stay as they are.
+    That is no better than if the action wasted a step. Rows without a known path stay as they are.
     """
     best_B = known_BA.amax(dim=-1)
     most_B = best_B - (1.0 - gamma) * best_B.abs()  # gamma times the value, or below it if values are negative
-    unknown_BA = known_BA.isneginf() & (rows_B & (best_B > no_path))[:, None]
+    unknown_BA = known_BA.isneginf() & (best_B > no_path)[:, None]
     return torch.where(unknown_BA, torch.minimum(q_CBA, most_B[:, None]), q_CBA)
 
 

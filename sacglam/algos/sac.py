@@ -16,6 +16,7 @@ from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
 from sacglam.models.agent_model import AgentModel
 from sacglam.replay.graph import UNTRIED
+from sacglam.replay.windows import UNKNOWN_RETURN
 from sacglam.types import Window
 
 
@@ -36,7 +37,7 @@ class SacBatch:
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
     bound_B: Tensor | None = None  # lower bounds on the targets
-    imitated_B: Tensor | None = None  # bool: steps of demonstrations that are worth imitating
+    imitated_BA: Tensor | None = None  # action values known at steps of demonstrations worth imitating; elsewhere -inf
 
 
 class OffPolicy(Algorithm):
@@ -126,6 +127,7 @@ class OffPolicy(Algorithm):
         # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from. If no window
         # needs one, this is a window's first state, which `bootstraps_W` then ignores.
         last = [query(w, len(w)) for w in rows if not w.terminated]
+        shown = [self._shown(w, t) for _, w, t in learnt]
         return SacBatch(
             packed=self._model.pack([query(w, t) for _, w, t in learnt]),
             action_B=tensor([w.actions[t] for _, w, t in learnt]),
@@ -137,8 +139,18 @@ class OffPolicy(Algorithm):
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
             known_BA=self._padded([w.known[t] for _, w, t in learnt]) * scale if rows[0].known else None,
             bound_B=tensor([w.bounds[t] for _, w, t in learnt], torch.float32) * scale if rows[0].known else None,
-            imitated_B=tensor([w.imitated for _, w, _ in learnt]) if rows[0].known else None,
+            imitated_BA=self._padded(shown) * scale if any(w.imitated for w in rows) else None,
         )
+
+    def _shown(self, w: Window, t: int) -> tuple[float, ...]:
+        """What an imitated step shows of its actions' values: the graph's or, without one, the return of that taken."""
+        if w.imitated and w.known:
+            return w.known[t]
+        values = [UNTRIED] * len(w.observations[t].actions)
+        if w.imitated and w.return_after != UNKNOWN_RETURN:
+            earned = [*w.rewards[t:], w.return_after]
+            values[w.actions[t]] = sum(self._config.gamma**i * reward for i, reward in enumerate(earned))
+        return tuple(values)
 
     def _padded(self, known: Sequence[tuple[float, ...]]) -> Tensor:
         actions = max(map(len, known))
@@ -212,18 +224,19 @@ class Sac(OffPolicy):
     @override
     def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         q_CBA, weight = values.q_CBA.detach(), self._config.self_imitation
-        if batch.known_BA is not None:
-            q_CBA = self._distrusted(equations.at_least(q_CBA, batch.known_BA, self._config.no_path), batch)
+        for known_BA in (batch.known_BA, batch.imitated_BA):
+            if known_BA is not None:
+                q_CBA = equations.at_least(q_CBA, known_BA, self._config.no_path)
+        q_CBA = self._distrusted(q_CBA, batch)
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, self.alpha.alpha)
         losses = {"actor": (1.0, actor)}
         return losses | {"imitation": (weight, self._imitation_loss(values, batch))} if weight else losses
 
     def _distrusted(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
         """Q without the critic's hopes for actions that the demonstrations did not take (`equations.distrusted`)."""
-        known_BA, rows_B = batch.known_BA, batch.imitated_B
-        if known_BA is None or rows_B is None:
+        if batch.imitated_BA is None:
             return q_CBA
-        return equations.distrusted(q_CBA, known_BA, rows_B, self._config.gamma, self._config.no_path)
+        return equations.distrusted(q_CBA, batch.imitated_BA, self._config.gamma, self._config.no_path)
 
     def _imitation_loss(self, values: PolicyValues, batch: SacBatch) -> Tensor:
         """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""
@@ -238,6 +251,7 @@ class Sac(OffPolicy):
             return_WT = equations.lambda_returns(batch.reward_WT, following_WT, self._config.gamma, 1.0)
             return_B = return_WT.flatten()[batch.place_B]
             log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
+            q_CBA = self._distrusted(q_CBA, batch)
         value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
         advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
         return equations.imitation_loss(log_prob_B, advantage_B)

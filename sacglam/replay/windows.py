@@ -2,7 +2,8 @@
 
 from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
-_UNKNOWN = -1e9  # a lower bound on any return; finite, since 0 * inf is NaN
+UNKNOWN_RETURN = -1e9
+"""A lower bound on any return; finite, since 0 * inf is NaN."""
 
 
 def window(
@@ -39,7 +40,7 @@ def window(
         rewards=tuple(earned[start:stop]),
         terminated=stop == end + 1 and (not real or episode.steps[end].terminated),
         source="real" if real else "hindsight",
-        return_after=_UNKNOWN if unknown else sum(gamma**i * reward for i, reward in enumerate(earned[stop:])),
+        return_after=UNKNOWN_RETURN if unknown else sum(gamma**i * reward for i, reward in enumerate(earned[stop:])),
         before=episode.past(start, history),
     )
 

@@ -24,6 +24,7 @@ from sacglam.runtime.group import Worker, WorkerLost
 _LEAST_STORE_BYTES, _MOST_STORE_BYTES = 512 << 20, 2 << 30
 # Ray's sockets are in TMPDIR, with paths 68 characters longer, and the path of a socket has at most 107.
 _LONGEST_TMPDIR = 39
+_CLOCK_S = 10.0  # by which the machine's clock may be adjusted
 # Listen on loopback only. Ray has an option for it (`_options`); gloo, NCCL and vLLM read these.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
 # If the user's or the cluster's environment sets the second one, every worker would use the first GPU.
@@ -76,11 +77,11 @@ class _Actor:
             result = getattr(self._target, method)(*args)
         return result if reply else None, cpu.seconds(self._children) - started
 
-    def where(self) -> tuple[str, int]:
-        """Node id and process id."""
+    def where(self) -> tuple[str, int, float]:
+        """Node id, process id, and when the process began."""
         import ray
 
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+        return ray.get_runtime_context().get_node_id(), os.getpid(), psutil.Process().create_time()
 
     def init_method(self, own: bool) -> str:
         """A rendezvous URL for torch.distributed: a file if all ranks are on this machine, else a free port here."""
@@ -106,7 +107,6 @@ class RayWorker(Worker):
         self._ray = ray
         self._actor = actor
         self._own = own
-        self._killed = False
         self._where = self._future(actor.where.remote())
 
     def build(self, factory: Callable[..., Any], *args: Any) -> Self:
@@ -149,13 +149,11 @@ class RayWorker(Worker):
 
     @override
     def kill(self) -> None:
-        if self._killed:  # its process id may have been reused
-            return
-        self._killed = True
         with contextlib.suppress(Exception):
-            node, pid = self._where.result(0)
-            if node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
-                process = psutil.Process(pid)
+            node, pid, began = self._where.result(0)
+            process = psutil.Process(pid)
+            same = abs(process.create_time() - began) < _CLOCK_S  # otherwise its id has been reused
+            if same and node == self._ray.get_runtime_context().get_node_id():  # also ends a process that hangs
                 for each in [*process.children(recursive=True), process]:
                     with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself
                         each.kill()

@@ -395,7 +395,8 @@ def evaluated(run: Path, reference: Path) -> str:
     told = [str(each.message) for each in warned]
     if agent.config != fits or config != RunDirectory.open(reference).config():
         return other_experiment(told, known, reference)
-    folder = f"step-{agent.env_steps:010d}"
+    names = [each.name for each in checkpoint.steps(reference / "checkpoints")]
+    [folder] = [name for name in names if name.startswith(f"step-{agent.env_steps:010d}-")]
     found, was = readable(run / "checkpoints" / folder), state_in(reference / "checkpoints" / folder)
     assert found, "an unreadable checkpoint was used"
     if not equal(found.tensors, was.tensors):

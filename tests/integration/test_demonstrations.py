@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from sacglam import config as configuration
+from sacglam.clock import PhaseClock
+from sacglam.collector import collector
 from sacglam.envs import make
 from sacglam.replay import demonstrations
+from sacglam.scoring.base import UniformScorer
 from tests.conftest import call, sacglam, tiny_ppo, tiny_train
 from tests.integration.test_distributed import assert_close, train
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
@@ -88,6 +92,18 @@ def test_another_file_is_refused_where_a_run_resumes(file: Path, tmp_path: Path)
     done = call(sacglam("train", resume=str(run)))
     assert done.returncode == 1
     assert "other.jsonl was changed since the run began" in " ".join(done.stderr.split())
+
+
+def test_without_replay_no_relabelled_copies_take_the_place_of_demonstrations(file: Path) -> None:
+    kept = {}
+    for algo in ("sac", "ppo"):
+        config = configuration.load(
+            None, [f"algo={algo}", "env.copies=2", "replay.hindsight=uniform", f"replay.demonstrations={file}"]
+        )
+        found = collector(config, UniformScorer(), PhaseClock()).demonstrations
+        assert found
+        kept[algo] = len(found.ring), len(found.steps)
+    assert kept["ppo"][0] == kept["ppo"][1] == kept["sac"][1] < kept["sac"][0]
 
 
 def test_ppo_begins_from_demonstrations(file: Path, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from sacglam.learner.backend import Backend
 from sacglam.learner.deepspeed import DeepSpeedBackend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
+from sacglam.replay.graph import UNTRIED
+from sacglam.replay.windows import UNKNOWN_RETURN
 from sacglam.resolve import on_this_machine
 from sacglam.types import Observation, Window
 
@@ -156,11 +158,21 @@ def test_memory_that_a_configured_size_exceeds_is_an_error() -> None:
         learner.learn([windows()])
 
 
-def test_a_batch_says_which_steps_are_imitated() -> None:
-    learner, (row, *_) = make_learner("algo.td_lambda=null"), windows()
-    known = replace(row, known=((0.5,) * len(row.observations[0].actions),), bounds=(0.5,))
+def test_a_batch_says_what_imitated_steps_show_of_their_actions_values() -> None:
+    learner, (row, *_) = make_learner("algo.td_lambda=null", "algo.gamma=0.5"), windows()
+    actions, taken = len(row.observations[0].actions), row.actions[0]
+    known = replace(row, known=((0.5,) * actions,), bounds=(0.5,))
     batch = learner.algorithm.collate([known, replace(known, imitated=True)])
-    assert batch.imitated_B.tolist() == [False, True]
+    assert batch.imitated_BA.tolist() == [[UNTRIED] * actions, [0.5] * actions]
+    assert learner.algorithm.collate([known, known]).imitated_BA is None
+    # Without a graph: the return of the action taken, 0 + 1/2 * 1 + 1/4 * 2, unless it is unknown.
+    states = (row.observations[0],) * 3
+    shown = replace(row, observations=states, actions=(taken,) * 2, rewards=(0.0, 1.0), return_after=2.0, imitated=True)
+    unknown = replace(shown, return_after=UNKNOWN_RETURN)
+    batch = learner.algorithm.collate([shown, unknown, row])
+    returned = [1.0 if action == taken else UNTRIED for action in range(actions)]
+    assert batch.imitated_BA.tolist() == [returned, [UNTRIED] * actions, [UNTRIED] * actions]
+    assert batch.known_BA is None
 
 
 def test_what_cannot_start_over_raises(monkeypatch: pytest.MonkeyPatch) -> None:
