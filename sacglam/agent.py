@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sacglam import cpu
@@ -61,7 +60,7 @@ class Agent:
         return self.config.algo.has_q
 
     def q_values(self, observation: str, goal: str, actions: Sequence[str], past: Past = ()) -> dict[str, float]:
-        """min_c Q_c(o, g, a) of each action: the discounted return.
+        """min_c Q_c(o, g, a) of each action: the discounted return, in the units of the environment's rewards.
 
         Without `algo.td_lambda`, SAC's also includes the entropy bonus to come.
 
@@ -71,12 +70,8 @@ class Agent:
         if not self.has_q:
             name = self.config.algo.label
             raise ModelError(f"an agent trained by {name} has no Q values; use value(), the state's value")
-        [values] = self.q_of([self._query(observation, goal, actions, past)])
-        return dict(zip(actions, values.tolist(), strict=True))
-
-    def q_of(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """Q of each query's actions, (A,), in the units of the environment's rewards."""
-        return [values / self.config.algo.scale for values in self.model.q_values(queries)]
+        [values] = self.model.q_values([self._query(observation, goal, actions, past)])
+        return dict(zip(actions, (values / self.config.algo.scale).tolist(), strict=True))
 
     def act(
         self,

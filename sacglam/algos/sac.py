@@ -127,7 +127,7 @@ class OffPolicy(Algorithm):
         # `Backend` requires the same passes for any rows, so there is always a state to bootstrap from. If no window
         # needs one, this is a window's first state, which `bootstraps_W` then ignores.
         last = [query(w, len(w)) for w in rows if not w.terminated]
-        shown = [self._shown(w, t) for _, w, t in learnt]
+        shown = [self._shown(w, t) for _, w, t in learnt] if any(w.imitated for w in rows) else []
         return SacBatch(
             packed=self._model.pack([query(w, t) for _, w, t in learnt]),
             action_B=tensor([w.actions[t] for _, w, t in learnt]),
@@ -139,7 +139,7 @@ class OffPolicy(Algorithm):
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
             known_BA=self._padded([w.known[t] for _, w, t in learnt]) * scale if rows[0].known else None,
             bound_B=tensor([w.bounds[t] for _, w, t in learnt], torch.float32) * scale if rows[0].known else None,
-            imitated_BA=self._padded(shown) * scale if any(w.imitated for w in rows) else None,
+            imitated_BA=self._padded(shown) * scale if shown else None,
         )
 
     def _shown(self, w: Window, t: int) -> tuple[float, ...]:

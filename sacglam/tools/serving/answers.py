@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sacglam.agent import Agent
-from sacglam.envs.base import Split, TextEnv
+from sacglam.envs.base import SPLITS, TextEnv
 from sacglam.errors import ConfigError
 from sacglam.files import Form
 from sacglam.types import Observation, Past
 
-SPLITS: tuple[Split, Split] = ("train", "heldout")
 _Text = Annotated[str, Field(max_length=100_000)]
 Answer = dict[str, Any]
 

@@ -3,21 +3,20 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random, SystemRandom
-from typing import Any, get_args
+from typing import Any
 
 from fastapi.responses import JSONResponse
 from openenv.core.env_server import Action, Environment, State, create_app
 from openenv.core.env_server import Observation as Answer
 from pydantic import Field
 
-from sacglam.envs.base import Split
+from sacglam.envs.base import SPLITS
 from sacglam.envs.registry import make
 from sacglam.errors import ConfigError, SacglamError
 from sacglam.types import Observation
 from sacglam.worlds.openenv.client import ABOUT
 
 _SESSIONS = 1024  # at the same time
-_SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class TextAction(Action):  # type: ignore[misc]
@@ -99,7 +98,7 @@ class ServedEnvironment(Environment):  # type: ignore[misc]
 
     def list_splits(self) -> list[str]:
         """The splits that have goals."""
-        return [split for split in _SPLITS if self._env.goals(split)]
+        return [split for split in SPLITS if self._env.goals(split)]
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
         """The goals of a split with their types."""
@@ -127,7 +126,7 @@ def application(name: str, options: Mapping[str, Any]) -> Any:
     factory = partial(ServedEnvironment, name, options)
     app = create_app(factory, TextAction, TextAnswer, env_name=name, max_concurrent_envs=_SESSIONS)
 
-    goals = {split: {goal: env.goal_type(goal) for goal in env.goals(split)} for split in _SPLITS}
+    goals = {split: {goal: env.goal_type(goal) for goal in env.goals(split)} for split in SPLITS}
     description = {"goals": goals, "tasks": list(env.tasks()), "notes": list(env.notes())}
 
     async def refuse(_: Any, error: Exception) -> JSONResponse:
