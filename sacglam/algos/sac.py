@@ -16,7 +16,6 @@ from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
 from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
 from sacglam.models.agent_model import AgentModel
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.windows import UNKNOWN_RETURN
 from sacglam.types import Window
 
 
@@ -37,7 +36,7 @@ class SacBatch:
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
     bound_B: Tensor | None = None  # lower bounds on the targets
-    imitated_BA: Tensor | None = None  # action values known at steps of demonstrations worth imitating; elsewhere -inf
+    shown_BA: Tensor | None = None  # action values that steps of demonstrations worth imitating show; elsewhere -inf
 
 
 class OffPolicy(Algorithm):
@@ -108,10 +107,8 @@ class OffPolicy(Algorithm):
         target_B = target_WT.flatten()[batch.place_B]
         return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
-    def _tried(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
-        """Q with the replay graph's values of actions that were tried: lower bounds, where rewards are the
-        environment's own.
-        """
+    def _with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
+        """Q, but the replay graph's value of an action that was tried; with own rewards, the larger of the two."""
         value_CBA = known_BA if self._config.goal_rewards else torch.maximum(known_BA, q_CBA)
         return torch.where(known_BA > UNTRIED, value_CBA, q_CBA)
 
@@ -139,15 +136,18 @@ class OffPolicy(Algorithm):
             hindsight_share=sum(w.source == "hindsight" for _, w, _ in learnt) / len(learnt),
             known_BA=self._padded([w.known[t] for _, w, t in learnt]) * scale if rows[0].known else None,
             bound_B=tensor([w.bounds[t] for _, w, t in learnt], torch.float32) * scale if rows[0].known else None,
-            imitated_BA=self._padded(shown) * scale if shown else None,
+            shown_BA=self._padded(shown) * scale if shown else None,
         )
 
     def _shown(self, w: Window, t: int) -> tuple[float, ...]:
-        """What an imitated step shows of its actions' values: the graph's or, without one, the return of that taken."""
+        """What an imitated step shows of its actions' values: the graph's or, without one, the demonstration's return.
+
+        Only with goal rewards: a return of the environment's own rewards may be that of a failure.
+        """
         if w.imitated and w.known:
             return w.known[t]
         values = [UNTRIED] * len(w.observations[t].actions)
-        if w.imitated and w.return_after != UNKNOWN_RETURN:
+        if w.imitated and self._config.goal_rewards:
             earned = [*w.rewards[t:], w.return_after]
             values[w.actions[t]] = sum(self._config.gamma**i * reward for i, reward in enumerate(earned))
         return tuple(values)
@@ -224,7 +224,7 @@ class Sac(OffPolicy):
     @override
     def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         q_CBA, weight = values.q_CBA.detach(), self._config.self_imitation
-        for known_BA in (batch.known_BA, batch.imitated_BA):
+        for known_BA in (batch.known_BA, batch.shown_BA):
             if known_BA is not None:
                 q_CBA = equations.at_least(q_CBA, known_BA, self._config.no_path)
         q_CBA = self._distrusted(q_CBA, batch)
@@ -233,17 +233,17 @@ class Sac(OffPolicy):
         return losses | {"imitation": (weight, self._imitation_loss(values, batch))} if weight else losses
 
     def _distrusted(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
-        """Q without the critic's hopes for actions that the demonstrations did not take (`equations.distrusted`)."""
-        if batch.imitated_BA is None:
+        """Q without the critic's hopes for actions that demonstrations did not take (`equations.distrusted`)."""
+        if batch.shown_BA is None:
             return q_CBA
-        return equations.distrusted(q_CBA, batch.imitated_BA, self._config.gamma, self._config.no_path)
+        return equations.distrusted(q_CBA, batch.shown_BA, self._config.gamma, self._config.no_path)
 
     def _imitation_loss(self, values: PolicyValues, batch: SacBatch) -> Tensor:
         """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
             return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, self._config.no_path)
-            q_CBA = self._distrusted(self._tried(q_CBA, batch.known_BA), batch)
+            q_CBA = self._distrusted(self._with_known(q_CBA, batch.known_BA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)

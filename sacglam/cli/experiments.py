@@ -56,8 +56,8 @@ def compare(
     """Train several configurations with several seeds, or one of the paper's ablations, and report the results.
 
     Do not report on the seeds you tuned with. Runs alternate between configurations, and all are evaluated at the same
-    steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips
-    finished runs, resumes unfinished ones, and refuses runs made with different settings.
+    steps. Ctrl-C writes checkpoints. Run the same command again to resume: it skips finished runs, resumes unfinished
+    ones, and refuses runs made with different settings.
 
     Writes report.md, report.json and report.png to the folder (for an experiment, NAME.md and so on). Experiments in
     one folder share the runs of variants they have in common. The exit code is 1 if any run failed or is unfinished.

@@ -25,7 +25,7 @@ class Config(Section):
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of a learner's process; 0: its share of the cores or, in a single process, 1 if the model's hidden
-    size is at most 256, and up to 4 otherwise."""
+    size is at most 256, and otherwise up to 4, or OMP_NUM_THREADS if that is less."""
     init_from: str | None = None
     """Run or exported agent to start from: its adapter, and its critic if the shape fits."""
     env: sections.EnvConfig = sections.EnvConfig()

@@ -2,8 +2,7 @@
 
 from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
-UNKNOWN_RETURN = -1e9
-"""A lower bound on any return; finite, since 0 * inf is NaN."""
+_UNKNOWN = -1e9  # a lower bound on any return; finite, since 0 * inf is NaN
 
 
 def window(
@@ -40,7 +39,7 @@ def window(
         rewards=tuple(earned[start:stop]),
         terminated=stop == end + 1 and (not real or episode.steps[end].terminated),
         source="real" if real else "hindsight",
-        return_after=UNKNOWN_RETURN if unknown else sum(gamma**i * reward for i, reward in enumerate(earned[stop:])),
+        return_after=_UNKNOWN if unknown else sum(gamma**i * reward for i, reward in enumerate(earned[stop:])),
         before=episode.past(start, history),
     )
 

@@ -54,7 +54,8 @@ def save(root: Path, place: tuple[int, int], checkpoint: Checkpoint) -> Path:
             (writing / name).write_bytes(each)
             _sync(writing / name)
         _sync(writing)
-        _drop(folder)  # damaged, so the run was resumed from an earlier one, which is still there
+        for damaged in (folder, root / f"step-{place[0]:010d}"):  # the run was resumed from before it
+            _drop(damaged)
         writing.rename(folder)
         _sync(root)
     except OSError as error:

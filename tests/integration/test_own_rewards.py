@@ -121,9 +121,7 @@ def test_what_has_no_goals_is_learnt_from_its_rewards(tmp_path: Path) -> None:
     agent = load_agent(tmp_path / "run", "cpu", trusted=True)
     state = ("You are in room D", "Earn most", ("Go left", "Go right"))
     assert agent.act(*state) == "Go right"
-    assert agent.value(*state) == pytest.approx(
-        4, abs=2.5
-    )  # in the environment's units, where the reward scale is below 1 / 4
+    assert 1.5 < agent.value(*state) < 6  # 4 in the environment's units, at most 1 in the learner's
 
 
 @pytest.mark.slow

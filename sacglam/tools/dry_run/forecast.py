@@ -110,7 +110,7 @@ def updates_of(config: Config, skipped: int) -> int:
 
 def _learning(config: Config, skipped: int) -> int:
     """Intervals with updates."""
-    at_random = config.random_steps // config.algo.update_interval
+    at_random = math.ceil(config.random_steps / config.algo.update_interval)
     return max(0, _intervals(config) - max(0, skipped - at_random))
 
 

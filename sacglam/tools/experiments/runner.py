@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sacglam import files, subprocesses
-from sacglam.cpu import cores
+from sacglam.cpu import cores, default_threads
 from sacglam.errors import ConfigError, write_explained
 from sacglam.runs.directory import locked_folder
 from sacglam.runs.display import Display
@@ -40,7 +40,7 @@ def run_all(runs: Sequence[Run], jobs: int, root: Path, display: Display) -> boo
         free, used = gpu_shares(waiting, min(jobs, len(waiting))), dict[Run, dict[str, str]]()
         finished, share = len(runs) - len(waiting), {}
         if jobs > 1:  # the most threads that a run takes by default
-            share = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
+            share = {"OMP_NUM_THREADS": str(max(1, min(default_threads(), cores() // jobs)))}
         display.note(f"{len(runs)} runs, {finished} of them finished before; Ctrl-C stops, the same command resumes")
         display.stage("all runs", sum(run.config.steps for run in runs))
         steps = {run: steps_of(run) for run in runs}

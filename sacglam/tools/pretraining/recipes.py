@@ -37,8 +37,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[lis
 
 
 class TinyModel:
-    """A tiny decoder-only language model, and how it learns documents: whole ones, since a question cut off from its
-    answer teaches nothing.
+    """A tiny language model and how it learns. It is decoder-only unless a subclass builds another one, and reads whole
+    documents, since a question cut off from its answer teaches nothing.
     """
 
     initializer_range = 0.1

@@ -223,7 +223,7 @@ def test_what_demonstrations_did_not_take_counts_as_a_step_worse_than_the_best_k
     known_BA = torch.tensor([[1.0, UNTRIED], [UNTRIED, UNTRIED], [UNTRIED, UNTRIED]])
 
     def metrics(imitated: bool) -> dict[str, float]:
-        batch = replace(FIRST_STEPS, known_BA=known_BA, imitated_BA=known_BA if imitated else None)
+        batch = replace(FIRST_STEPS, known_BA=known_BA, shown_BA=known_BA if imitated else None)
         return _losses(Tables(), batch, self_imitation=3.0)[1]
 
     trusted, distrusted = metrics(imitated=False), metrics(imitated=True)
@@ -237,8 +237,8 @@ def test_without_a_graph_a_demonstration_shows_the_return_of_what_it_did() -> No
     # In state 0 action 1 was taken and returned 1/2, so action 0, with min Q = 1, counts as at most 1/4.
     shown_BA = torch.tensor([[UNTRIED, 0.5], [UNTRIED, UNTRIED], [UNTRIED, UNTRIED]])
     _, trusted = _losses(Tables())
-    _, distrusted = _losses(Tables(), replace(FIRST_STEPS, imitated_BA=shown_BA))
+    _, distrusted = _losses(Tables(), replace(FIRST_STEPS, shown_BA=shown_BA))
     assert distrusted["actor_loss"] - trusted["actor_loss"] == pytest.approx((1 - 0.25) / 2 / 3, rel=1e-4)
     # If it returned 5, that is what its action counts as: more than min Q = 2.
-    _, better = _losses(Tables(), replace(FIRST_STEPS, imitated_BA=10 * shown_BA))
+    _, better = _losses(Tables(), replace(FIRST_STEPS, shown_BA=10 * shown_BA))
     assert better["actor_loss"] - trusted["actor_loss"] == pytest.approx(-(5 - 2) / 2 / 3, rel=1e-4)

@@ -21,7 +21,6 @@ from sacglam.learner.deepspeed import DeepSpeedBackend
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.windows import UNKNOWN_RETURN
 from sacglam.resolve import on_this_machine
 from sacglam.types import Observation, Window
 
@@ -163,15 +162,15 @@ def test_a_batch_says_what_imitated_steps_show_of_their_actions_values() -> None
     actions, taken = len(row.observations[0].actions), row.actions[0]
     known = replace(row, known=((0.5,) * actions,), bounds=(0.5,))
     batch = learner.algorithm.collate([known, replace(known, imitated=True)])
-    assert batch.imitated_BA.tolist() == [[UNTRIED] * actions, [0.5] * actions]
-    assert learner.algorithm.collate([known, known]).imitated_BA is None
-    # Without a graph: the return of the action taken, 0 + 1/2 * 1 + 1/4 * 2, unless it is unknown.
+    assert batch.shown_BA.tolist() == [[UNTRIED] * actions, [0.5] * actions]
+    assert learner.algorithm.collate([known, known]).shown_BA is None
+    # Without a graph: the return of the action taken, 0 + 1/2 * 1 + 1/4 * 2.
     states = (row.observations[0],) * 3
-    shown = replace(row, observations=states, actions=(taken,) * 2, rewards=(0.0, 1.0), return_after=2.0, imitated=True)
-    unknown = replace(shown, return_after=UNKNOWN_RETURN)
-    batch = learner.algorithm.collate([shown, unknown, row])
+    shown = replace(row, observations=states, actions=(taken,) * 2, rewards=(0.0, 1.0), return_after=2.0)
+    shown = replace(shown, imitated=True)
+    batch = learner.algorithm.collate([shown, row])
     returned = [1.0 if action == taken else UNTRIED for action in range(actions)]
-    assert batch.imitated_BA.tolist() == [returned, [UNTRIED] * actions, [UNTRIED] * actions]
+    assert batch.shown_BA.tolist() == [returned, [UNTRIED] * actions]
     assert batch.known_BA is None
 
 

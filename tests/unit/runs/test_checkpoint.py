@@ -128,8 +128,11 @@ def test_initial_updates_at_the_same_step_are_later(tmp_path: Path) -> None:
 def test_a_name_of_an_earlier_version_has_no_updates(tmp_path: Path) -> None:
     save(tmp_path, (10, 4), _small(10)).rename(tmp_path / "step-0000000010")
     assert _newest(tmp_path) == (10, [])
+    save(tmp_path, (20, 0), _small(20)).rename(tmp_path / "step-0000000020")
+    _flip(tmp_path / "step-0000000020" / "values.json")
+    assert _newest(tmp_path)[0] == 10
     save(tmp_path, (20, 0), _small(20))
-    assert _names(tmp_path) == ["step-0000000010", "step-0000000020-0000000000"]
+    assert _names(tmp_path) == ["step-0000000010", "step-0000000020-0000000000"], "the damaged one is replaced"
 
 
 # Interrupted while writing
@@ -384,8 +387,9 @@ def _vouch(folder: Path) -> None:
         ("values.json", b"\xff"),
         ("values.json", b"[" * 100_000),
         ("values.json", b'{"progress": []}'),
-        ("values.json", b'{"mark": 2, "progress": {"env_steps": -2}}'),
-        ("values.json", b'{"mark": "two", "progress": {"env_steps": 2}}'),
+        ("values.json", b'{"mark": 2, "progress": {"env_steps": -2, "updates": 0}}'),
+        ("values.json", b'{"mark": 2, "progress": {"env_steps": 2, "updates": 7}}'),
+        ("values.json", b'{"mark": "two", "progress": {"env_steps": 2, "updates": 0}}'),
     ],
 )
 def test_damage_that_its_checksum_vouches_for_falls_back_too(tmp_path: Path, name: str, content: bytes) -> None:
@@ -397,4 +401,5 @@ def test_damage_that_its_checksum_vouches_for_falls_back_too(tmp_path: Path, nam
     assert mark == 1
     [warning] = warnings
     assert "step-0000000002-0000000000" in warning
+    assert ("its steps and updates are [" in warning) == (b'"mark": 2' in content)
     assert warning.endswith("falling back to the one before")

@@ -229,6 +229,17 @@ def test_no_write_follows_a_planted_link(name: str, planted: str, tmp_path: Path
     assert not (run.root / name).is_symlink()
 
 
+def test_a_claim_follows_no_planted_link(tmp_path: Path) -> None:
+    run, theirs = RunDirectory(tmp_path / "run"), tmp_path / "theirs"
+    theirs.write_text("precious")
+    run.root.mkdir()
+    (run.root / "config.yaml.writing").symlink_to(theirs)
+    run.claim(load())
+    assert theirs.read_text() == "precious"
+    assert run.config_file.is_file()
+    assert not run.config_file.is_symlink()
+
+
 REFUSED = {
     "metrics.jsonl": lambda run: LineLog(run.metrics_file).append({"env_steps": 1}),
     ".lock": lambda run: run.locked().__enter__(),

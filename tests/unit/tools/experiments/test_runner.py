@@ -126,6 +126,22 @@ def ranked(folder: Path, *overrides: str) -> Scripted:
     return Scripted(plan.Variant(base=configuration.QUICKSTART), 0, overrides, folder)
 
 
+@pytest.mark.parametrize(
+    ("jobs", "given", "expected"), [(1, None, "None"), (2, None, "2"), (2, "1", "1"), (8, "3", "1")]
+)
+def test_parallel_runs_share_the_cores(
+    jobs: int, given: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    for module in ("cpu", "tools.experiments.runner"):
+        monkeypatch.setattr(f"sacglam.{module}.cores", lambda: 4)
+    run = scripted(tmp_path, "import os; print('threads', os.environ.get('OMP_NUM_THREADS'))", 0)
+    runner.run_all([run], jobs, tmp_path, Shown())
+    assert run.log.read_text().split()[-1] == expected
+
+
 def test_each_parallel_run_has_gpus_of_its_own(tmp_path: Path, gpus: Callable[[int], None]) -> None:
     gpus(2)
     runs = [scripted(tmp_path, SHOW_GPUS, seed) for seed in range(3)]
