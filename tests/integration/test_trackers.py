@@ -125,6 +125,12 @@ def test_a_tracker_that_is_killed_says_so_and_an_import_makes_up_for_it(run: Run
     assert {step: value for label, value, step in scalars(folder) if label == "entropy"} == expected(run, "entropy")
 
 
+def test_where_trackio_writes_is_not_its_folder(run: RunDirectory, tmp_path: Path) -> None:
+    done = track(run, "trackio", "--repo", str(tmp_path))
+    assert done.returncode == 2
+    assert "TRACKIO_DIR" in done.stderr
+
+
 def test_a_tracker_that_is_not_installed_is_explained(run: RunDirectory) -> None:
     missing = [name for name in sidecar.TITLES if not sidecar.installed(name)]
     if not missing:

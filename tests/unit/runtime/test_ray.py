@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 
 from sacglam.errors import OutOfMemory
-from sacglam.runtime.ray import _Actor, object_store_bytes
+from sacglam.runtime.ray import RayWorker, _Actor, object_store_bytes
 
 
 @pytest.mark.parametrize(("free_mib", "store_mib"), [(64, 512), (4000, 1000), (64_000, 2048)])
@@ -38,3 +43,19 @@ def test_a_worker_without_memory_says_what_to_lower() -> None:
     for actor in (building, calling):
         with pytest.raises(OutOfMemory, match=r"no room\n.*algo\.micro_batch_size"):
             actor.call("learn", True)
+
+
+@pytest.mark.parametrize(("began", "killed"), [(0.0, True), (-100.0, False)])
+def test_a_process_that_has_a_dead_workers_id_is_left_alone(began: float, killed: bool) -> None:
+    found: Future[Any] = Future()
+    context = SimpleNamespace(get_node_id=lambda: "here")
+    ray: Any = SimpleNamespace(
+        get_runtime_context=lambda: context, kill=lambda actor, no_restart: None, exceptions=None
+    )
+    actor: Any = SimpleNamespace(where=SimpleNamespace(remote=lambda: SimpleNamespace(future=lambda: found)))
+    worker = RayWorker(ray, actor, own=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found.set_result(("here", process.pid, psutil.Process(process.pid).create_time() + began))
+        worker.kill()
+        process.communicate(b"\n")
+    assert (process.returncode == -9) == killed
