@@ -154,7 +154,7 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
     assert left_after(family, 5) == []
     summary = json.loads((run / "summary.json").read_text())
     assert 0 < summary["env_steps"] < 480
-    assert (run / "checkpoints" / f"step-{summary['env_steps']:010d}").is_dir()
+    assert (run / "checkpoints" / f"step-{summary['env_steps']:010d}-{summary['updates']:010d}").is_dir()
     assert not (out / "report.md").exists()
 
     done = call(started)

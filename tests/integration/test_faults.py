@@ -121,7 +121,7 @@ class Faulty:
     def is_saving(self, since: float) -> bool:
         """Whether a checkpoint is being written; an earlier kill may have left another unfinished."""
         with suppress(FileNotFoundError):  # it has just been finished
-            return any(f.stat().st_mtime > since for f in (self.folder / "checkpoints").glob(".writing-*"))
+            return any(f.stat().st_mtime > since for f in (self.folder / "checkpoints").glob(".writing*"))
         return False
 
     def finish(self) -> None:
