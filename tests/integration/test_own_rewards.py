@@ -111,7 +111,7 @@ def test_workers_give_ppo_the_same_rewards(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_has_no_goals_is_learnt_from_its_rewards(tmp_path: Path) -> None:
-    overrides = [*CORRIDOR, "steps=2560", "threads=1", "evaluation.episodes=20", "policy.temperature=auto"]
+    overrides = [*CORRIDOR, "steps=10240", "threads=1", "evaluation.episodes=20", "policy.temperature=auto"]
     found = train(configuration.load(SIMPLE_PPO, [*overrides, "tracking.to=[]"]), tmp_path / "run")
     # -1 + 4 by going right twice; the random policy earns about -3, and -4 - 1 by the shortest way left.
     assert found["return_random"] < 0
@@ -121,7 +121,7 @@ def test_what_has_no_goals_is_learnt_from_its_rewards(tmp_path: Path) -> None:
     agent = load_agent(tmp_path / "run", "cpu", trusted=True)
     state = ("You are in room D", "Earn most", ("Go left", "Go right"))
     assert agent.act(*state) == "Go right"
-    assert 1.5 < agent.value(*state) < 6  # 4 in the environment's units, at most 1 in the learner's
+    assert agent.value(*state) == pytest.approx(4, abs=1.5)  # in the environment's units
 
 
 @pytest.mark.slow

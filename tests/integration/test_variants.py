@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from sacglam import config, training
+from sacglam.config.sections import RuntimeConfig
+from sacglam.evaluate import Evaluations
 from sacglam.runs import checkpoint
+from sacglam.runs.directory import RunDirectory
 from sacglam.training import train
 from tests.conftest import TINY
 
@@ -88,3 +92,24 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> N
     for name, tensor in ends[0].items():
         if name.startswith("model.heads."):
             torch.testing.assert_close(ends[1][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_with_lag_samples_and_the_last_metrics_wait_for_pending_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LOG_STEPS", 32)
+    monkeypatch.setattr(training, "SAMPLES_STEPS", 64)
+    pending, sample = list[tuple[int, int]](), Evaluations.sample
+
+    def counted(self: Evaluations, episodes: int, env_steps: int) -> Any:
+        pending.append((env_steps, self.parts.learners.pending))
+        return sample(self, episodes, env_steps)
+
+    monkeypatch.setattr(Evaluations, "sample", counted)
+    asked = config.load(None, [*TINY, "device=cpu", "steps=320", "env.copies=8", "critic.score_weight=0"])
+    # A configuration allows a lag only with engines and ranks; the loop treats pending updates alike without them.
+    summary = train(asked.model_copy(update={"runtime": RuntimeConfig(lag=1)}), tmp_path / "run")
+    lines = RunDirectory(tmp_path / "run").metrics()
+    assert max(line["staleness"] for line in lines) > 0
+    assert {(step, 0) for step in range(64, 321, 64)} <= set(pending)
+    assert lines[-1]["updates"] == summary["updates"] > lines[-2]["updates"]

@@ -46,6 +46,7 @@ STAND_INS = {
         while :; do sleep 0.1; done""",
     "sacglam": """
         [ "$RAY_ADDRESS" = 10.0.0.1:6379 ] || echo "no cluster" >>"$LOG"
+        [ "$(umask)" = "$GIVEN_MASK" ] || echo "private" >>"$LOG"
         echo "sacglam $*" >>"$LOG"
         trap 'mkdir -p "$RUN/checkpoints/step-1"; echo "sacglam told" >>"$LOG"; exit "${TOLD_CODE:-0}"' TERM
         [ -z "${WAITS:-}" ] || while :; do sleep 0.1; done
@@ -68,6 +69,7 @@ def job(tmp_path: Path) -> dict[str, str]:
         "NODES": " ".join(NODES),
         "RUN": str(tmp_path / "run"),
         "SLURM_JOB_ID": "77",
+        "GIVEN_MASK": "0027",
         "SLURM_JOB_NODELIST": "node[1-3]",
         "SLURM_GPUS_ON_NODE": "4",
         "SLURM_CPUS_PER_TASK": "8",
@@ -77,7 +79,12 @@ def job(tmp_path: Path) -> dict[str, str]:
 
 def start(job: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(LAUNCH / "slurm.sh"), *arguments], env=job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [str(LAUNCH / "slurm.sh"), *arguments],
+        env=job,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        umask=0o027,
     )
 
 
@@ -113,6 +120,7 @@ def test_a_job_starts_the_head_then_the_workers_then_the_training(job: dict[str,
     trained = [line for line in lines if line.startswith("sacglam")]
     assert trained == [f"sacglam train configs/x.yaml --set steps=9 --gpus 12 --out {job['RUN']}"]
     assert "no cluster" not in lines
+    assert "private" not in lines, "colleagues can read the run"
     assert lines.index(trained[0]) > max(lines.index(line) for line in (first, *others))
     assert not list(Path(job["HOME"]).glob(".sacglam-ray-token*"))
     assert set(Path(job["LOG"] + ".cpus").read_text().split()) == {job["SLURM_CPUS_PER_TASK"]}
