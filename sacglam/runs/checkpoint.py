@@ -54,10 +54,10 @@ def save(root: Path, place: tuple[int, int], checkpoint: Checkpoint) -> Path:
             (writing / name).write_bytes(each)
             _sync(writing / name)
         _sync(writing)
-        for damaged in (folder, root / f"step-{place[0]:010d}"):  # the run was resumed from before it
-            _drop(damaged)
+        _drop(folder)  # damaged: the run was resumed from before it
         writing.rename(folder)
         _sync(root)
+        _drop(root / f"step-{place[0]:010d}")  # of the same step or, during initial updates, an earlier place
     except OSError as error:
         _drop_unfinished(root)
         kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"

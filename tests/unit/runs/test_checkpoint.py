@@ -125,6 +125,21 @@ def test_initial_updates_at_the_same_step_are_later(tmp_path: Path) -> None:
     assert _newest(tmp_path) == (300, [])
 
 
+def test_initial_updates_that_an_earlier_version_began_always_have_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, (0, 100), _small(100, 100)).rename(tmp_path / "step-0000000000")
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        assert _newest(tmp_path) == (100, [])
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    save(tmp_path, (0, 200), _small(200, 200))
+    assert _names(tmp_path) == ["step-0000000000-0000000200"]
+
+
 def test_a_name_of_an_earlier_version_has_no_updates(tmp_path: Path) -> None:
     save(tmp_path, (10, 4), _small(10)).rename(tmp_path / "step-0000000010")
     assert _newest(tmp_path) == (10, [])
