@@ -196,7 +196,8 @@ def collect(
         Path | None, config_argument("Run or configuration that names the environment to play.", "[RUN|CONFIG]")
     ] = None,
     env: Annotated[
-        str | None, typer.Option(help="Environment to play instead: one of `sacglam envs`, or package.module:factory.")
+        str | None,
+        typer.Option(help="Environment to play instead: a name, module:factory, gymnasium:ID or openenv:URL."),
     ] = None,
     set_: SetOption = None,
     policy: Annotated[

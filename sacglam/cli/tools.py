@@ -16,8 +16,12 @@ from rich.table import Table
 from sacglam import config as configuration
 from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
 from sacglam.config.sections import EnvConfig
+from sacglam.errors import ConfigError
 
-EnvOption = Annotated[list[str] | None, typer.Option("--set", help="Option of the environment.", metavar="KEY=VALUE")]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Setting of env, such as env.options.max_steps=5. Repeatable.", metavar="KEY=VALUE"),
+]
 _MARKS = {
     "ok": "[green]ok[/green]",
     "note": "[dim]-[/dim]",
@@ -29,11 +33,12 @@ _MARKS = {
 def envs(
     check: Annotated[
         str | None,
-        typer.Option(help="Check this one: package.module:factory, gymnasium:ID, or openenv:URL.", metavar="NAME"),
+        typer.Option(
+            help="Check this one: a name from the list, package.module:factory, gymnasium:ID, or openenv:URL.",
+            metavar="NAME",
+        ),
     ] = None,
     set_: EnvOption = None,
-    own_rewards: Annotated[bool, typer.Option("--own-rewards", help="Check with env.reward=environment.")] = False,
-    no_repeats: Annotated[bool, typer.Option("--no-repeats", help="Check with env.repeats=false.")] = False,
     episodes: Annotated[int, typer.Option(help="Number of random episodes to check.", min=1)] = 100,
     steps: Annotated[int, typer.Option(help="Maximum steps per checked episode.", min=1)] = 50,
     as_json: JsonOption = False,
@@ -43,31 +48,39 @@ def envs(
     \b
     Examples:
       sacglam envs
-      sacglam envs --check house:House --set max_steps=5
-      sacglam envs --check gymnasium:FrozenLake-v1 --set kwargs.is_slippery=false
-      sacglam envs --check gymnasium:Taxi-v4 --own-rewards
+      sacglam envs --check house:House --set env.options.max_steps=5
+      sacglam envs --check gymnasium:Taxi-v4 --set env.reward=environment
       sacglam envs --check openenv:http://127.0.0.1:8000
     """
-    from sacglam.envs import check_env, describe, make
-
-    if check is not None:
-        settings = _settings(check, set_)
-        with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
-            trial = check_env(
-                lambda: make(settings.name, **settings.options).rewarding(own_rewards), episodes, not no_repeats, steps
-            )
-        if as_json:
-            print(json.dumps(asdict(trial)))
-        else:
-            print_plain(
-                console,
-                f"{check} keeps the contract: {trial.goals:,} goal{'s' * (trial.goals != 1)}, {trial.episodes} random "
-                f"episodes, {trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} distinct "
-                f"other goals achieved, up to {trial.most_actions} actions per state",
-            )
-            for line in (*trial.notes, *trial.findings):
-                print_plain(console, line)
+    if check is None:
+        if set_:
+            raise ConfigError("--set is for an environment to check: name it with --check NAME")
+        _list(as_json)
         return
+    from sacglam.envs import check_env, make
+
+    settings = _settings(check, set_)
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):  # what the environment prints is not JSON
+        rewarding = settings.reward == "environment"
+        trial = check_env(
+            lambda: make(settings.name, **settings.options).rewarding(rewarding), episodes, settings.repeats, steps
+        )
+    if as_json:
+        print(json.dumps(asdict(trial)))
+        return
+    print_plain(
+        console,
+        f"{check} keeps the contract: {trial.goals:,} goal{'s' * (trial.goals != 1)}, {trial.episodes} random "
+        f"episodes, {trial.steps:,} steps, {trial.successes} successes, {trial.others_achieved:,} distinct "
+        f"other goals achieved, up to {trial.most_actions} actions per state",
+    )
+    for line in (*trial.notes, *trial.findings):
+        print_plain(console, line)
+
+
+def _list(as_json: bool) -> None:
+    from sacglam.envs import describe
+
     listed = [asdict(description) for description in describe()]
     if as_json:
         print(json.dumps(listed))
@@ -100,7 +113,7 @@ def serve_env(
     \b
     Examples:
       sacglam serve-env playground_simple
-      sacglam serve-env house:House --set max_steps=5 --port 8001
+      sacglam serve-env house:House --set env.options.max_steps=5 --port 8001
 
     From another machine: ssh -L 8000:127.0.0.1:8000 HOST
     """
@@ -113,8 +126,7 @@ def serve_env(
 
 
 def _settings(name: str, options: list[str] | None) -> EnvConfig:
-    given = [f"env.options.{option.removeprefix('env.options.')}" for option in options or []]
-    return configuration.load(None, [f"env.name={name}", *given]).env
+    return configuration.load(None, [f"env.name={name}", *(options or [])]).env
 
 
 def doctor(as_json: JsonOption = False) -> None:

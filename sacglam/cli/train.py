@@ -190,7 +190,7 @@ def pretrain(
     env: Annotated[
         str,
         typer.Option(
-            help="Environment whose texts the model learns: one of `sacglam envs`, or package.module:factory.",
+            help="Environment whose texts the model learns: a name, module:factory, gymnasium:ID or openenv:URL.",
             metavar="NAME",
         ),
     ],
@@ -200,7 +200,9 @@ def pretrain(
             "--set", help="Option of env or prompt, such as env.options.bits=4. Repeatable.", metavar="KEY=VALUE"
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Maximum updates; fewer if it learns to find words sooner.", min=1)] = 4000,
+    steps: Annotated[
+        int, typer.Option(help="Maximum number of updates; it stops once it can match words.", min=1)
+    ] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
 ) -> None:
     """Pre-train a tiny language model on an environment's words and prompts, but not on how to win.

@@ -267,7 +267,7 @@ def _agreed(answers: list[Any], when: str) -> Any:
         raise EnvironmentContractError(
             f"the environment does not repeat itself: {when}, one copy answers {said[0]}, another {said[1]}. "
             "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false "
-            "(sacglam envs --check NAME --no-repeats), and train without exact resume"
+            "(sacglam envs --check NAME --set env.repeats=false), and train without exact resume"
         )
     return answers[0]
 

@@ -234,7 +234,7 @@ def _greedy(evidence: Evidence) -> str | None:
     share, action = greedy.repeated
     loop = f" ({share:.0%} of the steps in failed episodes repeat an earlier one, most often {action!r})"
     entropy = evidence.mean("entropy_share", 4) or 0.0
-    undecided = f", and little is decided yet: entropy is {entropy:.0%} of the random policy's"
+    undecided = f", and the policy is still undecided: entropy is {entropy:.0%} of the random policy's"
     return (
         f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
         f"into loops{loop if action else ''}{undecided if entropy > _UNDECIDED else ''}. Raise steps or "
@@ -291,7 +291,7 @@ def _short_of_good(evidence: Evidence) -> str | None:
     )
     return (
         f"{said}{circles if share >= _CIRCLES else ''}. If more is possible, see 'When a run does not learn' in "
-        "docs/start/environments.md"
+        "docs/guides/diagnosing.md"
     )
 
 

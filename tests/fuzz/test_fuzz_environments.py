@@ -104,7 +104,7 @@ def test_what_hangs_is_reported(workers: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SURVIVED)
 def test_check(name: str) -> None:
-    arguments = ["envs", "--check", NAME, "--set", f"fault={name}", "--episodes", "4", "--json"]
+    arguments = ["envs", "--check", NAME, "--set", f"env.options.fault={name}", "--episodes", "4", "--json"]
     with within(60):
         done = CliRunner().invoke(cli.app, arguments)
     if isinstance(done.exception, SacglamError):

@@ -221,7 +221,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:
 
 
 def test_a_check_says_what_hindsight_has_to_work_with() -> None:
-    check = sacglam("envs", "--check", "bitflip", "--set", "bits=16", "--set", "max_steps=2", "--episodes", "3")
+    check = sacglam("envs", "--check", "bitflip", "--set", "env.options={bits: 16, max_steps: 2}", "--episodes", "3")
     said = " ".join(call(check).stdout.split())
     assert "0 successes, 6 distinct other goals achieved" in said
     assert "No episode achieved its own goal in 3 random episodes of at most 50 steps" in said

@@ -142,7 +142,7 @@ def test_what_commands_name_exists(file: Path) -> None:
 
 def test_a_command_that_names_what_is_not_there_is_found() -> None:
     bad = ["sacglam train --no-such", "sacglam no-such", "sacglam train full/none", "sacglam train --set algo.none=1"]
-    good = ["A=1 sacglam train full/sac_her --set steps=1", "sacglam envs --check NAME --set kwargs.a=b"]
+    good = ["A=1 sacglam train full/sac_her --set steps=1", "sacglam envs --check NAME --set env.options.kwargs.a=b"]
     text = "\n".join(f"`{command}`" for command in [*bad, *good])
     assert list(wrong_commands(text)) == bad
     assert list(wrong_commands(f"```bash\npip install x && {bad[0]}  # why\n```")) == [f"pip install x && {bad[0]}"]
