@@ -30,7 +30,8 @@ class Agent:
     """Policy and Q function of a run or an exported agent, evaluated one state at a time.
 
     `past` holds the episode's earlier steps as (observation, action); an agent with `prompt.history` reads the last. An
-    action list that is empty or has duplicates, and texts that do not fit the model, raise a `SacglamError`.
+    action list that is empty or has duplicates, and texts that do not fit the model, raise a `SacglamError`. Not
+    thread-safe.
     """
 
     config: Config

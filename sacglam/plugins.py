@@ -1,28 +1,38 @@
 """Finds code by name, whether it comes with sacglam or from its users."""
 
 import importlib
+import traceback
 from types import ModuleType
 from typing import Any
 
-from sacglam.errors import ConfigError
+from sacglam.errors import ConfigError, SacglamError
 
 
 def find(name: str, what: str) -> Any:
     """The attribute at `package.module:attribute`; `what` names its purpose in errors.
 
     Raises:
-        ConfigError: it cannot be imported, or belongs to a module other than the one named.
-        BaseException: whatever the module itself raises.
+        ConfigError: there is no such module or attribute, the module raises something (its traceback is shown), or the
+            attribute belongs to another module.
     """
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
+    except (SacglamError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # whatever the module's own code raises, including SystemExit
+        if not module.strip(".") or (isinstance(error, ModuleNotFoundError) and _within(module, error.name)):
+            raise ConfigError(f"{what} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
+        raise ConfigError(f"{what} {name!r}: its module raised\n{traceback.format_exc(limit=-5).rstrip()}") from error
+    try:
         for attribute in path.split("."):
             found = getattr(found, attribute)
             if isinstance(found, ModuleType):
                 raise ConfigError(f"{what} {name!r} reaches into {found.__name__}, another module; name that one")
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        absent = isinstance(error, AttributeError)
-        advice = "Check the spelling after the colon" if absent else "Is it on the Python path?"
-        raise ConfigError(f"{what} {name!r} cannot be imported: {error!r}. {advice}") from error
+    except AttributeError as error:
+        raise ConfigError(f"{what} {name!r}: {error}. Check the spelling after the colon") from error
     return found
+
+
+def _within(module: str, package: str | None) -> bool:
+    return f"{module}.".startswith(f"{package}.")

@@ -279,8 +279,7 @@ class Run:
         self._settle()  # so that the agent kept is the one evaluated
         metrics, best = self._evaluations.interim(), self._directory.best_summary()
         summary = summary_of_best(self._begun, {**self._counters(), **metrics}, self._config)
-        # Earlier versions kept the return elsewhere, and a success cannot be compared with it.
-        if best is None or summary.keys() - best.keys() or measure(summary) > measure(best):
+        if best is None or measure(summary) > measure(best):
             self._export(self._directory.best, summary)
         self._append(metrics)
         if self._solves(metrics):

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from sacglam import files
 from sacglam.config.algorithm import AlgoConfig
-from sacglam.config.earlier import converted
 from sacglam.config.experiment import Config
 from sacglam.config.kinds import GoalsConfig, Hindsight, PartnerConfig
 from sacglam.config.section import Named
@@ -23,6 +22,7 @@ LARGEST = files.MIB
 """Maximum size of a configuration in bytes; parsing that much takes seconds."""
 _NAMED: tuple[type[Named], ...] = (AlgoConfig, GoalsConfig, Hindsight, PartnerConfig)
 _KINDS: Mapping[str, type[Named]] = {f"{section.key}.type": section for section in _NAMED}
+_RENAMED = {"replay.sampling": "replay.hindsight.type", "replay.hindsight_ratio": "replay.hindsight.share"}
 _MOST_QUOTED = 200
 _MOST_BITS = 1000  # Python prints no integer of more than 4,300 digits
 _MOST_VALUES, _DEEPEST = 100_000, 40  # per file: nested aliases multiply, and deep values overflow the stack later
@@ -100,8 +100,8 @@ def _known(name: str) -> str:
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`base` overridden by `values`. A new environment has no options, and a new kind of section starts from defaults
-    unless it is a subclass of the base's.
+    """`base` overridden by `values`. A new environment keeps only the number of copies and workers, and a new kind of
+    section starts from defaults unless it is a subclass of the base's.
     """
     merged = {**base, **values}
     for key, value in values.items():
@@ -110,7 +110,7 @@ def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> d
             below = {"type": below}
         if isinstance(below, dict) and isinstance(value, dict):
             if f"{prefix}{key}" == "env" and value.get("name", below.get("name")) != below.get("name"):
-                below = {**below, "options": {}}
+                below = {kept: below[kept] for kept in ("copies", "workers") if kept in below}
             extends = not section or _extends(section, value, _kind(section, below))
             merged[key] = _merged(below, value, f"{prefix}{key}.") if extends else value
     return merged
@@ -174,7 +174,7 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
         ConfigError: one line per fault; an unknown key is shown with the nearest known one.
     """
     try:
-        return Config.model_validate(converted(values), context={"untrusted": not trusted})
+        return Config.model_validate(values, context={"untrusted": not trusted})
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault, values) for fault in error.errors())) from error
 
@@ -235,6 +235,8 @@ def _nested(overrides: Sequence[str]) -> dict[str, Any]:
 def _explain(fault: Any, values: Mapping[str, Any]) -> str:
     path = [str(part) for part in fault["loc"]]
     where = ".".join(path)
+    if where in _RENAMED:
+        return f"{where} is {_RENAMED[where]} now"
     if fault["type"] == "extra_forbidden":
         known = list(_fields_at(path[:-1], values))
         near = get_close_matches(path[-1], known, n=1)

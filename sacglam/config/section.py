@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo
 
-from sacglam.errors import ConfigError, SacglamError, UntrustedError
+from sacglam.errors import ConfigError, UntrustedError
 from sacglam.files import Form
 from sacglam.plugins import find
 
@@ -57,12 +57,7 @@ class Named(Section):
             raise ConfigError(f"{cls.key}.type: expected one of {kinds}, or module:Class (got {name!r})")
         if name not in cls.shipped and not trusted:
             raise UntrustedError(f"it names {name!r}, {TRUST}")
-        try:
-            found = find(cls.shipped.get(name, name), f"{cls.key}.type")
-        except (SacglamError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # whatever the module's own code raises, including SystemExit
-            raise ConfigError(f"{cls.key}.type {name!r}: its module raised {type(error).__name__}: {error}") from error
+        found = find(cls.shipped.get(name, name), f"{cls.key}.type")
         if not (isinstance(found, type) and issubclass(found, cls)):
             raise ConfigError(f"{cls.key}.type {name!r}: expected a subclass of {cls.__name__}, got {found!r}")
         return found

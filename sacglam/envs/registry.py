@@ -102,21 +102,10 @@ def _find(name: str) -> Factory:
             "server as 'openenv:URL'"
         )
     place = _REGISTRY.get(name)
-    factory = _shipped(place) if isinstance(place, str) else place or import_named(name, "environment")
+    factory = _shipped(place) if isinstance(place, str) else place or find(name, "environment")
     if not callable(factory):
         raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
     return factory
-
-
-def import_named(name: str, kind: str) -> Any:
-    """What is at `package.module:attribute`; `kind` says what it should be.
-
-    Raises:
-        ConfigError: it cannot be imported, or belongs to a module other than the one named.
-        EnvironmentContractError: its module raises something else, or exits.
-    """
-    with Call(lambda: f"{kind} {name!r}, its import"):
-        return find(name, kind)
 
 
 def application(name: str, options: Mapping[str, Any]) -> Any:

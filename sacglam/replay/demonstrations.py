@@ -131,7 +131,7 @@ def _episode(line: _Line, env: CheckedEnv, goals: Mapping[str, None], repeats: b
         return _played(recorded, line, [step.action for step in line.steps])
     if not line.actions or not repeats:
         either = "`actions`, or " if repeats else "with env.repeats false "
-        raise DemonstrationError(f"expected {either}`steps` and `last`; got {', '.join(line.model_fields_set)}")
+        raise DemonstrationError(f"expected {either}`steps` and `last`; got {', '.join(sorted(line.model_fields_set))}")
     episode = _played(env, line, line.actions)
     if line.transcript not in (None, episode.transcript()):
         raise DemonstrationError(

@@ -21,7 +21,7 @@ from sacglam import files, memory
 from sacglam.errors import CheckpointError, memory_explained
 
 T = TypeVar("T")
-_NAME = re.compile(r"step-\d{10}(-\d{10})?")  # environment steps and, except in earlier versions, updates
+_NAME = re.compile(r"step-\d{10}-\d{10}")  # environment steps and updates
 _KEPT = 2  # so that there is one to fall back on
 _WRITING = ".writing"
 _TENSORS, _VALUES, _MANIFEST = "tensors.safetensors", "values.json", "manifest.json"
@@ -44,7 +44,7 @@ def save(root: Path, place: tuple[int, int], checkpoint: Checkpoint) -> Path:
     Raises:
         CheckpointError: it cannot be written, for example because the disk is full; earlier checkpoints stay intact.
     """
-    folder, writing = root / "step-{:010d}-{:010d}".format(*place), root / _WRITING
+    folder, writing = root / _name(*place), root / _WRITING
     content = _content(checkpoint)
     try:
         files.make_folder(root)
@@ -57,7 +57,6 @@ def save(root: Path, place: tuple[int, int], checkpoint: Checkpoint) -> Path:
         _drop(folder)  # damaged: the run was resumed from before it
         writing.rename(folder)
         _sync(root)
-        _drop(root / f"step-{place[0]:010d}")  # of the same step or, during initial updates, an earlier place
     except OSError as error:
         _drop_unfinished(root)
         kept = f"the newest intact checkpoint is {steps(root)[-1]}" if steps(root) else "there is no earlier one"
@@ -86,14 +85,17 @@ def restore_newest(root: Path, restore: Callable[[Checkpoint], T], warn: Callabl
     raise CheckpointError(f"expected an intact checkpoint in {root}, found none; start a new run with another --out")
 
 
+def _name(env_steps: int, updates: int) -> str:
+    return f"step-{env_steps:010d}-{updates:010d}"
+
+
 def _restored(folder: Path, restore: Callable[[Checkpoint], T]) -> T:
     checkpoint = load(folder)
     try:
-        named = [int(number) for number in re.findall(r"\d+", folder.name)]
         place = [checkpoint.values["progress"][name] for name in ("env_steps", "updates")]
-        if place[: len(named)] != named:
+        if folder.name != _name(*place):
             raise ValueError(f"its steps and updates are {place}")
-        with memory_explained():  # running out of memory is not damage
+        with memory_explained():
             return restore(checkpoint)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # The checksums match, so it was edited or written by faulty code: anything may fail, in any way.
@@ -109,7 +111,7 @@ def load(folder: Path) -> Checkpoint:
         CheckpointError: a file is missing, does not match its checksum, or has the wrong contents.
     """
     try:
-        most = memory.free_bytes("cpu")  # files are read whole
+        most = memory.total_bytes("cpu")  # files are read whole
         content = {name: files.read(folder / name, most) for name in (_TENSORS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():
@@ -122,7 +124,7 @@ def load(folder: Path) -> Checkpoint:
         for name, tensor in checkpoint.tensors.items():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name} is not finite: the weights have diverged, or were changed")
-    except CheckpointError:
+    except (CheckpointError, MemoryError):  # running out of memory is not damage
         raise
     except Exception as error:  # on damaged bytes, the libraries raise many types of error
         raise CheckpointError(f"checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error

@@ -29,6 +29,7 @@ def write_exported(
         described["summary.json"] = (json.dumps({**summary, "env_steps": env_steps}, indent=2) + "\n").encode()
     with write_explained(folder):
         files.make_folder(folder)
+        (folder / "summary.json").unlink(missing_ok=True)  # written last: without it, files of two agents may be mixed
         for name, content in {**weights, **described}.items():
             files.write(folder / name, content)
 

@@ -68,7 +68,7 @@ def guarded(application: Application, headers: Mapping[str, str]) -> Application
 
         if scope["type"] == "lifespan":
             await application(scope, receive, send)
-        elif allowed(scope["path"], {name.decode(): value.decode() for name, value in scope["headers"]}):
+        elif allowed(scope["path"], {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}):
             await application(scope, receive, send_with_headers)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})

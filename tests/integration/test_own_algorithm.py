@@ -84,7 +84,7 @@ def test_a_run_of_others_that_names_it_is_not_trusted(run: tuple[Path, dict[str,
     ("name", "said"),
     [
         ("docs.examples.cql:Cql", "expected a subclass of AlgoConfig"),
-        ("docs.examples.cql:Gone", "cannot be imported"),
+        ("docs.examples.cql:Gone", "Check the spelling"),
         ("no_such_module:Config", "Is it on the Python path?"),
         ("docs.examples.cql:torch", "reaches into torch, another module"),
         ("cql", "expected one of sac, ppo, awac, or module:Class"),

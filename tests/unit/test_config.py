@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
 from sacglam.config import QUICKSTART, Config, load, located, names, override, parse, parse_complete
 from sacglam.config.section import Named, Section
-from sacglam.config.sections import PromptConfig
+from sacglam.config.sections import EnvConfig, PromptConfig
+from sacglam.envs import make
 from sacglam.errors import ConfigError
 from sacglam.goals import ProgressConfig
 from sacglam.partners import JudgeConfig, ScoredConfig
@@ -562,6 +562,12 @@ def test_an_old_key_is_refused_with_the_new_name(override: str, said: str) -> No
         load(None, [override])
 
 
+def test_another_environment_keeps_only_copies_and_workers() -> None:
+    own = "env={name: house:House, options: {max_steps: 4}, reward: environment, success_reward: 20, repeats: false}"
+    other = override(load(None, [own, "env.copies=4", "env.workers=2"]), ["env.name=bitflip"]).env
+    assert other == EnvConfig(name="bitflip", copies=4, workers=2)
+
+
 def test_another_type_starts_from_its_own_defaults_in_whatever_order() -> None:
     assert load(None).replay.hindsight == Graph(share=0.8)
     assert load(None, ["replay.hindsight.type=future"]).replay.hindsight == Future()
@@ -579,42 +585,6 @@ def test_a_subclass_takes_over_the_settings_of_the_kind_that_it_extends() -> Non
     assert cql.model_dump(exclude={"type", "conservatism"}) == sac.model_dump(exclude={"type"}) | {"gamma": 0.7}
     with pytest.raises(ConfigError, match=r"algo\.type: expected one of sac, ppo, awac, or module:Class \(got 'dqn'\)"):
         load(None, ["algo.type=dqn", "algo.gamma=0.7"])
-
-
-def test_former_settings_are_read_and_what_they_are_now_is_said(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load(_write(tmp_path, "checkpoint: {keep: 2, every_steps: 2000}")) == Config()
-    with pytest.warns(UserWarning, match=r"checkpoint\.keep is no longer a setting: it is always 2 \(got 5\)"):
-        assert load(_write(tmp_path, "checkpoint: {keep: 5}\nsteps: 9")).steps == 9
-    with pytest.warns(UserWarning, match=r"checkpoint\.every_steps .*: a fortieth of steps, .* \(got 9\)"):
-        assert load(overrides=["checkpoint.every_steps=9"]) == load()
-    with pytest.raises(ConfigError, match="unknown setting 'checkpoint'"):
-        load(overrides=["checkpoint.often=true"])
-    with pytest.warns(UserWarning, match=r"replay\.min_size is no longer a setting: it is algo\.batch_size \(got 9\)"):
-        assert load(_write(tmp_path, "replay: {min_size: 9, capacity: 8}")).replay.capacity == 8
-    with pytest.warns(UserWarning, match=r"engines\.parity_tolerance is no longer a setting: it is derived"):
-        load(None, ["engines.parity_tolerance=0.1"])
-    with pytest.warns(UserWarning, match=r"model\.lora\.merged is no longer a setting: it is derived \(got True\)"):
-        assert load(_write(tmp_path, "model: {lora: {merged: true, rank: 4}}")).model.lora.rank == 4
-
-
-def test_former_settings_are_left_where_they_are() -> None:
-    former = {"engines": {"type": "packed", "count": 1, "timeout_s": 60.0}, "log_every_steps": 9}
-    with pytest.warns(UserWarning, match="is no longer a setting") as caught:
-        found = parse(former)
-    assert found.engines.count == 1
-    assert [str(each.message).partition(" is ")[0] for each in caught] == ["engines.type", "log_every_steps"]
-    assert former["engines"]["type"] == "packed"
-
-
-def test_former_time_outs_are_silent_at_their_defaults() -> None:
-    former = {"engines": {"type": "auto", "timeout_s": 60.0}, "learners": {"timeout_s": 1800.0}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert parse({**former, "runtime": {"timeout_s": 1800.0}}) == Config()
-    with pytest.warns(UserWarning, match=r"runtime\.timeout_s is no longer a setting: it is an hour \(got 60\)"):
-        load(None, ["runtime.timeout_s=60"])
 
 
 @pytest.mark.parametrize(
@@ -643,3 +613,28 @@ def test_forwards_of_a_step(overrides: list[str], forwards: float) -> None:
 def test_random_steps_take_no_forward_pass() -> None:
     config = override(Config(), ["replay.random_steps=64"])
     assert [config.forward_passes(steps, 0) for steps in (32, 64, 96)] == [0, 0, 32]
+
+
+@pytest.mark.parametrize("override", ["env.name={}:make", "algo.type={}:Config"])
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import no_such_package", r"its module raised\n.*import no_such_package.*ModuleNotFoundError"),
+        ("len(3)", r"its module raised\n.*len\(3\)\n.*TypeError"),
+        ("raise SystemExit(0)", r"its module raised\n.*SystemExit"),
+        ("pass", "Check the spelling after the colon"),
+    ],
+)
+def test_the_error_of_one_s_own_module_comes_with_its_traceback(
+    override: str, code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"mine_{abs(hash((override, code)))}"
+    (tmp_path / f"{module}.py").write_text(f"{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        make(load(None, [override.format(module)]).env.name)
+
+
+def test_a_module_that_is_not_on_the_path() -> None:
+    with pytest.raises(ConfigError, match=r"No module named 'nowhere'.*Is it on the Python path"):
+        make("nowhere.mine:make")

@@ -95,8 +95,9 @@ def predict(config: Config, where: Plan, played: RandomRollout, calibration: Cal
         times = learning * config.algo.rows_of_interval(phase) / ranks / calibration.update.size
         found[phase] = seconds * (updates_of(config, played.skipped) if phase == "optimizer" else times)
     if initial := config.replay.demonstration_updates:  # each takes as long as any other update
-        row_s = sum(calibration.update.seconds.values()) / calibration.update.size
-        found[INITIAL] = initial * row_s * config.algo.batch_size / ranks
+        update = calibration.update
+        by_rows = sum(seconds for phase, seconds in update.seconds.items() if phase != "optimizer") / update.size
+        found[INITIAL] = initial * (by_rows * config.algo.batch_size / ranks + update.seconds.get("optimizer", 0.0))
     scored = states_of_evaluations(config, played.episode_steps)
     random = config.evaluation.episodes * played.episode_steps
     found[EVALUATION] = scored * evaluated_s + (scored + random) * played.environment_s

@@ -13,7 +13,6 @@ import gymnasium
 from typing_extensions import override
 
 from sacglam.envs.base import BaseEnv, Split
-from sacglam.envs.registry import import_named
 from sacglam.errors import ConfigError, EnvironmentContractError
 from sacglam.plugins import find
 from sacglam.types import Observation, Step
@@ -187,7 +186,7 @@ def _open(name: str, settings: str) -> tuple[Any, Describer]:
             env = gymnasium.make(id, disable_env_checker=True, **kwargs)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
-    found: Any = import_named(described_by, "describer") if described_by else None
+    found: Any = find(described_by, "describer") if described_by else None
     describer = found or describer_of(getattr(env, "unwrapped", env))
     if not (isinstance(describer, type) and issubclass(describer, Describer)):
         raise ConfigError(f"expected the describer {described_by!r} to be a subclass of Describer, got {describer!r}")

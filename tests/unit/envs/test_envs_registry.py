@@ -72,7 +72,7 @@ def test_a_name_is_registered_once(house: None) -> None:
     [
         ("playgroud", "did you mean 'playground'"),
         ("no_such_module:Env", "cannot be imported"),
-        ("time:nothing", "cannot be imported"),
+        ("time:nothing", "Check the spelling"),
         (":Env", "cannot be imported"),
         ("time:tzname", "is not a factory"),
         ("sacglam.runs.checkpoint:os.system", "reaches into os, another module; name that one"),

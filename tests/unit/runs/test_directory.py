@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacglam import files
 from sacglam.config import load
 from sacglam.errors import ConfigError, RunDirectoryError, SacglamError
 from sacglam.runs.curves import draw_curves
@@ -227,6 +228,28 @@ def test_no_write_follows_a_planted_link(name: str, planted: str, tmp_path: Path
     assert theirs.read_text() == "precious"
     assert (run.root / name).is_file()
     assert not (run.root / name).is_symlink()
+
+
+def test_an_export_that_is_interrupted_leaves_no_summary_of_another_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(mark: bytes) -> None:
+        write_exported(
+            tmp_path / "best", {"x.safetensors": mark, "y.safetensors": mark}, load(), 0, {"mark": f"{mark!r}"}
+        )
+
+    def interrupted(path: Path, content: bytes) -> None:
+        if path.name == "y.safetensors":
+            raise KeyboardInterrupt
+        written(path, content)
+
+    export(b"old")
+    written = files.write
+    monkeypatch.setattr(files, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(b"new")
+    assert (tmp_path / "best" / "x.safetensors").read_bytes() == b"new"
+    assert RunDirectory(tmp_path / "best").summary() is None
 
 
 def test_a_claim_follows_no_planted_link(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from sacglam import config as configuration
 from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
-from sacglam.tools.dry_run.forecast import EVALUATION, placed, predict, states_of_evaluations, updates_of
+from sacglam.tools.dry_run.forecast import EVALUATION, INITIAL, placed, predict, states_of_evaluations, updates_of
 
 PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
 ALONE = Plan(0, 0, 1, "cpu", 1, 1)
@@ -52,6 +52,16 @@ def test_ppo() -> None:
     assert found["target"] == pytest.approx(4096 * 0.25)
     assert found["forward"] == pytest.approx(4096 * 16 * 0.5)
     assert found["optimizer"] == pytest.approx(96 * 0.25)
+
+
+def test_initial_updates_repeat_the_optimizer_for_each_update_and_the_rest_for_each_row() -> None:
+    """100 updates of 256 rows on two ranks; 4 rows were measured."""
+    config = configuration.override(
+        configuration.Config(),
+        ["steps=3200", "replay={demonstrations: x.jsonl, demonstration_updates: 100}", EPISODES],
+    )
+    found = predict(config, Plan(0, 2, 1, "cpu", 1, 1), PLAYED, measured(16, 0.8, 4))
+    assert found[INITIAL] == pytest.approx(100 * ((0.1 + 1.0 + 2.0 + 3.0) / 4 * 256 / 2 + 0.25))
 
 
 def test_an_evaluation_scores_more_states_at_once_than_a_few_copies() -> None:

@@ -67,7 +67,7 @@ def test_answers_carry_a_content_policy_and_refusals_never_reach_the_application
         async def receive() -> Any:
             raise AssertionError("nothing is read")
 
-        scope = {"type": kind, "path": path, "headers": [(b"host", host)]}
+        scope = {"type": kind, "path": path, "headers": [(b"host", host), (b"referer", b"caf\xe9")]}
         asyncio.run(guarded(application, HEADERS)(scope, receive, send))
         return sent
 
