@@ -213,10 +213,6 @@ class JudgeConfig(ModelPartnerConfig):
     def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
         return LearnedJudge(rng, clock, self, prompt, classifiers)
 
-    @override
-    def steady(self) -> Self:
-        return self.model_copy(update={"budget": 1})
-
 
 @dataclass(eq=False)
 class LearnedJudge(ModelPartner):

@@ -1,6 +1,6 @@
 """The settings of PPO, and what it needs. Reading a configuration must not import torch."""
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -47,7 +47,3 @@ class PpoConfig(AlgoConfig):
     @override
     def forward_passes(self, critic: CriticConfig) -> float:
         return gradient_passes(critic) * self.epochs * self.update_interval / self.updates
-
-    @override
-    def once(self) -> Self:
-        return self.model_copy(update={"epochs": 1})

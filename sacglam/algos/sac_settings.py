@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 from typing_extensions import override
@@ -95,10 +95,6 @@ class OffPolicyConfig(AlgoConfig):
     @override
     def warm_up(self) -> int:
         return self.warmup_updates
-
-    @override
-    def steady(self) -> Self:
-        return self.model_copy(update={"warmup_updates": 0})
 
     @override
     def forward_passes(self, critic: CriticConfig) -> float:

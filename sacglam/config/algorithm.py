@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -137,14 +137,6 @@ class AlgoConfig(Named):
     @abstractmethod
     def forward_passes(self, critic: CriticConfig) -> float:
         """Minimum number of single-state forward passes per update; a backward pass counts as another one."""
-
-    def steady(self) -> Self:
-        """The same algorithm as in the middle of a run: without a warm-up."""
-        return self
-
-    def once(self) -> Self:
-        """The same algorithm, learning every row only once."""
-        return self
 
     @property
     def rule_class(self) -> "type[Algorithm]":

@@ -4,7 +4,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from sacglam.config.section import Named
 from sacglam.types import Classifiers, Window
@@ -111,7 +111,3 @@ class PartnerConfig(Named):
         self, rng: "np.random.Generator", clock: "PhaseClock", prompt: "Prompt", classifiers: Classifiers
     ) -> "Partner":
         """The partner with these settings; the state of `rng` is saved with the run. `classifiers` has its model."""
-
-    def steady(self) -> Self:
-        """The same partner as in the middle of a run."""
-        return self

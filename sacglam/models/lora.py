@@ -33,29 +33,14 @@ def convert_once() -> Iterator[None]:
         _copies.pop()
 
 
-class _Converted(torch.autograd.Function):
-    """A copy of a weight in another type, through which the weight receives its gradient."""
-
-    @staticmethod
-    @override
-    def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
-        ctx.dtype = weight.dtype
-        return copy.view_as(copy)
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.to(ctx.dtype), None
-
-
 def _in_type(weight: Tensor, dtype: torch.dtype) -> Tensor:
     if not _copies or weight.dtype == dtype:
         return weight.to(dtype)
     copies = _copies[-1]
     if id(weight) not in copies:
-        copies[id(weight)] = weight.detach().to(dtype)
-    copy = copies[id(weight)]
-    return _Converted.apply(weight, copy) if torch.is_grad_enabled() else copy  # type: ignore[no-untyped-call]
+        with torch.enable_grad():  # the first pass to need it may be one without gradient
+            copies[id(weight)] = weight.to(dtype)
+    return copies[id(weight)]
 
 
 class _Down(nn.Linear):

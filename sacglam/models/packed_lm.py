@@ -1,16 +1,16 @@
 """A frozen language model with LoRA adapters that scores all actions of a state in one pass."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -82,16 +82,13 @@ class PackedLM:
         self.bucket = BUCKETS.get(model.device.type, 1)
         # A checkpointed layer's second run could not know which positions its first one left out.
         self._last_mlp = None if checkpointing else last_mlp_of(model)
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._checkpoint_contexts})
-            model.disable_input_require_grads()  # or layers below the first adapted one would be recomputed as well
-            # transformers recomputes only in training mode, which would enable dropout: so only the layer is in it, not
-            # its submodules, and not while it runs, since some layers, such as OPT's, call dropout themselves.
-            for module in model.modules():
-                if isinstance(module, GradientCheckpointingLayer):
-                    module.training = True
-                    checkpoint = module._gradient_checkpointing_func
-                    module._gradient_checkpointing_func = partial(_without_dropout, module, checkpoint)
+        if checkpointing:  # not transformers' own, which needs training mode and so dropout
+            twice = partial(
+                checkpoint, use_reentrant=False, preserve_rng_state=False, context_fn=self._checkpoint_contexts
+            )
+            for layer in model.modules():
+                if isinstance(layer, GradientCheckpointingLayer):
+                    layer.forward = partial(twice, layer.forward)
         self._active = ""
 
     @property
@@ -162,19 +159,6 @@ class PackedLM:
         # Not restored: the next layer to be recomputed needs the same adapter, and every forward selects its own.
         self._select(adapter)
         yield
-
-
-def _without_dropout(layer: nn.Module, checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
-    """`checkpoint` the `function` of a `layer` in training mode, which is in evaluation mode whenever it runs."""
-
-    def run(*inputs: Any) -> Any:
-        layer.training = False
-        try:
-            return function(*inputs)
-        finally:
-            layer.training = True
-
-    return checkpoint(run, *args)
 
 
 def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:

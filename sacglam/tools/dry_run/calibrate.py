@@ -1,8 +1,6 @@
 """A one-minute trial: plays at random, then scores states and takes updates with the run's own model."""
 
-import gc
 import time
-import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +15,7 @@ from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
-from sacglam.tools.profile.phases import Recorder
+from sacglam.tools.profile.phases import Recorder, with_values
 from sacglam.types import Episode, LogPolicy, Query, Window
 
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # time limits, exceeded only if the smallest piece of work takes longer
@@ -47,7 +45,6 @@ class RandomRollout:
     environment_s: float  # of one environment step, resets included
     replay_s: float  # to store an interval and draw its batches
     episode_steps: float  # mean
-    replay_bytes: int  # of the rollouts that the algorithm keeps at the end of the run
     skipped: int = 0  # intervals before there is enough experience to learn from
 
 
@@ -73,29 +70,8 @@ def play(config: Config) -> RandomRollout:
         environment_s=clock.seconds["environment"] / (intervals * config.algo.update_interval),
         replay_s=clock.seconds["storing"] / intervals + clock.seconds["drawing"] / learning,
         episode_steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
-        replay_bytes=_replay_bytes(config, intervals),
         skipped=intervals - learning,
     )
-
-
-def _replay_bytes(config: Config, intervals: int) -> int:
-    """Bytes of Python memory that `intervals` add to the experience, scaled up to the run or, if less, its capacity."""
-    parts = collector(config, UniformScorer(), PhaseClock())
-    experience = parts.experience
-    parts.rollout.collect(config.env.copies)  # opens episodes, and fills caches
-    tracemalloc.start()
-    try:
-        for _ in range(intervals):
-            experience.add(parts.rollout.collect(config.algo.update_interval))
-        del parts
-        gc.collect()
-        held = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    if not (size := experience.metrics(0).get("buffer_size")):
-        return held
-    most = size * max(1.0, config.steps / (intervals * config.algo.update_interval))
-    return round(held * min(config.replay.capacity, most) / size)
 
 
 def first_steps(config: Config, windows: Sequence[Window], steps: int) -> Sequence[Window]:
@@ -140,7 +116,7 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     clock = PhaseClock()
     clock.watch(Recorder(config.device))
     # The actor learns from the first update, as later in a run, and each row is learnt once.
-    once = config.model_copy(update={"algo": config.algo.steady().once()})
+    once = config.model_copy(update={"algo": with_values(config.algo, warmup_updates=0, epochs=1)})
     learner = build_learner(once, model, clock)
 
     def score(states: int) -> None:

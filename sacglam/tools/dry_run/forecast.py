@@ -69,7 +69,7 @@ def forecast(config: Config, where: Plan, display: Display) -> Forecast:
         return Forecast(config, [*missing, str(error)], updates_of(config, played.skipped))
     sizes = sizes_of(model)
     measured = calibrate(here, model, played, display) if device else None
-    processes = memory(config, where, sizes, measured, played.replay_bytes, libraries)
+    processes = memory(config, where, sizes, measured, libraries)
     seconds = predict(config, where, played, measured) if measured else {}
     return Forecast(config, missing, updates_of(config, played.skipped), sizes, measured, processes, seconds)
 

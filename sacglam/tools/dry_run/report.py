@@ -12,7 +12,7 @@ from sacglam.memory import total_bytes
 from sacglam.tools.dry_run.calibrate import Calibration
 from sacglam.tools.dry_run.forecast import Forecast
 from sacglam.tools.dry_run.sizes import rows_in_one_pass
-from sacglam.tools.profile.table import phase_table
+from sacglam.tools.profile.report import phase_table
 
 
 def show(console: Console, found: Forecast) -> None:

@@ -74,10 +74,10 @@ class Process:
 
 
 def memory(
-    config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None, replay: int, libraries: int | None
+    config: Config, where: Plan, sizes: Sizes, calibration: Calibration | None, libraries: int | None
 ) -> list[Process]:
     """Memory of each process of a run; `calibration` is None if this machine lacks the run's device."""
-    driver = {"Python and libraries": libraries, "replay": replay}
+    driver = {"Python and libraries": libraries}
     learner = _learner(config, max(1, where.learners), sizes, calibration)
     engines = []
     if where.engines:

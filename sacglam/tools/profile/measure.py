@@ -16,7 +16,7 @@ from sacglam.runs import checkpoint
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event
+from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event, with_values
 
 _WARM_UP = 2  # intervals with updates: the first ones allocate memory and meet shapes for the first time
 
@@ -78,7 +78,11 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
     config = resolve(source.config)
     # No end, and the actor learns from the first update, as later in a run.
     config = config.model_copy(
-        update={"steps": 2**62, "algo": config.algo.steady(), "partner": config.partner.steady()}
+        update={
+            "steps": 2**62,
+            "algo": with_values(config.algo, warmup_updates=0),
+            "partner": with_values(config.partner, budget=1),
+        }
     )
     # A run that has begun no longer needs what it started from.
     parts = build(config.model_copy(update={"init_from": None}) if begun else config, display.note)

@@ -1,7 +1,7 @@
 """A profile in the terminal and in files: tables, `profile.json` and `trace.json`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,7 @@ from sacglam import files
 from sacglam.errors import write_explained
 from sacglam.runs.summary import versions
 from sacglam.tools.profile.measure import Profile
-from sacglam.tools.profile.phases import Event
-from sacglam.tools.profile.table import phase_table
+from sacglam.tools.profile.phases import TITLES, Event, ordered
 
 
 def write(folder: Path, profiles: Sequence[Profile], events: Mapping[str, Sequence[Event]]) -> None:
@@ -48,6 +47,19 @@ def show(console: Console, profiles: Sequence[Profile]) -> None:
         if profile.rank_seconds_per_update:
             console.print(_rank_phases(profile))
     console.print(_work(profiles))
+
+
+def phase_table(title: str, columns: Sequence[tuple[str, Mapping[str, float], Callable[[float], str]]]) -> Table:
+    """A row for each phase and one for all; a column is its header, seconds by phase, and how to print them."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("phase", no_wrap=True, vertical="bottom")
+    for header, _, _ in columns:
+        table.add_column(header, justify="right", no_wrap=True)
+    for name in ordered(name for _, seconds, _ in columns for name in seconds):
+        table.add_row(escape(TITLES.get(name, name)), *(show(seconds.get(name, 0.0)) for _, seconds, show in columns))
+    table.add_section()
+    table.add_row("[bold]all", *(show(sum(seconds.values())) for _, seconds, show in columns))
+    return table
 
 
 def _figures(profile: Profile, seconds: float) -> str:

@@ -32,37 +32,16 @@ class Played(Form, extra="forbid"):
     actions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=10_000)]
 
 
-class Advisor:
-    """Asks the agent about states, one request at a time."""
-
-    def __init__(self, agent: Agent) -> None:
-        """Nothing else may use the agent meanwhile."""
-        self._agent, self._lock = agent, threading.Lock()
-
-    def advise(self, goal: str, state: Observation, past: Past = ()) -> Answer:
-        """The most probable `action`, and `probabilities` and `q` of all; `q` is null if the critic values states.
-
-        Raises:
-            SacglamError: an action is repeated, or the texts do not fit the model.
-        """
-        asked = (state.text, goal, state.actions, past)
-        with self._lock:
-            probabilities = self._agent.probabilities(*asked)
-            q = self._agent.q_values(*asked) if self._agent.has_q else None
-        best = max(probabilities, key=lambda action: probabilities[action])
-        return {"action": best, "probabilities": probabilities, "q": q}
-
-
 class Game:
-    """Episodes in one environment. Each is a function of goal, seed and actions, so it need not be stored.
+    """An agent, asked about any state or in episodes of one environment. Requests are answered one at a time.
 
-    Only the last one is kept, so that its next step does not replay it from the start.
+    An episode is a function of goal, seed and actions, so it need not be stored. Only the last one is kept, so that its
+    next step does not replay it from the start.
     """
 
-    def __init__(self, env: TextEnv, advisor: Advisor) -> None:
-        """Nothing else may use the environment meanwhile."""
-        self._env, self._advisor = env, advisor
-        self._lock = threading.Lock()
+    def __init__(self, agent: Agent, env: TextEnv) -> None:
+        """Nothing else may use the agent or the environment meanwhile."""
+        self._agent, self._env, self._lock = agent, env, threading.Lock()
         self._at: Played | None = None
         self._seen: list[Observation] = []
         self._outcome: Answer = {}
@@ -70,6 +49,15 @@ class Game:
     def goals(self) -> Answer:
         """The goals of training and those held out."""
         return {split: list(self._env.goals(split)) for split in SPLITS}
+
+    def advise(self, asked: State) -> Answer:
+        """The most probable `action`, and `probabilities` and `q` of all; `q` is null if the critic values states.
+
+        Raises:
+            SacglamError: an action is repeated, or the texts do not fit the model.
+        """
+        with self._lock:
+            return self._advice(asked.goal, Observation(asked.observation, tuple(asked.actions)), asked.past)
 
     def play(self, played: Played) -> Answer:
         """The state after the actions, what the last one achieved, whether the episode is `over`, and the agent's view.
@@ -79,10 +67,17 @@ class Game:
         """
         with self._lock:
             self._go_to(played)
-            (*before, state), outcome = list(self._seen), self._outcome
-        past = [(each.text, each.actions[action]) for each, action in zip(before, played.actions, strict=True)]
-        advice = self._advisor.advise(played.goal, state, past)
-        return {"observation": state.text, "actions": list(state.actions), **outcome, **advice}
+            *before, state = self._seen
+            past = [(each.text, each.actions[action]) for each, action in zip(before, played.actions, strict=True)]
+            advice = self._advice(played.goal, state, past)
+            return {"observation": state.text, "actions": list(state.actions), **self._outcome, **advice}
+
+    def _advice(self, goal: str, state: Observation, past: Past) -> Answer:
+        asked = (state.text, goal, state.actions, past)
+        probabilities = self._agent.probabilities(*asked)
+        q = self._agent.q_values(*asked) if self._agent.has_q else None
+        best = max(probabilities, key=lambda action: probabilities[action])
+        return {"action": best, "probabilities": probabilities, "q": q}
 
     def _go_to(self, played: Played) -> None:
         at, self._at = self._at, None  # set again at the end, if nothing fails

@@ -15,8 +15,7 @@ from sacglam.collector import build_env
 from sacglam.errors import SacglamError
 from sacglam.files import MIB
 from sacglam.tools.loopback import allowed, listen
-from sacglam.tools.serving.answers import Advisor, Answer, Game, Played, State
-from sacglam.types import Observation
+from sacglam.tools.serving.answers import Answer, Game, Played, State
 
 _PAGE = Path(__file__).parent / "page.html"
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
@@ -35,14 +34,9 @@ class Server(ThreadingHTTPServer):
         Raises:
             SacglamError: the port is taken.
         """
-        advisor = Advisor(agent)
-        game = Game(build_env(agent.config), advisor)
-
-        def advise(state: State) -> Answer:
-            return advisor.advise(state.goal, Observation(state.observation, tuple(state.actions)), state.past)
-
+        game = Game(agent, build_env(agent.config))
         self.posts: Mapping[str, tuple[type[BaseModel], Callable[[Any], Answer]]] = {
-            "/api/act": (State, advise),
+            "/api/act": (State, game.advise),
             "/api/play": (Played, game.play),
         }
         self.gets: Mapping[str, Callable[[], Answer]] = {"/api/goals": lambda: {"title": title, **game.goals()}}

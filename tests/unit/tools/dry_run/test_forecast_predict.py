@@ -9,7 +9,7 @@ from sacglam.runtime.placement import Plan
 from sacglam.tools.dry_run.calibrate import Calibration, RandomRollout, Sample
 from sacglam.tools.dry_run.forecast import EVALUATION, INITIAL, placed, predict, states_of_evaluations, updates_of
 
-PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30, replay_bytes=0)
+PLAYED = RandomRollout([], [], environment_s=0.001, replay_s=0.5, episode_steps=30)
 ALONE = Plan(0, 0, 1, "cpu", 1, 1)
 EPISODES = "evaluation.episodes=5"
 PHASES = {"batch": 0.1, "target": 1.0, "forward": 2.0, "backward": 3.0, "optimizer": 0.25}

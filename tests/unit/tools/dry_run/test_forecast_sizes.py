@@ -23,7 +23,7 @@ def of(*overrides: str) -> Config:
 
 
 def processes(config: Config, calibration: Calibration | None = MEASURED) -> list[Process]:
-    return memory(config, plan(config, Machine(0, 8)), SIZES, calibration, 7, 5)
+    return memory(config, plan(config, Machine(0, 8)), SIZES, calibration, 5)
 
 
 def parts(process: Process) -> dict[str, int | None]:
@@ -49,7 +49,6 @@ def test_one_process() -> None:
     assert (alone.name, alone.count) == ("one process", 1)
     assert parts(alone) == {
         "Python and libraries": 5,
-        "replay": 7,
         "base weights": 2000,
         "LoRA adapters": 40,
         "critic heads": 20,
@@ -58,7 +57,7 @@ def test_one_process() -> None:
         "optimizer: Adam's moments": 120,
         "activations of one micro-batch": 3200,  # of the 32 rows in one pass; scoring 32 states takes 1600
     }
-    assert alone.known == 5512
+    assert alone.known == 5505
     (alone,) = processes(of("algo.micro_batch_size=32"), replace(measured, scoring=Sample(16, {}, 1601)))
     assert [*parts(alone).items()][-1] == ("activations while scoring 32 states", 3202)
     assert alone.known == 5514
@@ -79,7 +78,7 @@ def test_hidden_states_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_share_out_what_their_stage_says(stage: int, weights: int, gradients: int, moments: int) -> None:
     where = ["engines.count=2", "learners.count=3", f"learners.zero_stage={stage}"]
     driver, engine, rank = processes(of(*where))
-    assert parts(driver) == {"Python and libraries": 5, "replay": 7}
+    assert parts(driver) == {"Python and libraries": 5}
     assert parts(engine) == {"base weights": 2000, "KV cache": 2**30}
     found = parts(rank)
     assert (found["base weights"], found["gradients"], found["optimizer: Adam's moments"]) == (
@@ -106,14 +105,14 @@ def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
 
 def test_gpu_and_host_memory_are_listed_separately() -> None:
     where = plan(of("device=cuda"), Machine(1, 8))
-    host, gpu = memory(of(), where, SIZES, MEASURED, 7, 5)
-    assert (host.name, host.known) == ("one process: host", 12)
+    host, gpu = memory(of(), where, SIZES, MEASURED, 5)
+    assert (host.name, host.known) == ("one process: host", 5)
     assert gpu.name == "one process: GPU"
-    assert "replay" not in parts(gpu)
+    assert "Python and libraries" not in parts(gpu)
     assert parts(gpu)["base weights"] == 2000
 
 
 def test_activations_are_unknown_without_a_measurement() -> None:
     (alone,) = processes(of(), None)
     assert parts(alone)["activations of one micro-batch"] is None
-    assert alone.known == 5 + 7 + 2000 + 40 + 20 + 60 + 60 + 120
+    assert alone.known == 5 + 2000 + 40 + 20 + 60 + 60 + 120

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from sacglam.tools.profile.phases import ordered
-from sacglam.tools.profile.table import phase_table
+from sacglam.tools.profile.report import phase_table
 
 
 def test_order_is_that_of_the_loop_and_unknown_phases_precede_the_rest() -> None:
