@@ -82,7 +82,7 @@ ARROWS = [
     Arrow("learner", "algorithm", "rows", GREEN, twin=True),
     Arrow("algorithm", "learner", "loss", GREEN, twin=True),
     Arrow("algorithm", "model", "packed batch", GREEN, twin=True),
-    Arrow("model", "algorithm", "models.actor_critic:PolicyValues", GREEN, twin=True),
+    Arrow("model", "algorithm", "models.actor_critic:PolicyAndQ", GREEN, twin=True),
     Arrow("learner", "handoff", "types:Adapter", ORANGE),
     Arrow("handoff", "engines", "types:Adapter", ORANGE),
 ]

@@ -23,7 +23,7 @@ from sacglam.prompt import Prompt
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.demonstrations import Demonstrations
 from sacglam.replay.experience import Experience, HindsightReplay, OnPolicy
-from sacglam.replay.sampling import NoHindsight, WindowCutter
+from sacglam.replay.sampling import NoHindsight, WindowSampler
 from sacglam.rollout import Rollout
 from sacglam.scoring.base import Scorer
 from sacglam.types import Classifiers, Query
@@ -39,7 +39,7 @@ class Collector:
     rollout: Rollout
     experience: Experience
     goals: GoalSource
-    cut: WindowCutter
+    sampler: WindowSampler
     rngs: dict[str, np.random.Generator]
     """The rollout's generators by their names in checkpoints."""
     demonstrations: Demonstrations | None = None
@@ -69,19 +69,19 @@ def collector(
         kept = {"hindsight": NoHindsight()} if config.algo.on_policy else {}  # which only imitates them
         ring = _buffer(config, config.replay.model_copy(update={"capacity": _DEMONSTRATED, **kept}), envs[0])
         demonstrations = Demonstrations.load(Path(file), envs[0], config.env.repeats, ring)
-    cut = WindowCutter(config.algo, config.prompt.history, config.env.rewards)
+    sampler = WindowSampler(config.algo, config.prompt.history, config.env.rewards)
     experience: Experience = OnPolicy()
     explore = None
     if not config.algo.on_policy:
         buffer, given = _buffer(config, config.replay, envs[0]), demonstrations.ring if demonstrations else None
         buffer.others = given.remembered() if given else ()
         imitates = config.replay.demonstration_updates > 0
-        experience = HindsightReplay(buffer, replay_rng, cut, given, imitates)
+        experience = HindsightReplay(buffer, replay_rng, sampler, given, imitates)
         if share := config.algo.exploration_share:
             explore = Exploration(share, policy_rng, buffer.graph, config.env.rewards)
     rollout = Rollout(envs, scorer, SamplingPolicy(policy_rng), goals, clock, *settings, explore)
     rngs = {"starts_rng": starts_rng, "policy_rng": policy_rng}
-    return Collector(rollout, experience, goals, cut, rngs, demonstrations)
+    return Collector(rollout, experience, goals, sampler, rngs, demonstrations)
 
 
 def _buffer(config: Config, replay: ReplayConfig, env: TextEnv) -> ReplayBuffer:

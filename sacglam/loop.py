@@ -15,7 +15,7 @@ from sacglam.envs.workers import process_ids
 from sacglam.errors import CheckpointError, DemonstrationError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
-from sacglam.runs.progress import MetricsWindow, Progress
+from sacglam.runs.progress import MetricsAccumulator, Progress
 from sacglam.types import Window
 
 _FORMAT = 3
@@ -29,7 +29,7 @@ class Loop:
 
     def __init__(self, config: Config, parts: Parts) -> None:
         self.progress = Progress()
-        self.window = MetricsWindow()
+        self.window = MetricsAccumulator()
         self._config = config
         self._parts = parts
 
@@ -69,7 +69,7 @@ class Loop:
         """
         config, updates, progress = self._config, self._config.replay.demonstration_updates, self.progress
         found = self._parts.collector.demonstrations
-        cut, size = self._parts.collector.cut, config.algo.batch_size
+        sampler, size = self._parts.collector.sampler, config.algo.batch_size
         draw = config.replay.hindsight.batch
         while found and progress.updates < updates and not progress.env_steps:
             with self.training_time():
@@ -77,7 +77,7 @@ class Loop:
                 for number in range(progress.updates, min(progress.updates + IMITATED, updates)):
                     rng = np.random.default_rng([config.seed, _IMITATION, number])
                     cloned = not config.algo.learns_offline and (number % 2 == 0 or config.algo.on_policy)
-                    drawn = found.steps_of(rng, cut) if cloned else draw(found.ring, rng, cut, size)
+                    drawn = found.steps_of(rng, sampler) if cloned else draw(found.ring, rng, sampler, size)
                     batches.append((cloned, drawn))
                 self._parts.learners.imitate(batches)
                 self.finish_updates()
@@ -182,4 +182,4 @@ class Loop:
         parts.partner.load_state(values["partner"])
         collector.rollout.restore(values["rollout"])
         parts.clock.restore(values["clock"])
-        self.window = MetricsWindow(**values["window"])
+        self.window = MetricsAccumulator(**values["window"])

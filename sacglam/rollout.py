@@ -24,7 +24,7 @@ _ROUNDING = 1e-2  # tolerance for probabilities adding up to 1, even in bfloat16
 
 
 @dataclass
-class _Open:
+class _OpenEpisode:
     """An unfinished episode in one environment."""
 
     env: TextEnv
@@ -83,13 +83,13 @@ class Rollout:
     windows: bool = True  # whether `collect` also returns each interval's steps, for on-policy learning
     exploration: Exploration | None = None
     at_random: bool = field(default=False, init=False)  # play the random policy without scoring
-    _open: list[_Open] | None = field(default=None, init=False)  # none before the first `step` or `restore`
+    _open: list[_OpenEpisode] | None = field(default=None, init=False)  # none before the first `step` or `restore`
 
     def step(self) -> list[Episode]:
         """Take one step in every environment and return the episodes that ended."""
         return [opened.close() for opened in self._step()]
 
-    def _step(self) -> list[_Open]:
+    def _step(self) -> list[_OpenEpisode]:
         if self._open is None:
             with self.clock.phase("environment"):
                 self._open = self._begin(self.envs)
@@ -111,7 +111,7 @@ class Rollout:
 
     def collect(self, env_steps: int) -> RolloutBatch:
         """Take at least `env_steps` steps in total over all copies."""
-        ended: list[_Open] = []
+        ended: list[_OpenEpisode] = []
         for _ in range(-(-env_steps // len(self.envs))):
             ended += self._step()
         played = [*ended, *(self._open or [])] if self.windows else []
@@ -126,7 +126,7 @@ class Rollout:
         while self._open is None or self._open:
             yield self.step()
 
-    def _policies(self, opened: Sequence[_Open]) -> list[LogPolicy]:
+    def _policies(self, opened: Sequence[_OpenEpisode]) -> list[LogPolicy]:
         """The log-probabilities of the actions in each open episode, checked."""
         scorer = UniformScorer() if self.at_random else self.scorer
         policies = scorer.log_policy([o.query(self.prompt) for o in opened])
@@ -140,7 +140,7 @@ class Rollout:
                 )
         return policies
 
-    def _explored(self, opened: _Open, log_pi: LogPolicy) -> LogPolicy:
+    def _explored(self, opened: _OpenEpisode, log_pi: LogPolicy) -> LogPolicy:
         """`log_pi` or, while the episode explores, a uniform policy over the actions to explore."""
         if (explore := self.exploration) is None:
             return log_pi
@@ -186,9 +186,9 @@ class Rollout:
         replayed = [self._replay(env, saved) for env, saved in zip(self.envs, state, strict=False)]
         self._open = replayed + self._begin(self.envs[len(state) :])
 
-    def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _Open:
+    def _replay(self, env: TextEnv, saved: dict[str, Any]) -> _OpenEpisode:
         start = Start(saved["goal"], saved["seed"], saved["scene"])
-        opened = _Open(env, start, env.reset(start.scene or start.goal, start.seed))
+        opened = _OpenEpisode(env, start, env.reset(start.scene or start.goal, start.seed))
         for action, log_prob, version in saved["decisions"]:
             if action < len(opened.observation.actions) and not opened.over:  # otherwise the transcript differs
                 opened.take(Decision(action, float(log_prob), int(version)), env.step(action))
@@ -203,8 +203,8 @@ class Rollout:
             )
         return opened
 
-    def _begin(self, envs: Sequence[TextEnv]) -> list[_Open]:
+    def _begin(self, envs: Sequence[TextEnv]) -> list[_OpenEpisode]:
         """Begin an episode in each of `envs`, as long as there are starts left."""
         begun = list(zip(envs, self.starts, strict=False))
         observations = call_all("reset", [(env, [start.scene or start.goal, start.seed]) for env, start in begun])
-        return [_Open(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]
+        return [_OpenEpisode(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]

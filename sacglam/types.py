@@ -224,7 +224,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class UpdateResult:
     """The result of one interval's updates: each update's metrics, and the adapter after the last if requested."""
 
     metrics: list[dict[str, float]]

@@ -7,7 +7,7 @@ from typing_extensions import override
 from sacglam.algos import equations
 from sacglam.algos.awac_settings import AwacConfig
 from sacglam.algos.sac import OffPolicy, SacBatch
-from sacglam.models.actor_critic import PolicyValues
+from sacglam.models.actor_critic import PolicyAndQ
 
 _MOST = 20.0  # upper bound of a step's weight, so that no step outweighs its batch
 
@@ -18,7 +18,7 @@ class Awac(OffPolicy):
     _config: AwacConfig
 
     @override
-    def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
+    def actor_losses(self, values: PolicyAndQ, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
             q_CBA = self._with_known(q_CBA, batch.known_BA)

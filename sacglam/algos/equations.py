@@ -72,26 +72,26 @@ def imitation_loss(log_prob_B: Tensor, advantage_B: Tensor) -> Tensor:
     return -(log_prob_B * advantage_B.clamp(min=0)).mean()
 
 
-def at_least(q_CBA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> Tensor:
-    """max(Q, known) where the known value exceeds `no_path`, Q elsewhere, shape (C, B, A)."""
-    return torch.where(known_BA > no_path, torch.maximum(q_CBA, known_BA), q_CBA)
+def at_least(q_CBA: Tensor, known_BA: Tensor, unreachable: float = 0.0) -> Tensor:
+    """max(Q, known) where the known value exceeds `unreachable`, Q elsewhere, shape (C, B, A)."""
+    return torch.where(known_BA > unreachable, torch.maximum(q_CBA, known_BA), q_CBA)
 
 
-def distrusted(q_CBA: Tensor, known_BA: Tensor, gamma: float, no_path: float = 0.0) -> Tensor:
+def capped_untried(q_CBA: Tensor, known_BA: Tensor, gamma: float, unreachable: float = 0.0) -> Tensor:
     """Q, but at most the best known value, discounted once, for actions whose value is unknown (-inf).
 
     That is no better than if the action wasted a step. Rows without a known path stay as they are.
     """
     best_B = known_BA.amax(dim=-1)
     most_B = best_B - (1.0 - gamma) * best_B.abs()  # gamma times the value, or below it if values are negative
-    unknown_BA = known_BA.isneginf() & (best_B > no_path)[:, None]
+    unknown_BA = known_BA.isneginf() & (best_B > unreachable)[:, None]
     return torch.where(unknown_BA, torch.minimum(q_CBA, most_B[:, None]), q_CBA)
 
 
-def best_known(log_pi_BA: Tensor, known_BA: Tensor, no_path: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The best known value, and the mean log pi of its actions (0 if it does not exceed `no_path`), both (B,)."""
+def best_known(log_pi_BA: Tensor, known_BA: Tensor, unreachable: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The best known value, and the mean log pi of its actions (0 if it does not exceed `unreachable`), both (B,)."""
     value_B = known_BA.amax(dim=-1)
-    best_BA = ((known_BA == value_B[:, None]) & (known_BA > no_path)).float()
+    best_BA = ((known_BA == value_B[:, None]) & (known_BA > unreachable)).float()
     share_BA = best_BA / best_BA.sum(dim=-1, keepdim=True).clamp(min=1.0)
     return value_B, (share_BA * finite(log_pi_BA)).sum(dim=-1)
 

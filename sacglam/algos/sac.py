@@ -13,7 +13,7 @@ from typing_extensions import override
 from sacglam.algos import equations
 from sacglam.algos.base import Algorithm
 from sacglam.algos.sac_settings import OffPolicyConfig, SacConfig
-from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyValues
+from sacglam.models.actor_critic import ActorCritic, Lerp, PolicyAndQ
 from sacglam.models.agent_model import AgentModel
 from sacglam.replay.graph import UNTRIED
 from sacglam.types import Window
@@ -48,7 +48,7 @@ class OffPolicy(Algorithm):
     _config: OffPolicyConfig
 
     @abstractmethod
-    def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
+    def actor_losses(self, values: PolicyAndQ, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         """The actor's losses by name, each with its weight. `values` are those at the learnt steps."""
 
     @override
@@ -66,7 +66,7 @@ class OffPolicy(Algorithm):
                 metrics[f"{name}_loss"] = part.detach()
         return loss, metrics
 
-    def _critic_losses(self, batch: SacBatch, last_value_W: Tensor) -> tuple[PolicyValues, Tensor, dict[str, Tensor]]:
+    def _critic_losses(self, batch: SacBatch, last_value_W: Tensor) -> tuple[PolicyAndQ, Tensor, dict[str, Tensor]]:
         """Policy and Q at the learnt steps, the critic's weighted loss towards its n-step or lambda target, metrics.
 
         `last_value_W` are the target values of the states after the windows.
@@ -91,7 +91,7 @@ class OffPolicy(Algorithm):
         return values, self._config.critic_weight * critic, metrics
 
     @torch.no_grad()
-    def _target_value(self, values: PolicyValues) -> Tensor:
+    def _target_value(self, values: PolicyAndQ) -> Tensor:
         """V in the critic's target, shape (B,)."""
         value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
         return value_B.clamp(0.0, 1.0) if self._config.goal_rewards else value_B  # a goal's returns are in [0, 1]
@@ -216,34 +216,36 @@ class Sac(OffPolicy):
 
     @override
     @torch.no_grad()
-    def _target_value(self, values: PolicyValues) -> Tensor:
+    def _target_value(self, values: PolicyAndQ) -> Tensor:
         if self._config.soft_target:
             return equations.soft_value(values.log_pi_BA, values.q_CBA, self.alpha.alpha)
         return super()._target_value(values)
 
     @override
-    def actor_losses(self, values: PolicyValues, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
+    def actor_losses(self, values: PolicyAndQ, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
         q_CBA, weight = values.q_CBA.detach(), self._config.self_imitation
         for known_BA in (batch.known_BA, batch.shown_BA):
             if known_BA is not None:
-                q_CBA = equations.at_least(q_CBA, known_BA, self._config.no_path)
-        q_CBA = self._distrusted(q_CBA, batch)
+                q_CBA = equations.at_least(q_CBA, known_BA, self._config.unreachable_value)
+        q_CBA = self._capped(q_CBA, batch)
         actor = equations.actor_loss(values.log_pi_BA, q_CBA, self.alpha.alpha)
         losses = {"actor": (1.0, actor)}
         return losses | {"imitation": (weight, self._imitation_loss(values, batch))} if weight else losses
 
-    def _distrusted(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
-        """Q without the critic's hopes for actions that demonstrations did not take (`equations.distrusted`)."""
+    def _capped(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
+        """Q without the critic's hopes for actions that demonstrations did not take (`equations.capped_untried`)."""
         if batch.shown_BA is None:
             return q_CBA
-        return equations.distrusted(q_CBA, batch.shown_BA, self._config.gamma, self._config.no_path)
+        return equations.capped_untried(q_CBA, batch.shown_BA, self._config.gamma, self._config.unreachable_value)
 
-    def _imitation_loss(self, values: PolicyValues, batch: SacBatch) -> Tensor:
+    def _imitation_loss(self, values: PolicyAndQ, batch: SacBatch) -> Tensor:
         """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""
         q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
-            return_B, log_prob_B = equations.best_known(values.log_pi_BA, batch.known_BA, self._config.no_path)
-            q_CBA = self._distrusted(self._with_known(q_CBA, batch.known_BA), batch)
+            return_B, log_prob_B = equations.best_known(
+                values.log_pi_BA, batch.known_BA, self._config.unreachable_value
+            )
+            q_CBA = self._capped(self._with_known(q_CBA, batch.known_BA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)
@@ -251,7 +253,7 @@ class Sac(OffPolicy):
             return_WT = equations.lambda_returns(batch.reward_WT, following_WT, self._config.gamma, 1.0)
             return_B = return_WT.flatten()[batch.place_B]
             log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
-            q_CBA = self._distrusted(q_CBA, batch)
+            q_CBA = self._capped(q_CBA, batch)
         value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
         advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
         return equations.imitation_loss(log_prob_B, advantage_B)

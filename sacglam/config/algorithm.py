@@ -83,7 +83,7 @@ class AlgoConfig(Named):
         return self.reward_scale or 1.0
 
     @property
-    def no_path(self) -> float:
+    def unreachable_value(self) -> float:
         """The value that a replay graph gives an action without a known path."""
         return 0.0 if self.goal_rewards else -math.inf
 

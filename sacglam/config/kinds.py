@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sacglam.prompt import Prompt
     from sacglam.replay.buffer import Entry, ReplayBuffer
     from sacglam.replay.graph import ReplayGraph
-    from sacglam.replay.sampling import WindowCutter
+    from sacglam.replay.sampling import WindowSampler
 
 
 class GoalsConfig(Named):
@@ -78,7 +78,7 @@ class Hindsight(Named):
         self,
         buffer: "ReplayBuffer",
         rng: "np.random.Generator",
-        cut: "WindowCutter",
+        sampler: "WindowSampler",
         steps: int,
         graph: "Callable[[], ReplayGraph] | None" = None,
     ) -> list[Window]:
@@ -86,7 +86,7 @@ class Hindsight(Named):
 
         `graph` gives the graph to take values from where it has more episodes than the buffer.
         """
-        return cut.windows(partial(self.entries, buffer, rng), steps)
+        return sampler.windows(partial(self.entries, buffer, rng), steps)
 
 
 class PartnerConfig(Named):

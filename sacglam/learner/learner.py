@@ -20,7 +20,7 @@ from sacglam.learner.backend import Backend, micro_batches, moments_in, named, u
 from sacglam.learner.classifier import Classifier
 from sacglam.models.agent_model import AgentModel, check_forms
 from sacglam.models.lora import convert_once
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
+from sacglam.types import Adapter, Batches, LogPolicy, Query, UpdateResult, Window
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Learner:
     updates: int = 0
     _rows_that_fit: int | None = field(default=None, init=False)  # per pass, once more have run out of GPU memory
 
-    def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> Learned:
+    def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> UpdateResult:
         """Take the algorithm's gradient steps for an interval's `batches`; returns the metrics of each.
 
         Unless `probe` is None, also returns the adapter after them, with the policy at the states of `probe`.
@@ -52,9 +52,9 @@ class Learner:
         """
         steps = self.algorithm.minibatches(batches, self._map_no_grad)
         metrics = [self._step(rows, self.algorithm, self.updates) for rows in steps]
-        return Learned(metrics, None if probe is None else self.publish(probe))
+        return UpdateResult(metrics, None if probe is None else self.publish(probe))
 
-    def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> Learned:
+    def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> UpdateResult:
         """One gradient step per batch: behavioural cloning if so marked, otherwise the algorithm's own step.
 
         Unless the algorithm learns offline, its own steps are a warm-up, which trains only the critic.
@@ -67,7 +67,7 @@ class Learner:
             self._step(rows, imitation if cloned else self.algorithm, self.updates if offline else -1)
             for cloned, rows in batches
         ]
-        return Learned(metrics, None)
+        return UpdateResult(metrics, None)
 
     def _step(self, rows: Sequence[Any], algorithm: Algorithm, update: int) -> dict[str, float]:
         """One gradient step. If the GPU runs out of memory and no size is configured, halves the rows per pass."""

@@ -23,7 +23,7 @@ Lerp = Callable[[Sequence[nn.Parameter], Sequence[nn.Parameter], float], None]
 
 
 @dataclass(frozen=True)
-class PolicyValues:
+class PolicyAndQ:
     """Policy and critic at B states: log pi (natural log; -inf on padding) and Q values."""
 
     log_pi_BA: Tensor
@@ -58,27 +58,27 @@ class ActorCritic(AgentModel):
         return QHeads(self.lm.hidden_size, critic).to(self.lm.device)
 
     @override
-    def evaluate(self, packed: Packed, taken_B: Tensor | None = None) -> PolicyValues:
+    def evaluate(self, packed: Packed, taken_B: Tensor | None = None) -> PolicyAndQ:
         """Policy and critic at packed states. With `taken_B` only Q of these actions is differentiated."""
         actor = self.lm.forward(packed, ACTOR)
-        return PolicyValues(self.policy(actor), self._heads(self._for_critic(packed, actor), taken_B))
+        return PolicyAndQ(self.policy(actor), self._heads(self._for_critic(packed, actor), taken_B))
 
-    def evaluate_with_target(self, packed: Packed, taken_B: Tensor) -> tuple[PolicyValues, PolicyValues]:
+    def evaluate_with_target(self, packed: Packed, taken_B: Tensor) -> tuple[PolicyAndQ, PolicyAndQ]:
         """`evaluate` and `bootstrap` at the same states; a target on the online adapter needs no extra pass."""
         actor = self.lm.forward(packed, ACTOR)
         critic = self._for_critic(packed, actor)
-        values = PolicyValues(self.policy(actor), self._heads(critic, taken_B))
+        values = PolicyAndQ(self.policy(actor), self._heads(critic, taken_B))
         with torch.no_grad():
             read = self.lm.forward(packed, self._target_adapter) if self._target_adapter else critic
-            return values, PolicyValues(values.log_pi_BA.detach(), self._target_heads(read))
+            return values, PolicyAndQ(values.log_pi_BA.detach(), self._target_heads(read))
 
     @torch.no_grad()
-    def bootstrap(self, packed: Packed) -> PolicyValues:
+    def bootstrap(self, packed: Packed) -> PolicyAndQ:
         """Online policy and *target* Q values, for the bootstrap of Eq. 3."""
         actor = self.lm.forward(packed, ACTOR)
         adapter = self._target_adapter or self._critic_adapter
         critic = actor if adapter == ACTOR else self.lm.forward(packed, adapter)
-        return PolicyValues(self.policy(actor), self._target_heads(critic))
+        return PolicyAndQ(self.policy(actor), self._target_heads(critic))
 
     @override
     def q_values(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
@@ -98,7 +98,7 @@ class ActorCritic(AgentModel):
 
 
 @dataclass(frozen=True)
-class PolicyValue:
+class PolicyAndV:
     """Policy and value at B states: log pi (natural log; -inf on padding) and V(s)."""
 
     log_pi_BA: Tensor
@@ -113,6 +113,6 @@ class ActorValue(AgentModel):
         return ValueHead(self.lm.hidden_size, critic.hidden).to(self.lm.device)
 
     @override
-    def evaluate(self, packed: Packed) -> PolicyValue:
+    def evaluate(self, packed: Packed) -> PolicyAndV:
         actor = self.lm.forward(packed, ACTOR)
-        return PolicyValue(self.policy(actor), self._heads(self._for_critic(packed, actor)))
+        return PolicyAndV(self.policy(actor), self._heads(self._for_critic(packed, actor)))

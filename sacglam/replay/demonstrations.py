@@ -20,7 +20,7 @@ from sacglam.envs import CheckedEnv, Split, TextEnv
 from sacglam.envs.conversion import shown
 from sacglam.errors import DemonstrationError, SacglamError
 from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.sampling import WindowCutter
+from sacglam.replay.sampling import WindowSampler
 from sacglam.replay.windows import window
 from sacglam.types import Decision, Episode, Observation, Step, Window
 
@@ -213,7 +213,7 @@ class Demonstrations:
         with files.opened(file) as source:
             return cls(ring, kept, hashlib.file_digest(source, "sha256").hexdigest())  # type: ignore[arg-type]
 
-    def steps_of(self, rng: np.random.Generator, cut: WindowCutter) -> list[Window]:
+    def steps_of(self, rng: np.random.Generator, sampler: WindowSampler) -> list[Window]:
         """Single steps towards their episodes' own goals, drawn uniformly."""
-        chosen = [self.steps[i] for i in rng.integers(len(self.steps), size=cut.algo.batch_size)]
-        return [window(episode, episode.goal, t, 1, cut.algo.gamma, cut.history) for episode, t in chosen]
+        chosen = [self.steps[i] for i in rng.integers(len(self.steps), size=sampler.algo.batch_size)]
+        return [window(episode, episode.goal, t, 1, sampler.algo.gamma, sampler.history) for episode, t in chosen]

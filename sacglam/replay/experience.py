@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from sacglam.replay.buffer import ReplayBuffer
-from sacglam.replay.sampling import WindowCutter
+from sacglam.replay.sampling import WindowSampler
 from sacglam.types import Batches, RolloutBatch, Window
 
 # Share of each batch drawn from demonstrations alone, enough not to forget them. The replay graph joins them with the
@@ -64,7 +64,7 @@ class HindsightReplay(Experience):
 
     buffer: ReplayBuffer
     rng: np.random.Generator
-    cut: WindowCutter
+    sampler: WindowSampler
     demonstrations: ReplayBuffer | None = None
     imitates: bool = False
     """Whether the demonstrations are worth imitating."""
@@ -78,20 +78,20 @@ class HindsightReplay(Experience):
     def batches(self) -> Batches:
         if self.missing():
             return []
-        return [self._batch() for _ in range(self.cut.algo.updates)]
+        return [self._batch() for _ in range(self.sampler.algo.updates)]
 
     def _batch(self) -> list[Window]:
-        size, draw = self.cut.algo.batch_size, self.buffer.hindsight.batch
+        size, draw = self.sampler.algo.batch_size, self.buffer.hindsight.batch
         if self.demonstrations is None:
-            return draw(self.buffer, self.rng, self.cut, size)
+            return draw(self.buffer, self.rng, self.sampler, size)
         theirs = round(DEMONSTRATED * size)
-        own = draw(self.buffer, self.rng, self.cut, size - theirs)
-        drawn = draw(self.demonstrations, self.rng, self.cut, theirs, self.buffer.graph)
+        own = draw(self.buffer, self.rng, self.sampler, size - theirs)
+        drawn = draw(self.demonstrations, self.rng, self.sampler, theirs, self.buffer.graph)
         return own + [replace(row, imitated=self.imitates) for row in drawn]
 
     @override
     def missing(self) -> str:
-        found, batch = len(self.buffer), self.cut.algo.batch_size
+        found, batch = len(self.buffer), self.sampler.algo.batch_size
         enough = found >= min(batch, self.buffer.capacity)
         return "" if enough else f"algo.batch_size is {batch:,} and ended episodes gave {found:,} steps"
 

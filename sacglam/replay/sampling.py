@@ -19,7 +19,7 @@ from sacglam.types import GOAL_REWARDS, Episode, Rewards, Window
 
 
 @dataclass(frozen=True)
-class WindowCutter:
+class WindowSampler:
     """Cuts the windows that an algorithm learns from, with the `history` steps before them that prompts show."""
 
     algo: AlgoConfig
@@ -154,7 +154,7 @@ class Graph(Uniform):
         self,
         buffer: ReplayBuffer,
         rng: np.random.Generator,
-        cut: WindowCutter,
+        sampler: WindowSampler,
         steps: int,
         graph: Callable[[], ReplayGraph] | None = None,
     ) -> list[Window]:
@@ -166,11 +166,11 @@ class Graph(Uniform):
             # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
             # For variety, each window has a single step.
             goal = draw(rng, draw(rng, types))
-            rows.append(_known_step(*drawn_from.draw(rng, goal), goal, values_of, cut))
-        return rows + cut.windows(partial(self.entries, buffer, rng), steps - wanted, values_of)
+            rows.append(_known_step(*drawn_from.draw(rng, goal), goal, values_of, sampler))
+        return rows + sampler.windows(partial(self.entries, buffer, rng), steps - wanted, values_of)
 
 
-def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: WindowCutter) -> Window:
+def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, sampler: WindowSampler) -> Window:
     """One step on the way to `goal`. It bootstraps, with the value of the best known path as a lower bound.
 
     The known value itself is the target in two cases, if it is settled. Where all actions of the next state have been
@@ -178,18 +178,18 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: Wi
     their mean, and the larger of that mean and the value after one of them would be too high.
     """
     state, action, step = episode.observation(t), episode.decisions[t].action, episode.steps[t]
-    before = episode.past(t, cut.history)
+    before = episode.past(t, sampler.history)
     known = graph.action_values(goal, state, before)
     reached = goal in step.achieved
     ends = reached or (step.terminated and (goal == episode.goal or episode.goal not in step.achieved))
-    reward = step.reward if cut.rewards.own else 0.0
-    if reached and cut.rewards.success is not None:
-        reward = cut.rewards.success
+    reward = step.reward if sampler.rewards.own else 0.0
+    if reached and sampler.rewards.success is not None:
+        reward = sampler.rewards.success
     varies, bound = graph.varies(state, action, before), known[action]
-    settled = bound > cut.algo.no_path and graph.settled(goal, state, action, before)
-    if settled and (varies or graph.tried_all(step.observation, episode.past(t + 1, cut.history))):
+    settled = bound > sampler.algo.unreachable_value and graph.settled(goal, state, action, before)
+    if settled and (varies or graph.tried_all(step.observation, episode.past(t + 1, sampler.history))):
         reward, ends = bound, True
-    elif varies and cut.rewards.own:
+    elif varies and sampler.rewards.own:
         bound = UNTRIED
     return Window(
         goal=goal,
@@ -197,7 +197,7 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, cut: Wi
         actions=(action,),
         rewards=(reward,),
         terminated=ends,
-        source="real" if cut.rewards.success is None else "hindsight",
+        source="real" if sampler.rewards.success is None else "hindsight",
         return_after=0.0,
         before=before,
         known=(known,),

@@ -35,7 +35,7 @@ class Progress:
 
 
 @dataclass(config=_SAVED)
-class MetricsWindow:
+class MetricsAccumulator:
     """Averages metrics between two log lines, and success over the most recent episodes."""
 
     sums: dict[str, float] = Field(default_factory=dict)

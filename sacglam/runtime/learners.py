@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sacglam.errors import LearnerError, SacglamError
 from sacglam.runtime.group import Tick, Worker, WorkerLost, gather
-from sacglam.types import Adapter, Batches, Learned, LogPolicy, Query, Window
+from sacglam.types import Adapter, Batches, LogPolicy, Query, UpdateResult, Window
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class LearnerGroup:
         self.begun += len(batches)
         self._pending.append((len(batches), self._submit("imitate", batches)))
 
-    def finish(self) -> Learned:
+    def finish(self) -> UpdateResult:
         """Wait for the oldest pending interval's updates.
 
         Raises:
@@ -56,7 +56,7 @@ class LearnerGroup:
             DivergenceError: a loss or gradient is not finite.
         """
         updates, calls = self._pending.popleft()
-        learned: Learned = self._results(calls)[0]
+        learned: UpdateResult = self._results(calls)[0]
         self.updates += updates
         return learned
 

@@ -15,8 +15,8 @@ from sacglam.algos.equations import (
     alpha_loss,
     at_least,
     best_known,
+    capped_untried,
     critic_loss,
-    distrusted,
     entropy,
     expectation,
     finite,
@@ -118,11 +118,11 @@ def test_a_known_path_bounds_q_from_below() -> None:
 def test_unknown_actions_of_imitated_rows_are_worth_a_step_less_than_the_best_known() -> None:
     known_BA = torch.tensor([[0.5, UNTRIED, 0.0], [0.5, UNTRIED, UNTRIED], [0.0, UNTRIED, 0.0]])
     q_CBA = torch.tensor([[[0.9, 0.9, 0.9], [0.3, 0.9, 0.2], [0.9, 0.9, 0.9]]])
-    found = distrusted(q_CBA, known_BA, gamma=0.8)
+    found = capped_untried(q_CBA, known_BA, gamma=0.8)
     torch.testing.assert_close(found, torch.tensor([[[0.9, 0.4, 0.9], [0.3, 0.4, 0.2], [0.9, 0.9, 0.9]]]))
-    assert torch.equal(distrusted(q_CBA, torch.full((3, 3), UNTRIED), gamma=0.8), q_CBA)
+    assert torch.equal(capped_untried(q_CBA, torch.full((3, 3), UNTRIED), gamma=0.8), q_CBA)
     # With own rewards, a return of -10 leaves at most -12.
-    own = distrusted(torch.tensor([[[0.0, 0.0]]]), torch.tensor([[-10.0, UNTRIED]]), 0.8, -torch.inf)
+    own = capped_untried(torch.tensor([[[0.0, 0.0]]]), torch.tensor([[-10.0, UNTRIED]]), 0.8, -torch.inf)
     assert own.tolist() == [[[0.0, -12.0]]]
 
 

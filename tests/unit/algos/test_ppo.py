@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sacglam.algos.ppo import Ppo, PpoBatch, PpoConfig, Sample
 from sacglam.clock import PhaseClock
-from sacglam.models.actor_critic import ActorValue, PolicyValue
+from sacglam.models.actor_critic import ActorValue, PolicyAndV
 from sacglam.prompt import query
 from sacglam.types import Observation, Query, Window
 
@@ -39,10 +39,10 @@ class Known:
     def tensor(self, values: Sequence[float], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype)
 
-    def evaluate(self, packed: list[str]) -> PolicyValue:
+    def evaluate(self, packed: list[str]) -> PolicyAndV:
         self.seen += packed
         log_pi_BA = torch.tensor([LOG_PI[text] for text in packed]).log()
-        return PolicyValue(log_pi_BA, torch.tensor([VALUES[text] for text in packed]))
+        return PolicyAndV(log_pi_BA, torch.tensor([VALUES[text] for text in packed]))
 
 
 def map_no_grad(compute: Callable[[Sequence[Any]], Tensor], rows: Sequence[Any], size: int) -> Tensor:

@@ -22,7 +22,7 @@ from sacglam.config.sections import ReplayConfig
 from sacglam.errors import CheckpointError, EnvironmentContractError
 from sacglam.replay.buffer import Entry, ReplayBuffer
 from sacglam.replay.graph import ReplayGraph
-from sacglam.replay.sampling import Future, Graph, WindowCutter
+from sacglam.replay.sampling import Future, Graph, WindowSampler
 from sacglam.runs import checkpoint
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.types import Decision, Episode, Observation, Source, Step
@@ -363,7 +363,7 @@ def test_the_graph_relabels_with_each_type_of_goal_equally_often() -> None:
     config = ReplayConfig(hindsight=Graph(share=1.0))
     buffer = ReplayBuffer(config, _goal_type, PRIOR)
     buffer.add(LONG)
-    batch = config.hindsight.batch(buffer, np.random.default_rng(0), WindowCutter(SacConfig()), 6_000)
+    batch = config.hindsight.batch(buffer, np.random.default_rng(0), WindowSampler(SacConfig()), 6_000)
     drawn = Counter(window.goal for window in batch)
     # Half of the rows are `grow`; four goals share the others, `tea` too, which is achieved later.
     expected = {"grow bush": 3_000} | {f"grasp {name}": 750 for name in ("tea", "cow", "dog", "cat")}

@@ -18,7 +18,7 @@ from sacglam.errors import ConfigError
 from sacglam.replay.buffer import ReplayBuffer
 from sacglam.replay.experience import HindsightReplay, OnPolicy
 from sacglam.replay.graph import UNTRIED
-from sacglam.replay.sampling import Graph, NoHindsight, Uniform, WindowCutter
+from sacglam.replay.sampling import Graph, NoHindsight, Uniform, WindowSampler
 from sacglam.replay.windows import window
 from sacglam.scoring.base import UniformScorer
 from sacglam.types import GOAL_REWARDS, Decision, Episode, Observation, Rewards, RolloutBatch, Step, Window
@@ -49,7 +49,7 @@ def _replay(
     return HindsightReplay(
         ReplayBuffer(config, lambda goal: "any", {"any": 1.0}),
         np.random.default_rng(seed),
-        WindowCutter(SacConfig(n_step=2, gamma=0.5, batch_size=batch, updates_per_interval=batches)),
+        WindowSampler(SacConfig(n_step=2, gamma=0.5, batch_size=batch, updates_per_interval=batches)),
     )
 
 
@@ -68,7 +68,7 @@ def test_with_lambda_returns_a_batch_is_as_many_windows_as_hold_its_steps() -> N
     config = ReplayConfig(capacity=100, hindsight=Uniform())
     sac = SacConfig(n_step=3, td_lambda=0.9, batch_size=8, updates_per_interval=1)
     replay = HindsightReplay(
-        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), WindowCutter(sac)
+        ReplayBuffer(config, lambda goal: "any", {"any": 1.0}), np.random.default_rng(0), WindowSampler(sac)
     )
     replay.add(_collected(_episode()))
     for _ in range(20):
@@ -124,8 +124,8 @@ def test_demonstrations_are_known_with_what_the_agent_has_seen() -> None:
     ring, buffer = (ReplayBuffer(config, lambda goal: "any", any_type, 0.5) for _ in range(2))
     ring.add(_episode())
     buffer.others = ring.episodes()
-    cut = WindowCutter(SacConfig(gamma=0.5, batch_size=40, updates_per_interval=1))
-    replay = HindsightReplay(buffer, np.random.default_rng(0), cut, ring, imitates=True)
+    sampler = WindowSampler(SacConfig(gamma=0.5, batch_size=40, updates_per_interval=1))
+    replay = HindsightReplay(buffer, np.random.default_rng(0), sampler, ring, imitates=True)
     elsewhere = Step(Observation("state 9", ("x", "y")), 0.0, (), False, True)
     failure = replace(_episode(), decisions=_episode().decisions[:1], steps=(elsewhere,))
     replay.add(_collected(*(replace(failure) for _ in range(40))))
@@ -146,8 +146,8 @@ def test_demonstrations_that_do_not_fit_are_known_as_long_as_they_are_drawn() ->
     # The last six entries have replaced the first two episodes; the graph was rebuilt after the first one.
     assert len(ring.remembered()) == len(ring.episodes()) + 1 == 35
     buffer.others = ring.remembered()
-    cut = WindowCutter(SacConfig(gamma=0.5, batch_size=400, updates_per_interval=1))
-    replay = HindsightReplay(buffer, np.random.default_rng(0), cut, ring)
+    sampler = WindowSampler(SacConfig(gamma=0.5, batch_size=400, updates_per_interval=1))
+    replay = HindsightReplay(buffer, np.random.default_rng(0), sampler, ring)
     replay.add(_collected(*(_episode() for _ in range(40))))
     [batch] = replay.batches()
     assert "start 1" in {row.observations[0].text for row in batch}
@@ -192,7 +192,7 @@ def _graph_replay(seed: int, share: float, rewards: Rewards = GOAL_REWARDS, **se
     config = ReplayConfig(hindsight=Graph(share=share), **settings)
     sac = SacConfig(n_step=3, td_lambda=0.9, gamma=0.5, batch_size=3, updates_per_interval=1)
     buffer = ReplayBuffer(config, lambda goal: "any", {"any": 1.0}, 0.5, rewards)
-    return HindsightReplay(buffer, np.random.default_rng(seed), WindowCutter(sac, rewards=rewards))
+    return HindsightReplay(buffer, np.random.default_rng(seed), WindowSampler(sac, rewards=rewards))
 
 
 def _x_then_y() -> Episode:
@@ -303,7 +303,7 @@ def test_with_own_rewards_a_known_value_is_the_target_only_if_what_is_unknown_co
     cut_off = Step(Observation("nowhere", both), paid, (), False, True)
     last = Step(Observation("end", both), 4.0, (), True, False)
     replay = _graph_replay(0, 1.0, Rewards(own=True, success=None))
-    replay.cut = replace(replay.cut, algo=replay.cut.algo.model_copy(update={"reward_scale": 1.0}))
+    replay.sampler = replace(replay.sampler, algo=replay.sampler.algo.model_copy(update={"reward_scale": 1.0}))
     replay.add(_collected(Episode("b", Observation("state 0", both), decisions, (first, last), seed=0)))
     replay.add(_collected(Episode("b", Observation("state 1", both), decisions[:1], (cut_off,), seed=0)))
     for ended in (replace(last, reward=3.0), replace(last, reward=5.0)):
@@ -333,8 +333,8 @@ def test_a_quarter_of_each_batch_is_drawn_from_demonstrations() -> None:
         ReplayBuffer(config.model_copy(update={"capacity": size}), lambda goal: "any", {"any": 1.0})
         for size in (4, 100)
     )
-    cut = WindowCutter(SacConfig(n_step=1, batch_size=64, updates_per_interval=3))
-    replay = HindsightReplay(own, np.random.default_rng(0), cut, ring)
+    sampler = WindowSampler(SacConfig(n_step=1, batch_size=64, updates_per_interval=3))
+    replay = HindsightReplay(own, np.random.default_rng(0), sampler, ring)
     for _ in range(5):  # far more than the capacity, from which no demonstration is evicted
         replay.add(_collected(_episode()))
     ring.add(replace(_episode(), goal="demonstrated"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sacglam.runs.progress import MetricsWindow, Progress
+from sacglam.runs.progress import MetricsAccumulator, Progress
 from sacglam.types import Decision, Episode, Observation, Step
 
 
@@ -25,7 +25,7 @@ def episode(success: bool, *choices: tuple[int, float]) -> Episode:
 
 
 def test_what_a_window_says_of_the_episodes_that_ended() -> None:
-    window = MetricsWindow()
+    window = MetricsAccumulator()
     # The random policy has ln 2 + ln 4 = 3 ln 2 in the first episode, ln 2 in the second, no choice in the third.
     window.add_episodes([episode(True, (2, 1.0), (4, 0.5)), episode(False, (2, 0.0)), episode(False, (1, 0.0))], str)
     assert window.flush() == pytest.approx(
@@ -59,6 +59,6 @@ def test_counters_that_no_run_has_are_refused(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("change", [{"sums": {"q": "1"}}, {"counts": {"q": 0}}, {"counts": {}}, {"recent": [1]}])
 def test_a_window_that_no_run_saved_is_refused(change: dict[str, Any]) -> None:
     saved = {"sums": {"q": 3.0}, "counts": {"q": 2}, "recent": [True]}
-    assert MetricsWindow(**saved).flush() == {"success": 1.0, "q": 1.5}
+    assert MetricsAccumulator(**saved).flush() == {"success": 1.0, "q": 1.5}
     with pytest.raises(ValueError, match=r"window|sums|counts|recent"):
-        MetricsWindow(**{**saved, **change})
+        MetricsAccumulator(**{**saved, **change})

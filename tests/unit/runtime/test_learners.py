@@ -12,7 +12,7 @@ from sacglam.errors import DivergenceError, LearnerError
 from sacglam.runs.stopping import Stopped
 from sacglam.runtime.group import Worker, WorkerLost
 from sacglam.runtime.learners import LearnerGroup
-from sacglam.types import Learned, Query
+from sacglam.types import Query, UpdateResult
 from tests.unit.runtime.test_group import done, failed
 
 
@@ -26,7 +26,9 @@ class Rank(Worker):
     def submit(self, method: str, *args: Any, reply: bool = True) -> Future[Any]:
         if self.error:
             return failed(self.error)
-        return done(Learned([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number)
+        return done(
+            UpdateResult([{"rank": float(self.number)}] * len(args[0]), None) if method == "learn" else self.number
+        )
 
 
 def test_waiting_for_ranks_can_be_given_up() -> None:
