@@ -14,7 +14,7 @@ from sacglam.build import Parts
 from sacglam.clock import PhaseClock
 from sacglam.collector import build_env
 from sacglam.config import Config
-from sacglam.envs import CheckedEnv, Split, TextEnv
+from sacglam.envs import Split, TextEnv
 from sacglam.envs.base import SPLITS
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
@@ -63,7 +63,7 @@ def evaluate(
         ConfigError: the environment has no goals in this split.
     """
     env = make_env()
-    goals = env.tasks() if split == "train" and isinstance(env, CheckedEnv) else env.goals(split)
+    goals = env.tasks() if split == "train" else env.goals(split)
     if not goals:
         raise ConfigError(f"this environment has no {SPLITS[split]} goals to evaluate on; use --goals train")
     starts = GoalSource(goals, rng)

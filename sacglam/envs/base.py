@@ -43,6 +43,10 @@ class TextEnv(Protocol):
         `env.reward: environment` it may be any finite number: `own_reward`, if that is given.
         """
 
+    def tasks(self) -> Sequence[str]:
+        """The training goals that evaluations draw from, in a fixed order; the others are only for practice."""
+        return self.goals("train")
+
     def optimal_length(self) -> int | None:
         """Fewest steps from here to the episode's goal; None without a planner."""
         return None

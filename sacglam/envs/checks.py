@@ -151,6 +151,7 @@ class CheckedEnv(TextEnv):
         """Goal, seed and actions of the current episode so far, which bring another copy to the same state."""
         return self._goal, self._seed, self._taken
 
+    @override
     def tasks(self) -> Sequence[str]:
         """The training goals to evaluate on: all of them unless the environment defines `tasks`."""
         goals = self.goals("train")
