@@ -2,12 +2,12 @@
 
 import os
 
-from sacglam.runs.stopping import exit_on_interrupt
+from sacglam.runs.stopping import die_on_interrupt
 
 
 def main() -> None:
     """Run the command line, which takes a moment to import."""
-    exit_on_interrupt()
+    die_on_interrupt()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait busily stall each other on shared cores
     from sacglam import cli
 

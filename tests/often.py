@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sacglam.runs.stopping import exit_on_interrupt
+from sacglam.runs.stopping import die_on_interrupt
 
 LOG_STEPS, SAMPLES_STEPS = 32, 320
 
@@ -22,7 +22,7 @@ def log_often() -> None:
 
 def main() -> None:
     """As `sacglam.__main__`."""
-    exit_on_interrupt()
+    die_on_interrupt()
     from sacglam import cli
 
     log_often()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sacglam.runs.stopping import exit_on_interrupt
+from sacglam.runs.stopping import die_on_interrupt
 from tests.often import log_often
 
 
@@ -19,7 +19,7 @@ def stood_in(command: list[str]) -> list[str]:
 
 def main() -> None:
     """As `sacglam.__main__`."""
-    exit_on_interrupt()
+    die_on_interrupt()
     from sacglam import build, cli
 
     build.ENGINE, build.PARITY_EVERY = "tests.stand_in:engine", 5

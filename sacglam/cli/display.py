@@ -59,6 +59,7 @@ class RichDisplay(Display):
 
     def __enter__(self) -> Self:
         self._bar.start()
+        self._console.show_cursor()  # a process that Ctrl-C kills could not show it again
         return self
 
     def __exit__(self, *error: object) -> None:
