@@ -165,8 +165,7 @@ def build_model(config: Config) -> AgentModel:
     torch.manual_seed(config.seed)
     loaded = load_model(config.model, torch.device(config.device))
     critic = config.critic
-    sharded = config.learners.count > 0 and config.learners.zero_stage == 3
-    merged = not sharded and merges(config.model, loaded.config)
+    merged = not config.sharded and merges(config.model, loaded.config)
     model_class = config.algo.rule_class.model_class
     adapters = model_class.adapters(critic) + [name for each in _classifiers(config).values() for name in each.adapters]
     lora, checkpointing = lora_config(config.model, loaded.config), config.model.gradient_checkpointing
@@ -232,4 +231,4 @@ def _backend(model: AgentModel, config: Config) -> Backend:
         return Backend(groups, limit)
     from sacglam.learner.deepspeed import DeepSpeedBackend
 
-    return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.learners.zero_stage)
+    return DeepSpeedBackend(model.module, model.learned(), groups, limit, config.sharded)

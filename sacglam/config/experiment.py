@@ -63,14 +63,18 @@ class Config(Section):
         return not (self.engines.count or self.learners.count)
 
     @property
+    def sharded(self) -> bool:
+        """Whether each rank holds only a part of the base weights."""
+        return self.learners.count > 0 and self.learners.zero_stage == 3
+
+    @property
     def keeps_states(self) -> bool:
         """Whether a learner caches what the layers below the adapted ones compute, for states that recur.
 
         On a CPU these layers cost more than the look-up; a GPU would idle as new states pass through them one by one.
         With ZeRO-3, a rank that skipped these layers would not join the others in gathering their weights.
         """
-        sharded = self.learners.count > 0 and self.learners.zero_stage == 3
-        return self.device == "cpu" and self.model.lora.layers is not None and not sharded
+        return self.device == "cpu" and self.model.lora.layers is not None and not self.sharded
 
     @property
     def engine_memory(self) -> float:
@@ -168,7 +172,7 @@ class Config(Section):
                 f"learners.count ({self.learners.count}) exceeds algo.batch_size ({self.algo.batch_size}): "
                 "a rank would have nothing to learn from"
             )
-        if self.learners.zero_stage == 3 and self.learners.count:
+        if self.sharded:
             needing_whole_weights = {
                 f"partner {self.partner.type}": self.partner.judge,  # each rank judges on its own
                 f"goals {self.goals.type}": self.goals.competence,  # and predicts on its own
@@ -176,7 +180,7 @@ class Config(Section):
             if in_use := [setting for setting, value in needing_whole_weights.items() if value]:
                 raise ValueError(
                     f"learners.zero_stage 3 and {in_use[0]} exclude each other, since a rank holds only a part of the "
-                    f"weights; leave out {in_use[0]}, or set learners.zero_stage to 2"
+                    f"weights; leave out {in_use[0]}, or set learners.zero_stage to 0"
                 )
         return self
 

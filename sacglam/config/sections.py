@@ -219,8 +219,8 @@ class LearnersConfig(Section):
 
     count: NonNegative = 0
     """Number of ranks; 0: one learner in the driver's process, without DeepSpeed. Without engines, ranks also score."""
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
-    """What ranks partition (ZeRO): 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also the base weights."""
+    zero_stage: Literal[0, 3] = 0
+    """What ranks partition (ZeRO): 0 nothing, 3 the base weights, gradients and the optimizer's state."""
 
 
 class RuntimeConfig(Section):

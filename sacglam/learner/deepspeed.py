@@ -18,7 +18,7 @@ from sacglam.errors import LearnerError
 from sacglam.learner.backend import Backend, Moments, P, Result
 
 PERSISTENT_ELEMENTS = 100_000
-"""With stage 3, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
+"""With ZeRO, parameters up to this size (biases, norms, most LoRA matrices) stay whole between uses."""
 _BUCKET_ELEMENTS = 50_000_000  # of gradients reduced at once; DeepSpeed's 5e8 would be a buffer of 2 GB
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -68,9 +68,9 @@ def init_distributed(rank: int, world: int, meeting: str, device: str, timeout_s
 
 
 def engine_config(stage: int, world: int, max_grad_norm: float | None) -> dict[str, Any]:
-    """DeepSpeed's configuration. The learner itself counts micro-batches, and weights keep their types.
+    """DeepSpeed's configuration for ZeRO's `stage`, 0 (without ZeRO) or 3.
 
-    Without ZeRO (stage 0) the backend clips gradients itself.
+    The learner itself counts micro-batches, and weights keep their types. Without ZeRO the backend clips gradients.
     """
     return {
         "train_batch_size": world,
@@ -102,7 +102,10 @@ class _Root(nn.Module):
 
 
 class DeepSpeedBackend(Backend):
-    """One of several ranks. ZeRO shards, by stage: 0 nothing, 1 moments, 2 gradients, 3 weights."""
+    """One of several ranks. With ZeRO (stage 3) each holds a part of the base weights, gradients and moments.
+
+    Stages 1 and 2 are left out: a frozen model's gradients and moments are small.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class DeepSpeedBackend(Backend):
         learned: Sequence[nn.Parameter],
         groups: Sequence[Sequence[nn.Parameter]],
         max_grad_norm: float | None,
-        stage: int,
+        sharded: bool,
     ) -> None:
         """`module` has all weights; `learned` are the trained ones and their targets, `groups` those for the optimizer.
 
@@ -120,23 +123,23 @@ class DeepSpeedBackend(Backend):
 
         super().__init__(groups, max_grad_norm)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self._stage = stage
+        self._sharded = sharded
         self._learned = list(learned)
         self._groups = [list(group) for group in groups]
         self._root = _Root(module)
         self._engine, *_ = deepspeed.initialize(
             model=self._root,
             optimizer=self.optimizer,
-            config=engine_config(stage, self.world, max_grad_norm),
+            config=engine_config(3 if sharded else 0, self.world, max_grad_norm),
             dist_init_required=False,
         )
-        if stage:
+        if sharded:
             self._begin_moments()
 
     @property
     @override
     def can_start_over(self) -> bool:
-        return self.world == 1 and self._stage < 2  # an interrupted backward pass leaves gradients marked as reduced
+        return self.world == 1 and not self._sharded  # an interrupted backward pass leaves gradients marked as reduced
 
     @override
     def as_forward(self, function: Callable[P, Result]) -> Callable[P, Result]:
@@ -165,8 +168,8 @@ class DeepSpeedBackend(Backend):
         # would spoil Adam's moments and its bias correction, so these groups get their state back.
         idle = [group for group, rate in enumerate(rates) if rate is None]
         kept = {id(state): {n: each.clone() for n, each in state.items()} for g in idle for state in self._states(g)}
-        if self._stage:
-            # ZeRO's optimizers clip by themselves, and skip a step whose norm is not finite.
+        if self._sharded:
+            # ZeRO's optimizer clips by itself, and skips a step whose norm is not finite.
             self._set_rates(rates)
             self._engine.step()
             norm = float(self._engine.get_global_grad_norm())
@@ -184,7 +187,7 @@ class DeepSpeedBackend(Backend):
 
     def _states(self, group: int) -> list[dict[str, Tensor]]:
         """Adam's state of a group on this rank: of each of its parameters, or of one flat tensor for all of them."""
-        if self._stage:
+        if self._sharded:
             return [list(self.optimizer.state.values())[group]]
         return [self.optimizer.state[p] for p in self._groups[group] if p in self.optimizer.state]
 
@@ -193,17 +196,17 @@ class DeepSpeedBackend(Backend):
     def gathered(self, change: bool = False) -> Iterator[None]:
         from deepspeed.runtime.zero import GatheredParameters
 
-        if self._stage == 3:  # a pass without gradient may have prefetched weights that it did not use
+        if self._sharded:  # a pass without gradient may have prefetched weights that it did not use
             self._engine.optimizer.parameter_offload.get_param_coordinator()._clean_inflight_param_registry()
         modifier = 0 if change else None  # every rank sets the same values; rank 0's are then taken
-        with GatheredParameters(self._learned, modifier_rank=modifier, enabled=self._stage == 3):
+        with GatheredParameters(self._learned, modifier_rank=modifier, enabled=self._sharded):
             yield
-        if change and self._stage:
+        if change and self._sharded:
             self._engine.optimizer.refresh_fp32_params()  # the copies that Adam steps
 
     @override
     def lerp(self, targets: Sequence[Any], online: Sequence[Any], share: float) -> None:
-        if self._stage < 3:
+        if not self._sharded:
             super().lerp(targets, online, share)
             return
         # Each rank averages its own shards, since gathering would broadcast each tensor.
@@ -216,17 +219,14 @@ class DeepSpeedBackend(Backend):
 
     def _begin_moments(self) -> None:
         """Create Adam's state now rather than at its first step, since a checkpoint may be loaded before that."""
-        optimizer, sharded = self._engine.optimizer, self._stage == 3
-        for flat in optimizer.fp32_partitioned_groups_flat if sharded else optimizer.single_partition_of_fp32_groups:
+        for flat in self._engine.optimizer.fp32_partitioned_groups_flat:
             moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
             # A fused Adam needs its step counts on the device of the moments.
             self.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device), **moments}
-        if not sharded:
-            optimizer._lazy_init_hp_params_optimizer_state()
 
     @override
     def moments(self) -> Moments:
-        if not self._stage:
+        if not self._sharded:
             return super().moments()
         from deepspeed.utils import safe_get_full_optimizer_state
 
@@ -244,7 +244,7 @@ class DeepSpeedBackend(Backend):
 
     @override
     def load_moments(self, moments: Moments) -> None:
-        if not self._stage:
+        if not self._sharded:
             super().load_moments(moments)
             return
         for index, (parameter, step) in enumerate(self._steps()):
@@ -257,10 +257,6 @@ class DeepSpeedBackend(Backend):
         """Set this rank's part of a moment from the whole tensor (None: zeros)."""
         from deepspeed import utils
 
-        if self._stage < 3:
-            whole = torch.zeros_like(parameter) if value is None else value.to(parameter.device)
-            utils.safe_set_full_optimizer_state(parameter, whole, name)
-            return
         part = torch.zeros_like(utils.safe_get_local_optimizer_state(parameter, name))
         if value is not None:
             # Cut here, since DeepSpeed cannot cut a tensor whose size is not a multiple of the number of ranks.

@@ -31,19 +31,16 @@ pytestmark = [
 ]
 TOLERANCE = 1e-5
 RANKS = [(1, 0), (2, 0), (2, 1)]
-STAGES = [pytest.param((1, 3), id="stages 1 and 3"), pytest.param((0, 2), id="0 and 2", marks=pytest.mark.nightly)]
-Stages = tuple[int, int]
+STAGES = (0, 3)  # of ZeRO
 
 
-def start(
-    world: int, folder: Path, stages: Stages, saved: dict[int, State], program: ModuleType = rank
-) -> list[dict[Any, Any]]:
+def start(world: int, folder: Path, saved: dict[int, State], program: ModuleType = rank) -> list[dict[Any, Any]]:
     """Run all ranks of a world to their end; what each found."""
     (folder / "saved.pkl").write_bytes(pickle.dumps(saved))
     said = [folder / f"{number}.txt" for number in range(world)]
     ranks = []
     for number, file in enumerate(said):
-        command = [sys.executable, "-m", program.__name__, *map(str, (number, world, folder, *stages))]
+        command = [sys.executable, "-m", program.__name__, *map(str, (number, world, folder, *STAGES))]
         with file.open("wb") as output:
             ranks.append(launcher.start(command, output, subprocess.STDOUT))
     try:
@@ -57,26 +54,19 @@ def start(
     return [pickle.loads((folder / f"{world}-{number}.pkl").read_bytes()) for number in range(world)]
 
 
-@pytest.fixture(scope="module", params=STAGES)
-def stages(request: pytest.FixtureRequest) -> Stages:
-    """Two ZeRO stages."""
-    both: Stages = request.param
-    return both
-
-
 @pytest.fixture(scope="module")
-def found(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[Any, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[Any, Any]]:
     """What each rank of each world found. One rank resumes from what two saved, with the other stage."""
     folder = tmp_path_factory.mktemp("ranks")
-    two = start(2, folder, stages, {})
-    [one] = start(1, folder, stages, {stage: two[0][sum(stages) - stage]["half"] for stage in stages})
+    two = start(2, folder, {})
+    [one] = start(1, folder, {0: two[0][3]["half"], 3: two[0][0]["half"]})
     return {(1, 0): one, (2, 0): two[0], (2, 1): two[1]}
 
 
-@pytest.fixture(params=[0, 1], ids=["first", "second"])
-def stage(stages: Stages, request: pytest.FixtureRequest) -> int:
-    """One of both."""
-    return stages[request.param]
+@pytest.fixture(params=STAGES)
+def stage(request: pytest.FixtureRequest) -> int:
+    """One of ZeRO's stages."""
+    return int(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -164,11 +154,11 @@ def test_base_weights_are_sharded_with_stage_3(world: int, number: int, stage: i
     assert elements == (0 if stage == 3 else plain["whole elements"])
 
 
-def test_other_models_and_critics(stages: Stages, found: Any) -> None:
+def test_other_models_and_critics(found: Any) -> None:
     for name in rank.VARIANTS:
         expected = rank.variant(0, 0, name)
         for which in RANKS:
-            for stage in stages:
+            for stage in STAGES:
                 if name in VARIANTS_AT[stage]:
                     assert_close(found[which][stage, name], expected)
 
@@ -203,11 +193,11 @@ def test_a_rank_left_alone_fails_instead_of_waiting(found: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def on_gpus(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[Any, Any]]:
+def on_gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[Any, Any]]:
     """What each rank of each world found with a fake GPU."""
     folder = tmp_path_factory.mktemp("gpu_ranks")
-    two = start(2, folder, stages, {}, gpu_rank)
-    [one] = start(1, folder, stages, {}, gpu_rank)
+    two = start(2, folder, {}, gpu_rank)
+    [one] = start(1, folder, {}, gpu_rank)
     return {(1, 0): one, (2, 0): two[0], (2, 1): two[1]}
 
 

@@ -99,21 +99,20 @@ def memory(
 
 
 def _learner(config: Config, ranks: int, sizes: Sizes, calibration: Calibration | None) -> dict[str, int | None]:
-    """Memory of one rank; ZeRO shards the optimizer from stage 1, gradients from 2 and weights from 3."""
-    stage = config.learners.zero_stage if config.learners.count else 0
-    weights, gradients, optimizer = (ranks if stage >= least else 1 for least in (3, 2, 1))
+    """Memory of one rank; ZeRO 3 shards weights, gradients and the optimizer."""
+    shards = ranks if config.sharded else 1
     rows = rows_in_one_pass(config, ranks)
     activations = None
     if calibration and calibration.update.peak is not None:  # the peak, less its gradients, in proportion to the rows
         measured = min(calibration.update.size, config.algo.micro_batch_size or calibration.update.size)
         activations = max(0, calibration.update.peak - sizes.trained_bytes) * rows // measured
     return {
-        "base weights": sizes.base.bytes // weights,
-        "LoRA adapters": sizes.adapters.bytes // weights,
+        "base weights": sizes.base.bytes // shards,
+        "LoRA adapters": sizes.adapters.bytes // shards,
         "critic heads": sizes.heads.bytes,
         **({"target: adapters and heads": sizes.target.bytes} if sizes.target.bytes else {}),
-        "gradients": sizes.trained_bytes // gradients,
-        "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // optimizer,
+        "gradients": sizes.trained_bytes // shards,
+        "optimizer: Adam's moments": _ADAM_STATES * sizes.trained_bytes // shards,
         **({"hidden states of frozen layers": kept_states_bytes()} if config.keeps_states else {}),
         f"activations of one micro-batch ({rows} rows)": activations,
     }
