@@ -81,22 +81,22 @@ class MagellanSource(ProgressSource):
         self._episodes += len(episodes)
         self._predicted.extend(zip(self._competence(goals)[0].tolist(), outcomes, strict=True))
         self._attempts.extend(zip([self._place[goal] for goal in goals], outcomes, strict=True))
-        attempts, weights = list(self._attempts), np.arange(1, len(self._attempts) + 1)
-        drawn = [attempts[i] for i in self.rng.choice(len(attempts), _BATCH, p=weights / weights.sum()).tolist()]
-        tries = Counter(self.goals[place] for place, _ in drawn)
-        wins = Counter(self.goals[place] for place, success in drawn if success)
+        recent, weights = list(self._attempts), np.arange(1, len(self._attempts) + 1)
+        drawn = [recent[i] for i in self.rng.choice(len(recent), _BATCH, p=weights / weights.sum()).tolist()]
+        attempts = Counter(self.goals[place] for place, _ in drawn)
+        successes = Counter(self.goals[place] for place, success in drawn if success)
         lesson = [
-            Attempts(query, tuple(tries[goal] for goal in part), tuple(wins[goal] for goal in part))
-            for part, query in self._queries(list(tries))
+            Attempts(query, tuple(attempts[goal] for goal in part), tuple(successes[goal] for goal in part))
+            for part, query in self._queries(list(attempts))
         ]
         assert self.classifiers
-        self.classifiers.teach("competence", lesson)
+        self.classifiers.fit("competence", lesson)
 
     def _competence(self, goals: Sequence[str]) -> npt.NDArray[np.float64]:
         """Competence now and before, (2, G)."""
         assert self.classifiers
         asked = {goal: place for place, goal in enumerate(dict.fromkeys(goals))}
-        answers = self.classifiers.ask("competence", [query for _, query in self._queries(list(asked))])
+        answers = self.classifiers.predict("competence", [query for _, query in self._queries(list(asked))])
         return np.concatenate(answers, axis=1)[:, [asked[goal] for goal in goals]].astype(np.float64)
 
     def _queries(self, goals: Sequence[str]) -> list[tuple[Sequence[str], Query]]:

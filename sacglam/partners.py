@@ -30,9 +30,9 @@ class Partner:
     clock: PhaseClock
     known: dict[str, None] = field(default_factory=dict, init=False)
     """The goals pursued or named so far, in order of appearance."""
-    _said: int = field(default=0, init=False)
-    _right: int = field(default=0, init=False)
-    _achieved: int = field(default=0, init=False)
+    _predicted: int = field(default=0, init=False)
+    _true_positives: int = field(default=0, init=False)
+    _actual: int = field(default=0, init=False)
 
     def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
         """What each step of each episode achieved; the episodes come with the environment's own verdicts."""
@@ -50,28 +50,28 @@ class Partner:
             for episode, judged in zip(episodes, seen, strict=True):
                 true, said = _achievements(episode), _achievements(judged)
                 self.known |= dict.fromkeys(goal for goal, _ in said)
-                self._said += len(said)
-                self._right += len(true.keys() & said.keys())
-                self._achieved += len(true)
+                self._predicted += len(said)
+                self._true_positives += len(true.keys() & said.keys())
+                self._actual += len(true)
         return seen
 
     def metrics(self) -> dict[str, float]:
         """Precision and recall of the verdicts since the last call, where they are defined."""
-        precision = {"partner_precision": self._right / self._said} if self._said else {}
-        recall = {"partner_recall": self._right / self._achieved} if self._achieved else {}
-        self._said = self._right = self._achieved = 0
+        precision = {"partner_precision": self._true_positives / self._predicted} if self._predicted else {}
+        recall = {"partner_recall": self._true_positives / self._actual} if self._actual else {}
+        self._predicted = self._true_positives = self._actual = 0
         return precision | recall
 
     def state(self) -> dict[str, Any]:
         """Everything that a checkpoint needs, as JSON values."""
-        counts = [self._said, self._right, self._achieved]
+        counts = [self._predicted, self._true_positives, self._actual]
         return {"rng": self.rng.bit_generator.state, "known": list(self.known), "counts": counts}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state()` returned."""
         self.rng.bit_generator.state = state["rng"]
         self.known = dict.fromkeys(state["known"])
-        self._said, self._right, self._achieved = state["counts"]
+        self._predicted, self._true_positives, self._actual = state["counts"]
 
 
 def described(episode: Episode, verdict: Verdict) -> Episode:
@@ -186,7 +186,7 @@ class ModelPartner(Partner):
             for episode, goals in zip(episodes, asked, strict=True)
             for t in range(len(episode.steps))
         ]
-        judged, least = iter(self.classifiers.ask("judge", queries)), self.settings.threshold
+        judged, least = iter(self.classifiers.predict("judge", queries)), self.settings.threshold
         return [
             [[goal for goal, sure in zip(goals, next(judged).tolist(), strict=True) if sure >= least] for _ in e.steps]
             for e, goals in zip(episodes, asked, strict=True)
@@ -235,7 +235,7 @@ class LearnedJudge(ModelPartner):
                 self._label(episode)
             if self._labelled >= self.settings.budget:
                 seed, updates = int(self.rng.integers(2**31)), min(_UPDATES, self.settings.budget)
-                self.classifiers.teach("judge", self._examples, [*self.known], updates, seed)
+                self.classifiers.fit("judge", self._examples, [*self.known], updates, seed)
                 self._examples = []
         return episodes
 

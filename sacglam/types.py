@@ -196,17 +196,17 @@ class Attempts:
     """How often each goal was pursued and achieved; the goals are the actions of a query."""
 
     query: Query
-    tries: tuple[int, ...]
-    wins: tuple[int, ...]
+    attempts: tuple[int, ...]
+    successes: tuple[int, ...]
 
 
 class Classifiers(Protocol):
     """Classifiers that learn alongside the agent, in whatever process it learns: see `sacglam.learner.classifier`."""
 
-    def ask(self, name: str, queries: Sequence[Query]) -> list["npt.NDArray[np.float32]"]:
+    def predict(self, name: str, queries: Sequence[Query]) -> list["npt.NDArray[np.float32]"]:
         """The answer of the classifier `name` for each query's actions."""
 
-    def teach(self, name: str, *lesson: Any) -> None:
+    def fit(self, name: str, *lesson: Any) -> None:
         """Train the classifier `name`."""
 
 

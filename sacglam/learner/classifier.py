@@ -24,7 +24,7 @@ class Classifier(Protocol):
 
     adapters: ClassVar[Sequence[str]]
 
-    def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """The answer for each query's actions."""
 
     def learn(self, *lesson: Any) -> None:
@@ -63,7 +63,7 @@ class AdapterAndHead:
         log_odds_BA: Tensor = self._head(self._model.lm.forward(self._model.pack(queries), self._adapter))[0]
         return log_odds_BA
 
-    def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """The probability of each action of each query, (A,)."""
         return for_each(queries, ROWS, lambda some: self.log_odds(some).sigmoid())
 

@@ -41,14 +41,14 @@ class Competence:
         self._optimizer = Backend([list(self._now.parameters.values())], None)
         self._updates = 0
 
-    def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """For each query the competence at its goals, now and before: (2, A)."""
-        both = [each.ask(queries) for each in (self._now, self._before)]
+        both = [each.predict(queries) for each in (self._now, self._before)]
         return [np.stack(of_query) for of_query in zip(*both, strict=True)]
 
     def learn(self, attempted: Sequence[Attempts]) -> None:
         """One gradient step: see `loss`."""
-        self._now.add_gradient(attempted, self.loss, lambda each: sum(each.tries))
+        self._now.add_gradient(attempted, self.loss, lambda each: sum(each.attempts))
         self._optimizer.step([_RATE])
         self._updates += 1
         if self._updates % _DELAY == 0:
@@ -58,9 +58,9 @@ class Competence:
     def loss(self, attempted: Sequence[Attempts]) -> Tensor:
         """sum_g (n_g log(1 + e^z_g) - w_g z_g) / sum_g n_g: cross-entropy of w_g successes in n_g attempts."""
         z_BA = self._now.log_odds([each.query for each in attempted])
-        tries_BA = pad_sequence([torch.tensor(each.tries) for each in attempted], batch_first=True).to(z_BA)
-        wins_BA = pad_sequence([torch.tensor(each.wins) for each in attempted], batch_first=True).to(z_BA)
-        return (tries_BA * F.softplus(z_BA) - wins_BA * z_BA).sum() / tries_BA.sum()
+        attempts_BA = pad_sequence([torch.tensor(each.attempts) for each in attempted], batch_first=True).to(z_BA)
+        successes_BA = pad_sequence([torch.tensor(each.successes) for each in attempted], batch_first=True).to(z_BA)
+        return (attempts_BA * F.softplus(z_BA) - successes_BA * z_BA).sum() / attempts_BA.sum()
 
     def state(self) -> dict[str, Tensor]:
         """Both, the next copy to compare with, Adam's moments and the number of updates."""

@@ -84,7 +84,7 @@ class Scored(Classifier):
 
     @override
     @torch.no_grad()
-    def ask(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """For each transition the probability that it achieved each goal, (A,)."""
         return [
             torch.stack([self.log_odds(query, question) for question in QUESTIONS]).amin(0).sigmoid().cpu().numpy()

@@ -151,11 +151,11 @@ class Learner:
         own, most = queries[rank::world], -(-len(queries) // world)
         return self.log_policy([*own, *queries[: most - len(own)]])[: len(own)]
 
-    def ask(self, queries: Sequence[Query], name: str) -> list[npt.NDArray[np.float32]]:
+    def predict(self, queries: Sequence[Query], name: str) -> list[npt.NDArray[np.float32]]:
         """The answers of the classifier `name` to this rank's share of the queries, dealt in turn."""
-        return self.classifiers[name].ask(queries[self.backend.rank :: self.backend.world])
+        return self.classifiers[name].predict(queries[self.backend.rank :: self.backend.world])
 
-    def teach(self, name: str, *lesson: Any) -> None:
+    def fit(self, name: str, *lesson: Any) -> None:
         """Train the classifier `name`."""
         self.classifiers[name].learn(*lesson)
 

@@ -73,13 +73,13 @@ class LearnerGroup:
         """log pi over each query's actions, float32, from the learner's current weights."""
         return self._dealt("score", queries)
 
-    def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """What the classifier `name` says of each query's actions."""
-        return self._dealt("ask", queries, name)
+        return self._dealt("predict", queries, name)
 
-    def teach(self, name: str, *lesson: Any) -> None:
+    def fit(self, name: str, *lesson: Any) -> None:
         """Train the classifier `name`: see its `learn`."""
-        self._call("teach", name, *lesson)
+        self._call("fit", name, *lesson)
 
     def _dealt(self, method: str, queries: Sequence[Query], *args: Any) -> list[npt.NDArray[np.float32]]:
         """The results for all queries, which are divided among the ranks."""

@@ -32,11 +32,11 @@ class Scripted:
         self.known, self.taught = known, list[Sequence[Attempts]]()
         self.asked = 0
 
-    def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         self.asked += 1
         return [np.array([self.known[goal[1:]] for goal in q.actions], np.float32).T for q in queries]
 
-    def teach(self, name: str, *lesson: Any) -> None:
+    def fit(self, name: str, *lesson: Any) -> None:
         self.taught += lesson
 
 
@@ -114,8 +114,8 @@ def test_256_of_the_last_5000_outcomes_are_taught_recent_ones_more_often() -> No
     tries, wins = Counter[str](), Counter[str]()
     for each in scripted.taught[-1]:
         assert each.query.prompt == "Goal:"
-        tries.update(dict(zip(each.query.actions, each.tries, strict=True)))
-        wins.update(dict(zip(each.query.actions, each.wins, strict=True)))
+        tries.update(dict(zip(each.query.actions, each.attempts, strict=True)))
+        wins.update(dict(zip(each.query.actions, each.successes, strict=True)))
     assert sum(tries.values()) == 256
     assert wins == Counter({" easy 1": tries[" easy 1"]})
     # The older half has a quarter of the weight.

@@ -69,14 +69,14 @@ class ScriptedJudges:
     taught: list[tuple[list[Example], list[str], int, int]] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    def ask(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
+    def predict(self, name: str, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         self.asked += [query.actions for query in queries]
         return [
             np.array([self.sure.get((int(q.prompt[6]), goal[1:]), 0.1) for goal in q.actions], np.float32)
             for q in queries
         ]
 
-    def teach(self, name: str, *lesson: Any) -> None:
+    def fit(self, name: str, *lesson: Any) -> None:
         examples, goals, updates, seed = lesson
         self.taught.append(([*examples], [*goals], updates, seed))
 

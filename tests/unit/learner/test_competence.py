@@ -33,12 +33,12 @@ def attempts(asked: Query, *results: str) -> Attempts:
 
 
 def now(found: Competence, queries: Sequence[Query] = QUERIES) -> list[float]:
-    return [each for both in found.ask(queries) for each in both[0].tolist()]
+    return [each for both in found.predict(queries) for each in both[0].tolist()]
 
 
 def test_at_first_nothing_is_mastered_and_nothing_changes() -> None:
     _, found = make()
-    first, second = found.ask(QUERIES)
+    first, second = found.predict(QUERIES)
     assert (first.shape, second.shape) == ((2, 2), (2, 1))
     assert np.array_equal(first[0], first[1])
     assert now(found) == pytest.approx([1 / (1 + math.exp(-_AT_FIRST))] * 3, abs=0.02)
@@ -63,7 +63,7 @@ def test_it_learns_which_goals_are_achieved(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sacglam.learner.competence._RATE", 3e-3)
     learner, found = make()
     for _ in range(40):
-        learner.teach("competence", [attempts(QUERIES[0], "1111", "0000"), attempts(QUERIES[1], "0000")])
+        learner.fit("competence", [attempts(QUERIES[0], "1111", "0000"), attempts(QUERIES[1], "0000")])
     cat, door, dog = now(found)
     assert cat > 0.9
     assert max(door, dog) < 0.1
@@ -74,9 +74,9 @@ def test_it_is_compared_with_what_it_was_one_to_two_delays_ago(monkeypatch: pyte
     learner, found = make()
     past = [now(found)]
     for update in range(1, 11):
-        learner.teach("competence", [attempts(QUERIES[0], "1", "0")])
+        learner.fit("competence", [attempts(QUERIES[0], "1", "0")])
         past.append(now(found))
-        before = [each for both in found.ask(QUERIES) for each in both[1].tolist()]
+        before = [each for both in found.predict(QUERIES) for each in both[1].tolist()]
         assert before == past[max(0, update // 3 - 1) * 3]
     assert past[0] != past[3] != past[6]
 
@@ -85,7 +85,7 @@ def test_agent_and_competence_leave_each_other_alone() -> None:
     (learner, found), (other, _) = make(), make()
     agent, own = flat(learner, ""), found.state()
     for _ in range(2):  # the first changes one half of an adapter alone
-        learner.teach("competence", [attempts(QUERIES[0], "1", "0")])
+        learner.fit("competence", [attempts(QUERIES[0], "1", "0")])
     assert torch.equal(flat(learner, ""), agent)
     taught = found.state()
     assert all(
@@ -102,11 +102,11 @@ def test_it_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     (first, found), (second, other) = make(), make("seed=1")
     lesson = [attempts(QUERIES[0], "1", "0")]
     for _ in range(4):
-        first.teach("competence", lesson)
+        first.fit("competence", lesson)
     second.load_state(*first.state())
     for _ in range(3):
-        first.teach("competence", lesson)
-        second.teach("competence", lesson)
+        first.fit("competence", lesson)
+        second.fit("competence", lesson)
     assert all(torch.equal(each, other.state()[name]) for name, each in found.state().items())
     with pytest.raises(CheckpointError, match=r"head\."):
         other.load_state({})

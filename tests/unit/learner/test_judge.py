@@ -37,23 +37,23 @@ def make(*overrides: str) -> tuple[Learner, Judge]:
 
 def test_a_judge_learns_which_transition_achieves_which_goal() -> None:
     learner, _ = make("algo.critic_lr=3e-3")
-    learner.teach("judge", EXAMPLES, GOALS, 100, 0)
-    for example, row in zip(EXAMPLES, learner.ask(QUERIES, "judge"), strict=True):
+    learner.fit("judge", EXAMPLES, GOALS, 100, 0)
+    for example, row in zip(EXAMPLES, learner.predict(QUERIES, "judge"), strict=True):
         assert [goal for goal, sure in zip(GOALS, row, strict=True) if sure > 0.5] == [*example.achieved]
         assert row.dtype == np.float32
 
 
 def test_a_verdict_does_not_depend_on_the_other_goals_asked() -> None:
     learner, judge = make("algo.critic_lr=3e-3")
-    learner.teach("judge", EXAMPLES, GOALS, 5, 0)
-    [together], [alone] = (judge.ask([query.judged(EXAMPLES[0].transition, goals)]) for goals in (GOALS, GOALS[:1]))
+    learner.fit("judge", EXAMPLES, GOALS, 5, 0)
+    [together], [alone] = (judge.predict([query.judged(EXAMPLES[0].transition, goals)]) for goals in (GOALS, GOALS[:1]))
     assert together[0] == pytest.approx(alone[0], abs=1e-6)
 
 
 def test_its_loss_is_the_cross_entropy_summed_over_goals_that_exist() -> None:
     _, judge = make()
     rows = [(EXAMPLES[0], [GOALS[1], GOALS[2]]), (EXAMPLES[1], [GOALS[0]])]
-    first, second = judge.ask(
+    first, second = judge.predict(
         [query.judged(EXAMPLES[0].transition, GOALS), query.judged(EXAMPLES[1].transition, GOALS[:1])]
     )
     expected = -(math.log(first[0]) + math.log(1 - first[1]) + math.log(1 - first[2]) + math.log(1 - second[0])) / 2
@@ -63,7 +63,7 @@ def test_its_loss_is_the_cross_entropy_summed_over_goals_that_exist() -> None:
 def test_agent_and_judge_leave_each_other_alone() -> None:
     (learner, judge), (other, _) = make(), make()
     agent, own = flat(learner, ""), {name: tensor for name, tensor in judge.state().items()}
-    learner.teach("judge", EXAMPLES, GOALS, 2, 0)
+    learner.fit("judge", EXAMPLES, GOALS, 2, 0)
     assert torch.equal(flat(learner, ""), agent)
     assert all(not torch.equal(judge.state()[name], tensor) for name, tensor in own.items() if "score" not in name)
     taught = judge.state()
@@ -73,12 +73,12 @@ def test_agent_and_judge_leave_each_other_alone() -> None:
 
 def test_a_taught_judge_is_in_the_learners_state() -> None:
     learner, judge = make()
-    learner.teach("judge", EXAMPLES, GOALS, 2, 0)
+    learner.fit("judge", EXAMPLES, GOALS, 2, 0)
     state = learner.state()
     other, _ = make("seed=1")
-    assert not np.array_equal(other.ask(QUERIES, "judge"), learner.ask(QUERIES, "judge"))
+    assert not np.array_equal(other.predict(QUERIES, "judge"), learner.predict(QUERIES, "judge"))
     other.load_state(*state)
-    assert np.array_equal(other.ask(QUERIES, "judge"), learner.ask(QUERIES, "judge"))
+    assert np.array_equal(other.predict(QUERIES, "judge"), learner.predict(QUERIES, "judge"))
     with pytest.raises(CheckpointError, match=r"head\."):
         judge.load_state({})
 
@@ -98,7 +98,7 @@ def test_ranks_add_their_gradients_and_share_the_queries() -> None:
         judge.add_gradient(batch, judge.loss)
     for name, gradient in whole.items():
         assert torch.allclose(judge.parameters[name].grad, gradient, atol=1e-6), name
-    assert len(learner.ask(QUERIES, "judge")) == 3
+    assert len(learner.predict(QUERIES, "judge")) == 3
 
 
 def test_negatives_are_goals_not_achieved_and_half_of_them_near() -> None:
@@ -126,12 +126,12 @@ def test_a_scored_judge_compares_yes_and_no_as_the_untrained_model_scores_them()
     learner = make_learner("partner=scored")
     scored = learner.classifiers["judge"]
     assert isinstance(scored, Scored)
-    before = scored.ask(QUERIES)
+    before = scored.predict(QUERIES)
     for each, row in zip(QUERIES[:2], before, strict=False):
         for goal, sure in zip(each.actions, row.tolist(), strict=True):
             asked = [Query(each.prompt, tuple(f"{goal}{q} {answer}" for answer in ("yes", "no"))) for q in QUESTIONS]
             yes = [math.exp(log_pi[0]) for log_pi in learner.score(asked)]  # of two actions, the policy is P(yes)
             assert sure == pytest.approx(min(yes), rel=1e-4)
     learner.learn([windows()], None)
-    assert all(np.allclose(row, again) for row, again in zip(before, scored.ask(QUERIES), strict=True))
+    assert all(np.allclose(row, again) for row, again in zip(before, scored.predict(QUERIES), strict=True))
     assert scored.state() == {}
