@@ -122,7 +122,9 @@ def load_agent(run_dir: str | Path, device: str = "auto", trusted: Trusted = Fal
     directory = RunDirectory.open(folder, trusted)
     if best:
         if not directory.best_summary():
-            raise RunDirectoryError(f"the run at {folder} kept no best agent; set evaluation.every_steps")
+            raise RunDirectoryError(
+                f"the run at {folder} has no best agent; set evaluation.every_steps, or resume it if it was interrupted"
+            )
         return _exported(directory.best, directory.config(), device)
     if not checkpoint.steps(directory.checkpoints):
         raise RunDirectoryError(f"the run at {folder} has no checkpoint yet; let it run to its first one")

@@ -69,8 +69,8 @@ _OUT_OF_MEMORY = (
     "{where} has too little memory: {error}\nUse smaller passes (algo.micro_batch_size; the actions of one state are "
     "never split), recompute activations (model.gradient_checkpointing=true), or store the base model in fewer bits "
     "(model.dtype=bfloat16, model.quantize=nf4); the replay buffer (replay.capacity) is in the machine's RAM. `sacglam "
-    "train --dry-run` predicts the memory of each part. A run with a checkpoint also resumes elsewhere: sacglam train "
-    "--resume RUN --gpus N"
+    "train --dry-run` predicts the memory of all other parts. A run with a checkpoint also resumes elsewhere: sacglam "
+    "train --resume RUN --gpus N"
 )
 
 

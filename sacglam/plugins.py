@@ -7,6 +7,8 @@ from typing import Any
 
 from sacglam.errors import ConfigError, SacglamError
 
+_MAX_TRACE = 4000  # characters
+
 
 def find(name: str, what: str) -> Any:
     """The attribute at `package.module:attribute`; `what` names its purpose in errors.
@@ -21,9 +23,11 @@ def find(name: str, what: str) -> Any:
     except (SacglamError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever the module's own code raises, including SystemExit
-        if not module.strip(".") or (isinstance(error, ModuleNotFoundError) and _within(module, error.name)):
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        if absent or not module or module.startswith("."):
             raise ConfigError(f"{what} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
-        raise ConfigError(f"{what} {name!r}: its module raised\n{traceback.format_exc(limit=-5).rstrip()}") from error
+        said = traceback.format_exc(limit=-5).rstrip()[-_MAX_TRACE:]
+        raise ConfigError(f"{what} {name!r}: its module raised\n{said}") from error
     try:
         for attribute in path.split("."):
             found = getattr(found, attribute)
@@ -32,7 +36,3 @@ def find(name: str, what: str) -> Any:
     except AttributeError as error:
         raise ConfigError(f"{what} {name!r}: {error}. Check the spelling after the colon") from error
     return found
-
-
-def _within(module: str, package: str | None) -> bool:
-    return f"{module}.".startswith(f"{package}.")

@@ -126,6 +126,11 @@ class Rollout:
         while self._open is None or self._open:
             yield self.step()
 
+    def check_policy(self) -> None:
+        """Score the open states once, so that a NaN policy raises its `DivergenceError` here."""
+        if self._open:
+            self._policies(self._open)
+
     def _policies(self, opened: Sequence[_OpenEpisode]) -> list[LogPolicy]:
         """The log-probabilities of the actions in each open episode, checked."""
         scorer = UniformScorer() if self.at_random else self.scorer

@@ -244,6 +244,7 @@ class Run:
             return
         self._settle()
         with self._parts.clock.phase("checkpoint"):
+            self._parts.collector.rollout.check_policy()
             checkpoint.save(self._directory.checkpoints, self._loop.progress.place, self._loop.checkpoint())
         self._saved_at = self._loop.progress.place
 

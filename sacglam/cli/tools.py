@@ -126,7 +126,10 @@ def serve_env(
 
 
 def _settings(name: str, options: list[str] | None) -> EnvConfig:
-    return configuration.load(None, [f"env.name={name}", *(options or [])]).env
+    for key in (each.partition("=")[0] for each in options or []):
+        if key.partition(".")[0] != "env":
+            raise typer.BadParameter(f"expected settings of env in --set, got {key}")
+    return configuration.load(None, [*(options or []), f"env.name={name}"]).env
 
 
 def doctor(as_json: JsonOption = False) -> None:

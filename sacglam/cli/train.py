@@ -201,7 +201,7 @@ def pretrain(
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(help="Maximum number of updates; it stops once it can match words.", min=1)
+        int, typer.Option(help="Maximum number of updates; fewer once the model matches words.", min=1)
     ] = 4000,
     seed: Annotated[int, typer.Option(help="Seed for the corpus and the initial weights.", min=0)] = 0,
 ) -> None:

@@ -30,6 +30,10 @@ TRUST = (
 class Section(Form, extra="forbid", use_attribute_docstrings=True):
     """A frozen part of the configuration that refuses unknown keys."""
 
+    def with_values(self, **values: Any) -> Self:
+        """A copy with those of `values` whose keys it has, such as `warmup_updates=0`."""
+        return self.model_copy(update={key: v for key, v in values.items() if key in type(self).model_fields})
+
 
 class Named(Section):
     """A section that comes in several kinds, each a subclass with its own settings.

@@ -102,7 +102,8 @@ def _find(name: str) -> Factory:
             "server as 'openenv:URL'"
         )
     place = _REGISTRY.get(name)
-    factory = _shipped(place) if isinstance(place, str) else place or find(name, "environment")
+    with Call(lambda: f"environment {name!r}, its import"):
+        factory = _shipped(place) if isinstance(place, str) else place or find(name, "environment")
     if not callable(factory):
         raise ConfigError(f"environment {name!r} is not a factory; expected a class or function, got {factory!r}")
     return factory

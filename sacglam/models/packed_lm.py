@@ -86,9 +86,11 @@ class PackedLM:
             twice = partial(
                 checkpoint, use_reentrant=False, preserve_rng_state=False, context_fn=self._checkpoint_contexts
             )
-            for layer in model.modules():
-                if isinstance(layer, GradientCheckpointingLayer):
-                    layer.forward = partial(twice, layer.forward)
+            layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+            if not layers:
+                raise ModelError("its layers cannot be recomputed; set model.gradient_checkpointing to false")
+            for layer in layers:
+                layer.forward = partial(twice, layer.forward)
         self._active = ""
 
     @property

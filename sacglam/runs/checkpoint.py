@@ -109,9 +109,12 @@ def load(folder: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: a file is missing, does not match its checksum, or has the wrong contents.
+        MemoryError: the files, which are read whole, do not fit into the memory that is free.
     """
     try:
-        most = memory.total_bytes("cpu")  # files are read whole
+        size, most = sum((folder / name).stat().st_size for name in (_TENSORS, _VALUES)), memory.total_bytes("cpu")
+        if memory.free_bytes("cpu") < size <= most:
+            raise MemoryError(f"the checkpoint has {size:,} bytes")
         content = {name: files.read(folder / name, most) for name in (_TENSORS, _VALUES)}
         checksums = from_json(files.read(folder / _MANIFEST, files.MIB))
         for name, each in content.items():

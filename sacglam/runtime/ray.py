@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -20,7 +21,7 @@ from sacglam.runtime.group import Worker, WorkerLost
 
 # The object store holds batches, adapters and a learner's whole state: some megabytes, or 0.8 GB for a model with
 # 7 billion parameters. By default Ray takes a third of the machine's memory.
-_STORE_BYTES = 1 << 30
+_LEAST_STORE_BYTES, _MOST_STORE_BYTES = 512 << 20, 2 << 30
 # Ray's sockets are in TMPDIR, with paths 68 characters longer, and the path of a socket has at most 107.
 _LONGEST_TMPDIR = 39
 _CLOCK_S = 10.0  # by which the machine's clock may be adjusted
@@ -220,7 +221,7 @@ class RayRuntime:
             "num_cpus": max(os.cpu_count() or 1, sum(spec.threads for spec in self._specs)),
             "num_gpus": sum(spec.gpus for spec in self._specs),  # the plan has counted them
             "include_dashboard": False,
-            "object_store_memory": _STORE_BYTES,
+            "object_store_memory": object_store_bytes(),
             "_node_ip_address": "127.0.0.1",
         }
 
@@ -277,6 +278,15 @@ class RayRuntime:
         self._ray.shutdown()
         if self._reaper:
             self._reaper.communicate()  # closes its input; it cleans up and exits
+
+
+def object_store_bytes() -> int:
+    """Bytes of shared memory for Ray's arguments and results: a quarter of what is free, within bounds."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:  # not Linux
+        return _LEAST_STORE_BYTES
+    return min(max(free // 4, _LEAST_STORE_BYTES), _MOST_STORE_BYTES)
 
 
 def _death(error: BaseException) -> str:

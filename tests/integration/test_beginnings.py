@@ -135,7 +135,7 @@ def test_the_best_agent_is_kept_and_a_run_stops_when_it_is_good(tmp_path: Path) 
 def test_without_an_evaluation_there_is_no_best(tiny_run: Path) -> None:
     done = call(sacglam("play", tiny_run, "--best"))
     assert done.returncode == 1
-    assert "kept no best agent" in " ".join(done.stderr.split())
+    assert "has no best agent" in " ".join(done.stderr.split())
 
 
 def test_a_run_resumes_without_what_it_began_from(tiny_run: Path, tmp_path: Path) -> None:

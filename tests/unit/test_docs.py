@@ -128,7 +128,7 @@ def exists(command: str, before: str, word: str) -> bool:
     word = word.strip("[]")
     if word.startswith("--"):
         return word in COMMANDS[command]
-    if before == "--set" and command not in ("envs", "serve-env"):  # whose options are the environment's
+    if before == "--set":
         return word.startswith("env.options.") or word.split("=")[0] in SETTINGS
     name = re.fullmatch(rf"(?:configs/)?((?:{CONFIGS})/[\w.-]+?)(?:\.yaml)?", word)
     return name is None or (ROOT / "configs" / f"{name[1]}.yaml").exists() or "NAME" in word
@@ -142,6 +142,7 @@ def test_what_commands_name_exists(file: Path) -> None:
 
 def test_a_command_that_names_what_is_not_there_is_found() -> None:
     bad = ["sacglam train --no-such", "sacglam no-such", "sacglam train full/none", "sacglam train --set algo.none=1"]
+    bad += ["sacglam envs --check NAME --set bits=4"]
     good = ["A=1 sacglam train full/sac_her --set steps=1", "sacglam envs --check NAME --set env.options.kwargs.a=b"]
     text = "\n".join(f"`{command}`" for command in [*bad, *good])
     assert list(wrong_commands(text)) == bad

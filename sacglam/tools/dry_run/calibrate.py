@@ -15,7 +15,7 @@ from sacglam.memory import free_bytes, peak_bytes
 from sacglam.models.agent_model import AgentModel
 from sacglam.runs.display import Display
 from sacglam.scoring.base import UniformScorer
-from sacglam.tools.profile.phases import Recorder, with_values
+from sacglam.tools.profile.phases import Recorder
 from sacglam.types import Episode, LogPolicy, Query, Window
 
 _SCORING_S, _UPDATE_S = 15.0, 40.0  # time limits, exceeded only if the smallest piece of work takes longer
@@ -116,7 +116,7 @@ def calibrate(config: Config, model: AgentModel, played: RandomRollout, display:
     clock = PhaseClock()
     clock.watch(Recorder(config.device))
     # The actor learns from the first update, as later in a run, and each row is learnt once.
-    once = config.model_copy(update={"algo": with_values(config.algo, warmup_updates=0, epochs=1)})
+    once = config.model_copy(update={"algo": config.algo.with_values(warmup_updates=0, epochs=1)})
     learner = build_learner(once, model, clock)
 
     def score(states: int) -> None:

@@ -16,7 +16,7 @@ from sacglam.runs import checkpoint
 from sacglam.runs.directory import RunDirectory
 from sacglam.runs.display import Display
 from sacglam.runs.stopping import Stopped, StopSignal
-from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event, with_values
+from sacglam.tools.profile.phases import OTHER, Event, Recorder, ordered, slice_event
 
 _WARM_UP = 2  # intervals with updates: the first ones allocate memory and meet shapes for the first time
 
@@ -80,8 +80,8 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
     config = config.model_copy(
         update={
             "steps": 2**62,
-            "algo": with_values(config.algo, warmup_updates=0),
-            "partner": with_values(config.partner, budget=1),
+            "algo": config.algo.with_values(warmup_updates=0),
+            "partner": config.partner.with_values(budget=1),
         }
     )
     # A run that has begun no longer needs what it started from.

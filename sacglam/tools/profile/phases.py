@@ -1,15 +1,13 @@
 """The phases of the clock: recorded as events of a trace, and shown under the names people use."""
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from typing_extensions import override
 
 from sacglam.clock import Watcher
-from sacglam.config.section import Section
 
-S = TypeVar("S", bound=Section)
 OTHER = "other"
 """The rest of the wall time: what the loop does between phases."""
 Event = dict[str, Any]
@@ -63,8 +61,3 @@ def ordered(names: Iterable[str]) -> list[str]:
     """`names` in the order of the loop; phases missing from `TITLES` are sorted by name and precede the rest."""
     order = {name: place for place, name in enumerate(TITLES)}
     return sorted(set(names), key=lambda name: (order.get(name, order[OTHER] - 0.5), name))
-
-
-def with_values(section: S, **values: Any) -> S:
-    """`section` with those of `values` that it has, such as `warmup_updates=0`, to measure the middle of a run."""
-    return section.model_copy(update={key: v for key, v in values.items() if key in type(section).model_fields})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -12,7 +13,23 @@ import psutil
 import pytest
 
 from sacglam.errors import OutOfMemory
-from sacglam.runtime.ray import RayWorker, _Actor
+from sacglam.runtime.ray import RayWorker, _Actor, object_store_bytes
+
+
+@pytest.mark.parametrize(("free_mib", "store_mib"), [(64, 512), (4000, 1000), (64_000, 2048)])
+def test_the_object_store_holds_a_large_models_state_where_there_is_room(
+    free_mib: int, store_mib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free_mib << 20))
+    assert object_store_bytes() == store_mib << 20
+
+
+def test_without_shared_memory_the_object_store_is_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_such_folder(path: str) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", no_such_folder)
+    assert object_store_bytes() == 512 << 20
 
 
 def out_of_memory() -> None:
