@@ -419,6 +419,16 @@ def test_a_policy_that_is_none_ends_the_run_whoever_computed_it(row: list[float]
         rollout.collect(1)
 
 
+def test_a_policy_is_checked_before_it_is_saved() -> None:
+    rollout = _rollout([Steady()], iter(_starts("3")), UniformScorer())
+    rollout.check_policy()  # no episode has begun
+    rollout.collect(1)
+    rollout.check_policy()
+    rollout.scorer = Broken(np.array([np.nan, np.nan], dtype=np.float32))
+    with pytest.raises(DivergenceError, match="add up to 1"):
+        rollout.check_policy()
+
+
 def test_an_action_may_have_no_probability() -> None:
     rollout = _rollout([Steady()], iter(_starts("3")), Broken(np.array([0.0, -np.inf], dtype=np.float32)))
     [window] = rollout.collect(1).windows

@@ -13,6 +13,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    CTRLConfig,
     Gemma3Config,
     Gemma3TextConfig,
     MixtralConfig,
@@ -147,6 +148,13 @@ def test_checkpointing_switches_no_dropout_on(lm_name: str) -> None:
     adapter = lm.adapter_parameters(ACTOR).values()
     first, second = (torch.autograd.grad(lm.forward(packed).log_probs_BA.sum(), [*adapter]) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_checkpointing_that_could_not_recompute_anything_is_refused() -> None:
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "dff": 24}
+    base = AutoModelForCausalLM.from_config(CTRLConfig(vocab_size=32, **shape))
+    with pytest.raises(ModelError, match="cannot be recomputed"):
+        PackedLM(base, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"), checkpointing=True)
 
 
 @pytest.mark.parametrize("lm_name", ["mistral", "t5", "flan"])
