@@ -1,6 +1,6 @@
 """Errors for the user: each says what was expected, what was found and what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,6 +72,15 @@ _OUT_OF_MEMORY = (
     "train --dry-run` predicts the memory of all other parts. A run with a checkpoint also resumes elsewhere: sacglam "
     "train --resume RUN --gpus N"
 )
+
+
+_MAX_TRACE = 4000  # characters
+
+
+def as_text(trace: Iterable[str]) -> str:
+    """The lines of a traceback for a message: what can be printed of them, and only the end of a long one."""
+    said = "".join(trace).rstrip().encode(errors="backslashreplace").decode()
+    return f"...{said[-_MAX_TRACE:]}" if len(said) > _MAX_TRACE else said
 
 
 @contextmanager

@@ -5,9 +5,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from sacglam.errors import ConfigError, SacglamError
-
-_MAX_TRACE = 4000  # characters
+from sacglam.errors import ConfigError, SacglamError, as_text
 
 
 def find(name: str, what: str) -> Any:
@@ -26,7 +24,7 @@ def find(name: str, what: str) -> Any:
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         if absent or not module or module.startswith("."):
             raise ConfigError(f"{what} {name!r} cannot be imported: {error!r}. Is it on the Python path?") from error
-        said = traceback.format_exc(limit=-5).rstrip()[-_MAX_TRACE:]
+        said = as_text(traceback.format_exception(error, limit=-5))
         raise ConfigError(f"{what} {name!r}: its module raised\n{said}") from error
     try:
         for attribute in path.split("."):

@@ -38,6 +38,14 @@ def print_plain(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def settings_of(overrides: list[str] | None, *sections: str) -> list[str]:
+    """The overrides of an option --set that may only name settings of these sections."""
+    for key in (each.partition("=")[0] for each in overrides or []):
+        if key.partition(".")[0] not in sections:
+            raise typer.BadParameter(f"expected settings of {' or '.join(sections)} in --set, got {key}")
+    return overrides or []
+
+
 class RichDisplay(Display):
     """A progress bar in a terminal; an occasional line in a file."""
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sacglam import config as configuration
-from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain
+from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, settings_of
 from sacglam.config.sections import EnvConfig
 from sacglam.errors import ConfigError
 
@@ -126,10 +126,7 @@ def serve_env(
 
 
 def _settings(name: str, options: list[str] | None) -> EnvConfig:
-    for key in (each.partition("=")[0] for each in options or []):
-        if key.partition(".")[0] != "env":
-            raise typer.BadParameter(f"expected settings of env in --set, got {key}")
-    return configuration.load(None, [*(options or []), f"env.name={name}"]).env
+    return configuration.load(None, [*settings_of(options, "env"), f"env.name={name}"]).env
 
 
 def doctor(as_json: JsonOption = False) -> None:

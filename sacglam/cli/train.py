@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from sacglam import config as configuration
-from sacglam.cli.display import JsonOption, RichDisplay, TrustOption, console, errors, print_plain, print_summary
+from sacglam.cli.display import (
+    JsonOption,
+    RichDisplay,
+    TrustOption,
+    console,
+    errors,
+    print_plain,
+    print_summary,
+    settings_of,
+)
 from sacglam.errors import write_explained
 from sacglam.runs import directory
 from sacglam.runtime import placement
@@ -215,10 +224,7 @@ def pretrain(
       sacglam pretrain house-model --env house:House --set env.options.max_steps=4
       sacglam train --set env.name=house:House --set model.name=house-model
     """
-    for key in (each.partition("=")[0] for each in set_ or []):
-        if key.partition(".")[0] not in ("env", "prompt"):
-            raise typer.BadParameter(f"expected settings of env or prompt in --set, got {key}")
-    source = configuration.load(None, [*(set_ or []), f"env.name={env}"])
+    source = configuration.load(None, [*settings_of(set_, "env", "prompt"), f"env.name={env}"])
     directory.check_empty(folder)
 
     from sacglam import cpu

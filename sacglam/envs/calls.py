@@ -10,10 +10,9 @@ from itertools import takewhile
 from threading import Thread, get_ident
 from typing import Any
 
-from sacglam.errors import EnvironmentContractError, SacglamError
+from sacglam.errors import EnvironmentContractError, SacglamError, as_text
 
 PATIENCE_S = 60.0
-_MAX_TRACE = 4000  # characters
 _calls: dict[int, "Call"] = {}  # under way, by thread
 _threads: list[Thread] = []
 
@@ -50,12 +49,8 @@ class Call:
             os._exit(1)
         if error is None or isinstance(error, (SacglamError, KeyboardInterrupt)):
             return
-        said = "".join(traceback.format_exception(type(error), error, trace.tb_next)).rstrip()
-        said = said.encode(errors="backslashreplace").decode()
-        cut = "..." if len(said) > _MAX_TRACE else ""
-        raise EnvironmentContractError(
-            f"{self}: it raised {type(error).__name__}\n{cut}{said[-_MAX_TRACE:]}"
-        ) from error
+        said = as_text(traceback.format_exception(type(error), error, trace.tb_next))
+        raise EnvironmentContractError(f"{self}: it raised {type(error).__name__}\n{said}") from error
 
 
 def _watch() -> None:

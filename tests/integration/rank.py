@@ -55,7 +55,7 @@ VARIANTS = {
     **({"nf4": ["model.quantize=nf4"]} if find_spec("bitsandbytes") else {}),
 }
 # With an encoder-decoder ZeRO-3 is slow in these small pieces; test_distributed.py has that.
-VARIANTS_AT = {0: ["encoder-decoder"], 3: [name for name in VARIANTS if name != "encoder-decoder"]}
+VARIANTS_AT = {0: [*VARIANTS], 3: [name for name in VARIANTS if name != "encoder-decoder"]}
 STATES = [
     Observation(f"You see: baby red cat, blue water\nYou are on: {place}\nInventory: empty", actions)
     for place, actions in (

@@ -220,6 +220,25 @@ def test_a_folder_that_holds_a_run_is_left_alone(tiny_run: Path) -> None:
     assert (tiny_run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "env.options.bits=4"], "name it with --check NAME"),
+        (["--check", "bitflip", "--set", "bits=4"], "expected settings of env in --set, got bits"),
+        (["--check", "bitflip", "--set", "env.options.bit=4"], "bit"),
+    ],
+)
+def test_a_check_refuses_what_it_would_ignore(options: list[str], said: str) -> None:
+    done = call(sacglam("envs", *options))
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_check_is_of_the_environment_that_it_names() -> None:
+    done = call(sacglam("envs", "--check", "bitflip", "--set", "env.name=playground", "--episodes", "1"))
+    assert "bitflip keeps the contract: 256 goals" in done.stdout
+
+
 def test_a_check_says_what_hindsight_has_to_work_with() -> None:
     check = sacglam("envs", "--check", "bitflip", "--set", "env.options={bits: 16, max_steps: 2}", "--episodes", "3")
     said = " ".join(call(check).stdout.split())

@@ -635,6 +635,7 @@ def test_the_error_of_one_s_own_module_comes_with_its_traceback(
         make(load(None, [override.format(module)]).env.name)
 
 
-def test_a_module_that_is_not_on_the_path() -> None:
-    with pytest.raises(ConfigError, match=r"No module named 'nowhere'.*Is it on the Python path"):
-        make("nowhere.mine:make")
+@pytest.mark.parametrize("name", ["nowhere.mine:make", ".mine:make", ":make"])
+def test_a_module_that_is_not_on_the_path(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be imported: .*Is it on the Python path"):
+        make(name)

@@ -61,14 +61,8 @@ def _loaded(found: Forecast) -> Table:
 
 def _memory(found: Forecast) -> Table:
     mib = Column("MiB", justify="right", no_wrap=True)
-    table = Table(
-        "process",
-        "part",
-        mib,
-        title="Memory by part, without the replay buffer",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    title = "Memory by part, without the replay buffer"
+    table = Table("process", "part", mib, title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for process in found.processes:
         name = process.name if process.count == 1 else f"{process.name} (each of {process.count})"
         for part, size in process.parts.items():

@@ -226,19 +226,19 @@ def test_what_demonstrations_did_not_take_counts_as_a_step_worse_than_the_best_k
         batch = replace(FIRST_STEPS, known_BA=known_BA, shown_BA=known_BA if imitated else None)
         return _losses(Tables(), batch, self_imitation=3.0)[1]
 
-    trusted, capped_untried = metrics(imitated=False), metrics(imitated=True)
+    trusted, capped = metrics(imitated=False), metrics(imitated=True)
     # Trusted, V = (1 + 2) / 2 exceeds 1, so nothing is imitated. Otherwise V = (1 + 1/2) / 2, and the weight is 1.
     assert trusted["imitation_loss"] == 0.0
-    assert capped_untried["imitation_loss"] == pytest.approx(LN2 / 3, rel=1e-5)
-    assert capped_untried["actor_loss"] - trusted["actor_loss"] == pytest.approx((1.5 - 0.75) / 3, rel=1e-4)
+    assert capped["imitation_loss"] == pytest.approx(LN2 / 3, rel=1e-5)
+    assert capped["actor_loss"] - trusted["actor_loss"] == pytest.approx((1.5 - 0.75) / 3, rel=1e-4)
 
 
 def test_without_a_graph_a_demonstration_shows_the_return_of_what_it_did() -> None:
     # In state 0 action 1 was taken and returned 1/2, so action 0, with min Q = 1, counts as at most 1/4.
     shown_BA = torch.tensor([[UNTRIED, 0.5], [UNTRIED, UNTRIED], [UNTRIED, UNTRIED]])
     _, trusted = _losses(Tables())
-    _, capped_untried = _losses(Tables(), replace(FIRST_STEPS, shown_BA=shown_BA))
-    assert capped_untried["actor_loss"] - trusted["actor_loss"] == pytest.approx((1 - 0.25) / 2 / 3, rel=1e-4)
+    _, capped = _losses(Tables(), replace(FIRST_STEPS, shown_BA=shown_BA))
+    assert capped["actor_loss"] - trusted["actor_loss"] == pytest.approx((1 - 0.25) / 2 / 3, rel=1e-4)
     # If it returned 5, that is what its action counts as: more than min Q = 2.
     _, better = _losses(Tables(), replace(FIRST_STEPS, shown_BA=10 * shown_BA))
     assert better["actor_loss"] - trusted["actor_loss"] == pytest.approx(-(5 - 2) / 2 / 3, rel=1e-4)

@@ -172,7 +172,8 @@ CASES = {
     ),
     "greedy far below sampled, since the policy is undecided": (
         replace(STUCK, lines=lines(0.1, 0.1, 0.1, 0.12, entropy=0.89), after=after(0.2, 0.6, (0.8, "Go north"))),
-        r"0.20, far below the 0.60 .*80% of .*the policy is still undecided: entropy is 89% of .*Raise steps or algo",
+        r"0.20, far below the 0.60 .*80% of .*the policy is still undecided: entropy is 89% of .*"
+        "Raise steps or algo.updates",
     ),
     # 0.1 a quarter: 0.6 more takes six quarters, so 2.5 budgets.
     "budget too short": (
