@@ -4,6 +4,8 @@
 
 trains `autotelic/judge` in an environment that reports held-out goals, too. They are hidden from the run; only what is
 printed at the end uses them. With `--true` the environment is the judge, also of imagined goals: the best there can be.
+With `--all` it names all that was achieved, held-out goals included, as if they were training goals. `--full` takes the
+full game.
 """
 
 from __future__ import annotations
@@ -30,19 +32,25 @@ from sacglam.prompt import Prompt
 from sacglam.training import train
 from sacglam.types import Classifiers, Episode
 
-TRAINED, HELD_OUT = (frozenset(goals.goals(False, heldout)) for heldout in (False, True))
+TRAINED, HELD_OUT = (frozenset(goals.goals(True, heldout)) for heldout in (False, True))  # the simple game's among them
 COUNTS = Counter[str]()
 KEYS = ("imagined_share", "imagined_success", "imagined_exist", "partner_precision", "partner_recall")
 
 
 class Reporting(Playground):
-    """The simple game, whose `achieved` also lists held-out goals."""
-
-    def __init__(self) -> None:
-        super().__init__(size="simple")
+    """Playground, whose `achieved` also lists held-out goals."""
 
     def _describe(self, verb: Verb, thing: Thing) -> list[str]:
-        return [single.text for single in goals.singles() if single.fits(verb, thing)]
+        now = _singles(verb, thing)
+        before = [each for grown in self._grown for each in _singles(Verb.GROW, grown)] if self._sequential else []
+        if verb is Verb.GROW:
+            self._grown[thing] = None
+        pairs = [goals.sequence(a.text, b.text) for a in before for b in now if goals.pairs(a, b)]
+        return [*(single.text for single in now), *pairs]
+
+
+def _singles(verb: Verb, thing: Thing) -> list[goals.Single]:
+    return [single for single in goals.singles() if single.fits(verb, thing)]
 
 
 def _without_held_out(episode: Episode) -> Episode:
@@ -95,6 +103,14 @@ class TruePartner(LearnedJudge):
         ]
 
 
+@dataclass(eq=False)
+class Everything(TruePartner):
+    """Names all that was achieved."""
+
+    def verdicts(self, episodes: Sequence[Episode]) -> Sequence[Verdict]:
+        return [[step.achieved for step in episode.steps] for episode in episodes]
+
+
 class WatchedConfig(JudgeConfig):
     """The judge, compared with the truth about imagined goals."""
 
@@ -114,6 +130,14 @@ class TrueConfig(WatchedConfig):
     type: str = "benchmarks.imagination:TrueConfig"
 
 
+class EverythingConfig(WatchedConfig):
+    """The environment's own verdicts about all goals."""
+
+    partner: ClassVar[Callable[..., Partner]] = Everything
+
+    type: str = "benchmarks.imagination:EverythingConfig"
+
+
 def count(true: set[str], said: set[str], described: dict[str, None]) -> None:
     """What was said of goals that nobody has described."""
     for goal in said | true:
@@ -129,17 +153,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--imagine", type=float, default=0.5)
     parser.add_argument("--pursue", type=float, default=0.0)
-    parser.add_argument("--true", action="store_true")
+    partner = parser.add_mutually_exclusive_group()
+    partner.add_argument("--true", action="store_true")
+    partner.add_argument("--all", action="store_true")
+    parser.add_argument("--full", action="store_true")
     parser.add_argument("--steps", type=int, default=1920)
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--set", action="append", default=[], help="settings of the run, such as partner.budget=2000")
     given = parser.parse_args()
-    kind = TrueConfig if given.true else WatchedConfig
-    overrides = [f"env.name={__name__}:{Reporting.__name__}", f"partner.type={__name__}:{kind.__name__}"]
+    kind = TrueConfig if given.true else EverythingConfig if given.all else WatchedConfig
+    base, size = ("full/sac_her", "full") if given.full else ("autotelic/judge", "simple")
+    overrides = [f"env.name={__name__}:{Reporting.__name__}", f"env.options.size={size}"]
+    overrides += [f"partner.type={__name__}:{kind.__name__}"]
     overrides += [f"partner.{key}={getattr(given, key)}" for key in ("imagine", "pursue")]
     overrides += ["partner.budget=500", "threads=1"]
     overrides += [f"{key}={getattr(given, key)}" for key in ("seed", "steps")]
-    config = configuration.load("autotelic/judge", [*overrides, *given.set, f"evaluation.episodes={given.episodes}"])
+    config = configuration.load(base, [*overrides, *given.set, f"evaluation.episodes={given.episodes}"])
     with TemporaryDirectory() as folder:
         summary = train(config, Path(folder, "run"))
         lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""SAC-GLAM: online reinforcement learning of LLM agents that choose among candidate actions.
+"""SAC-GLAM: online reinforcement learning for LLM agents that choose among candidate actions.
 
     import sacglam
     summary = sacglam.train(sacglam.load_config())

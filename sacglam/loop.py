@@ -56,7 +56,7 @@ class Loop:
                 last = progress.env_steps >= self._config.steps
                 self.finish_updates(all_but=0 if last else self._config.runtime.lag)  # only the adapter flows back
                 goals.observe(described)
-                pursued = [episode for episode in batch.episodes if episode.goal in training_goals]  # none imagined
+                pursued = [episode for episode in batch.episodes if episode.goal in training_goals]  # not imagined
                 self.window.add_episodes(pursued, env.goal_type, self._config.env.reward == "environment")
             yield
 
@@ -171,7 +171,7 @@ class Loop:
         self.progress = Progress(**values["progress"])
         found, config = collector.demonstrations, self._config.replay
         if found and values["demonstrations"] != found.checksum:
-            raise DemonstrationError(f"{config.demonstrations} was changed since the run began; restore it from a copy")
+            raise DemonstrationError(f"{config.demonstrations} has changed since the run began; restore the original")
         tensors = dict(checkpoint.tensors)
         torch.set_rng_state(tensors.pop("torch_rng"))
         parts.learners.load_state(tensors, values["learner"])

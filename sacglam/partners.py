@@ -78,8 +78,7 @@ def described(episode: Episode, verdict: Verdict) -> Episode:
     """`episode` with the achievements in `verdict`, each goal once.
 
     A step whose verdict names the episode's own goal is rewarded and terminates the episode. A step that only the
-    environment rewards, for that goal or for the one that it was reset with instead of an imagined one, loses the
-    reward and truncates the episode.
+    environment rewards (for the scene's goal, if the episode's is imagined) loses the reward and truncates the episode.
     """
     said, steps = set[str](), list[Step]()
     for step, goals in zip(episode.steps, verdict, strict=True):

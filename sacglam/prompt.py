@@ -38,7 +38,8 @@ class Prompt:
 
     def judged(self, transition: str, goals: Sequence[str]) -> Query:
         """The query that asks of each goal whether a transition achieved it; goals take the place of actions."""
-        return Query(transition, tuple(self.settings.before_action + goal for goal in goals))
+        before = "" if self.settings.chat else " "  # the transition ends in "Goal:"
+        return Query(transition, tuple(before + goal for goal in goals))
 
     def in_chat(self, query: Query, tokenizer: Any) -> Query:
         """With `settings.chat`, puts the prompt as a user's message into the chat template of a transformers tokenizer.

@@ -160,7 +160,7 @@ def _obstacle_to_vllm(config: Config) -> str | None:
 
 
 def with_scores(config: Config) -> Config:
-    """`config` with numbers for what depends on the untrained model's scores: all processes of a run share them.
+    """`config` with the `auto` values that depend on the untrained model's scores, shared by all processes.
 
     They are `policy.temperature: auto` and `critic.score_weight: auto`.
     """

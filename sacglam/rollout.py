@@ -202,7 +202,7 @@ class Rollout:
             raise EnvironmentContractError(
                 f"replaying an open episode (goal {saved['goal']!r}, seed {saved['seed']}) went differently: "
                 "the environment does not repeat itself for the same goal, seed and actions, or its code has changed. "
-                "Draw all randomness from a generator that reset seeds with its seed, and sort what comes from a set, "
+                "Seed every random generator in reset, from its seed argument, and sort what comes from a set, "
                 "whose order differs between processes; or train a new run with env.repeats=false, which can be "
                 "resumed without its open episodes"
             )

@@ -73,7 +73,7 @@ def resume(
     # With a new placement the number of threads is chosen again, since the old one was for other processes.
     config = resolve(override(directory.config(), ["threads=0", *placement] if placement else ()))
     shown = display or Display()
-    # A checkpoint replaces the agent it started from, which may be gone; its evaluation needs that agent.
+    # Only the first evaluation needs the agent of `init_from`, which may be gone; checkpoints replace it.
     restored = checkpoint.steps(directory.checkpoints) and directory.summary() is not None
     parts = build(config.model_copy(update={"init_from": None}) if restored else config, shown.note)
     with closing(parts):
@@ -174,12 +174,13 @@ class Run:
 
     def _at_due_times(self) -> None:
         progress = self._loop.progress
-        if self._due(LOG_STEPS) or progress.env_steps >= self._config.steps:
-            metrics = {**self._loop.window.flush(), **self._parts.metrics(progress.updates)}
-            self._append(metrics)
-            self._display.metrics(progress, metrics)
+        logged = self._due(LOG_STEPS) or progress.env_steps >= self._config.steps
+        if logged:
+            self._log_metrics()
         if self._due(self._config.evaluation.every_steps):
             self._evaluate_now()
+            if self._solved and not logged:
+                self._log_metrics()
         if self._due(SAMPLES_STEPS):
             self._settle()
             self._samples.append(
@@ -190,8 +191,13 @@ class Run:
         self._note_warnings()
         self._display.advance(progress.env_steps)
 
+    def _log_metrics(self) -> None:
+        metrics = {**self._loop.window.flush(), **self._parts.metrics(self._loop.progress.updates)}
+        self._append(metrics)
+        self._display.metrics(self._loop.progress, metrics)
+
     def _note_warnings(self) -> None:
-        """Warn of causes why the run may not learn, each once, while there is still time to start over."""
+        """Warn once of each reason why the run may not learn, while there is still time to start over."""
         now, interval, steps = self._loop.progress.env_steps, self._config.algo.update_interval, self._config.steps
         due = any(now - interval < share * steps <= now < steps for share in diagnosis.CHECKS)
         causes = self._diagnose({}) if due and now > self._config.random_steps else {}
@@ -291,5 +297,4 @@ class Run:
         return stop_at is not None and evaluation[EVALUATED] >= stop_at
 
     def _export(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        weights, env_steps = self._parts.learners.exported(), self._loop.progress.env_steps
-        write_exported(folder, weights, self._config, env_steps, summary)
+        write_exported(folder, self._parts.learners.exported(), self._config, self._loop.progress.env_steps, summary)

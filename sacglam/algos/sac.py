@@ -36,7 +36,7 @@ class SacBatch:
     hindsight_share: float = 0.0
     known_BA: Tensor | None = None  # action values from the replay graph
     bound_B: Tensor | None = None  # lower bounds on the targets
-    shown_BA: Tensor | None = None  # action values that steps of demonstrations worth imitating show; elsewhere -inf
+    shown_BA: Tensor | None = None  # action values known from imitated demonstrations; -inf elsewhere
 
 
 class OffPolicy(Algorithm):
@@ -108,7 +108,7 @@ class OffPolicy(Algorithm):
         return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
     def _with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
-        """Q, but the replay graph's value of an action that was tried; with own rewards, the larger of the two."""
+        """Q with tried actions at the replay graph's value; with own rewards, at the larger of the two."""
         value_CBA = known_BA if self._config.goal_rewards else torch.maximum(known_BA, q_CBA)
         return torch.where(known_BA > UNTRIED, value_CBA, q_CBA)
 
@@ -140,7 +140,7 @@ class OffPolicy(Algorithm):
         )
 
     def _shown(self, w: Window, t: int) -> tuple[float, ...]:
-        """What an imitated step shows of its actions' values: the graph's or, without one, the demonstration's return.
+        """The known action values at an imitated step: the graph's or, without one, the demonstration's return.
 
         Only with goal rewards: a return of the environment's own rewards may be that of a failure.
         """
@@ -233,7 +233,7 @@ class Sac(OffPolicy):
         return losses | {"imitation": (weight, self._imitation_loss(values, batch))} if weight else losses
 
     def _capped(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
-        """Q without the critic's hopes for actions that demonstrations did not take (`equations.capped_untried`)."""
+        """Q, capped for actions that demonstrations did not take (`equations.capped_untried`)."""
         if batch.shown_BA is None:
             return q_CBA
         return equations.capped_untried(q_CBA, batch.shown_BA, self._config.gamma, self._config.unreachable_value)

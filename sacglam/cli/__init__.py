@@ -14,7 +14,7 @@ from sacglam.errors import SacglamError, TrackingError, memory_explained
 
 app = typer.Typer(
     name="sacglam",
-    help="Reinforcement learning of LLM agents that choose among candidate actions (SAC-GLAM).\n\n"
+    help="Reinforcement learning for LLM agents that choose among candidate actions (SAC-GLAM).\n\n"
     "Start with [bold]sacglam train[/bold]: it trains the built-in model on Playground-Text and says what to do next.",
     no_args_is_help=True,
     rich_markup_mode="rich",

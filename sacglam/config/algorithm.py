@@ -61,7 +61,8 @@ class AlgoConfig(Named):
     critic_lr: PositiveFloat = 1e-4
     """Adam's learning rate for the Q or V heads, and for the critic's own adapter, if it has one."""
     lr_decay: bool = False
-    """Decay both learning rates, and a target entropy given as a percentage, linearly to a tenth over the budget."""
+    """Decay both learning rates, and a target entropy given as a percentage, linearly, to a tenth after as many
+    updates as all intervals would make."""
     update_interval: Positive = 32
     """Environment steps in an interval, summed over all copies; the updates follow each interval."""
     max_grad_norm: PositiveFloat | None = None

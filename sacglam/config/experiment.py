@@ -1,5 +1,6 @@
 """A whole experiment, and the constraints between its sections."""
 
+import math
 from typing import Annotated, Self
 
 import yaml
@@ -106,17 +107,23 @@ class Config(Section):
             raise ValueError("evaluation.stop_at needs evaluations during training: set evaluation.every_steps, too")
         if self.replay.demonstration_updates and not self.replay.demonstrations:
             raise ValueError("replay.demonstration_updates need a file to imitate: name it in replay.demonstrations")
+        if self.replay.demonstrations and self.algo.on_policy and not self.replay.demonstration_updates:
+            raise ValueError(
+                f"{self.algo.label} does not learn from replay, so it can only imitate replay.demonstrations: set "
+                "replay.demonstration_updates, too"
+            )
         if not self.steps and not self.replay.demonstration_updates:
             raise ValueError(
                 "steps is 0, so nothing would be learnt: raise it, or learn from demonstrations alone "
                 "(replay.demonstrations and replay.demonstration_updates)"
             )
-        if self.partner.imagines and self.replay.hindsight.type == "prior":
+        if self.partner.imagines and self.replay.hindsight.type in ("none", "prior"):
             raise ValueError(
-                "replay.hindsight prior draws goals in the environment's proportions, so never those that a partner "
-                "imagines: choose another, or set partner.imagine to 0"
+                f"replay.hindsight {self.replay.hindsight.type} never relabels with goals that a partner imagines: "
+                "choose another, or set partner.imagine to 0"
             )
-        if self.random_steps and self.random_steps >= self.steps:
+        interval = self.algo.update_interval  # whole ones are random
+        if self.random_steps and math.ceil(self.random_steps / interval) >= math.ceil(self.steps / interval):
             raise ValueError(
                 f"replay.random_steps ({self.replay.random_steps}) leaves none of the {self.steps} steps to learn in; "
                 "raise steps or lower replay.random_steps"

@@ -22,7 +22,7 @@ _HARM = {
     "the working directory": "where the run's files would end up; have it use absolute paths, start its processes with "
     "cwd=, or set env.workers",
     "torch's default dtype": "in which the agent would compute; have it pass dtype= to its tensors",
-    "whether torch records gradients": "without which nothing is learnt; have it use `with torch.no_grad():`",
+    "torch's grad mode": "so that nothing would be learnt; have it use `with torch.no_grad():`",
 }
 
 
@@ -55,8 +55,8 @@ def check_env(
 ) -> Trial:
     """Play random episodes in two copies in parallel, checking them against the contract and each other.
 
-    Episodes still running after `steps` steps are cut off there. With `expert`, those at whose start the environment's
-    expert, if there is one, knows an action are played again with its advice.
+    Episodes still running after `steps` steps are cut off there. With `expert`, those in which the environment's
+    expert, if any, knows a first action are replayed with its advice.
 
     Before each one, the second copy plays one step of a different episode, which must make no difference. If `repeats`
     is false, the environment need not be reproducible and there is only one copy. In your own tests:
@@ -126,7 +126,7 @@ def _findings(
         yield f"Return of a random episode: {fmean(returns):,.4g} on average, {spread}."
     first = [min(times) for e in played if (times := [t for t, step in enumerate(e.steps, 1) if step.achieved])]
     if first:
-        yield f"Episodes that achieved a goal: {len(first)}, the first one at step {median(first):g} (median)."
+        yield f"Episodes that achieved a goal: {len(first)}; median step of the first: {median(first):g}."
     achieved = {goal for e in played for step in e.steps for goal in step.achieved}
     if never := [goal for goal in goals if goal not in achieved]:
         some = ", ".join(map(shown, never[:_NAMED]))
@@ -266,7 +266,7 @@ def _agreed(answers: list[Any], when: str) -> Any:
         said = _differing(repr(answers[0]), repr(answers[-1]))
         raise EnvironmentContractError(
             f"the environment does not repeat itself: {when}, one copy answers {said[0]}, another {said[1]}. "
-            "Draw all randomness from a generator that reset seeds with its seed; or set env.repeats to false "
+            "Seed every random generator in reset, from its seed argument; or set env.repeats to false "
             "(sacglam envs --check NAME --set env.repeats=false), and train without exact resume"
         )
     return answers[0]

@@ -40,7 +40,7 @@ class Learner:
     classifiers: Mapping[str, Classifier] = field(default_factory=dict)
     """What learns alongside the agent, by name."""
     updates: int = 0
-    _rows_that_fit: int | None = field(default=None, init=False)  # per pass, once more have run out of GPU memory
+    _rows_that_fit: int | None = field(default=None, init=False)  # per pass, once a larger pass ran out of memory
 
     def learn(self, batches: Batches, probe: Sequence[Query] | None = None) -> UpdateResult:
         """Take the algorithm's gradient steps for an interval's `batches`; returns the metrics of each.
@@ -126,7 +126,7 @@ class Learner:
         faults = {name: value for name, value in metrics.items() if not math.isfinite(value)}
         if faults:
             raise DivergenceError(
-                f"update {self.updates + 1} expected finite losses, got {faults}. Earlier checkpoints, if there are "
+                f"update {self.updates + 1}: expected finite losses, got {faults}. Earlier checkpoints, if there are "
                 "any, are unaffected; start again with smaller algo.actor_lr and algo.critic_lr, or with "
                 "algo.max_grad_norm set"
             )

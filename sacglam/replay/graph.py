@@ -81,7 +81,7 @@ class ReplayGraph:
         self.add(episodes)
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Add episodes. Reading them takes time linear in their own steps."""
+        """Add episodes. All values are computed anew when they are next asked for."""
         rows = list[tuple[float, ...]]()
         for episode in episodes:
             self._add_reached(episode, len(self._places))
@@ -90,7 +90,7 @@ class ReplayGraph:
             numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
             observed = [self._observed.setdefault(observation, len(self._observed)) for observation in seen]
             if (last := episode.steps[-1]).terminated and (self._apart or episode.goal not in last.achieved):
-                # It ended whatever the goal; one that achieved its goal could have gone on to another.
+                # Ends under any goal, unlike an episode that ended only because it achieved its own.
                 numbers[-1] = observed[-1] = -1
             been = set[int]()
             for t, step in enumerate(episode.steps):
@@ -101,8 +101,9 @@ class ReplayGraph:
                 ended = step.terminated and t == len(episode.steps) - 1  # a partner may terminate it before
                 self._outcomes[episode.observation(t)][action, None if ended else step.observation] += 1
                 won = self._rewards.own and episode.goal in step.achieved
-                back = observed[t + 1] != observed[t] and observed[t + 1] in been
                 been.add(observed[t])
+                stays = observed[t + 1] == observed[t] and not self._rewards.own  # then it earns nothing
+                back = observed[t + 1] in been and not stays
                 pair = node * _MOST_ACTIONS + action
                 self._following[pair].add((following, reward))
                 rows.append((pair, following, observed[t + 1], reward, won, back, t == 0))
@@ -146,7 +147,7 @@ class ReplayGraph:
         return all(pair + action in self._following for action in range(len(state.actions)))
 
     def varies(self, state: Observation, action: int, past: Past = ()) -> bool:
-        """Whether `action`, taken in `state` after `past`, has led to more than one state, or own reward."""
+        """Whether `action`, taken in `state` after `past`, has led to more than one state or reward."""
         return len(self._following.get(self._numbers[state, past] * _MOST_ACTIONS + action, ())) > 1
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
@@ -162,7 +163,7 @@ class ReplayGraph:
         return tuple(q.get(pair + action, UNTRIED) for action in range(len(state.actions)))
 
     def settled(self, goal: str, state: Observation, action: int, past: Past = ()) -> bool:
-        """Whether its value would not rise even if truncated episodes had gone on as well as the best known state does.
+        """Whether the action's value is final: it would not rise if truncations were worth the best known state.
 
         Always true of goal rewards, which do not count what follows a truncation.
         """
@@ -203,7 +204,7 @@ class ReplayGraph:
         return path
 
     def _solve(self, goal: str) -> _Solution:
-        """Q(s, a) = mean over its steps of r + gamma max_b Q(s', b); by iteration. Nothing follows the goal.
+        """Q(s, a) = mean over its steps of r + gamma max_b Q(s', b); by value iteration; the goal is terminal.
 
         Raises:
             KeyError: no episode achieved the goal.
@@ -229,7 +230,7 @@ class ReplayGraph:
             reward_S = np.where(hit_S, self._rewards.success, reward_S)
         leads_N, all_S = self._leading_to(hit_S, counts_S), counts_S.copy()
         while self._rewards.own:
-            # A step that leads nowhere could earn any amount (nothing follows a lost episode). So its action has no
+            # A step that leads nowhere, unless it ended the episode, could earn any amount. So its action has no
             # value, rather than that of its other outcomes.
             nowhere_S = counts_S & ~(leads_N[self._next_S] | hit_S | (self._next_S < 0))
             if not nowhere_S.any():
@@ -282,7 +283,7 @@ class ReplayGraph:
             best = np.maximum.reduceat(q_P, first_pair)
             change = np.abs(best - value_N[:-1]).max(initial=0.0)
             value_N[:-1] = best
-            if change <= tolerance:
+            if change <= tolerance and (self._rewards.own or best.all()):  # each has a path, however long
                 break
         highest = np.flatnonzero(q_P == best[np.searchsorted(nodes, pairs // _MOST_ACTIONS)])
         return _Solution(

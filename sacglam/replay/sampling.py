@@ -108,7 +108,7 @@ class Prior(Hindsight):
 
 
 class Future(Hindsight):
-    """Relabels a share of the drawn steps with goals that their episodes achieved later (Andrychowicz et al., 2017);
+    """Relabels a share of the drawn windows with goals that their episodes achieved later (Andrychowicz et al., 2017);
     all types of goal are equally likely.
     """
 
@@ -116,7 +116,7 @@ class Future(Hindsight):
 
     type: str = "future"
     share: Fraction = 0.5
-    """Share of relabelled steps in a batch."""
+    """Share of relabelled windows in a batch. They end at the goal, so they may be shorter than the others."""
 
     @override
     def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
@@ -163,7 +163,7 @@ class Graph(Uniform):
         wanted = int(self.share * steps + rng.random()) if types else 0
         rows = list[Window]()
         for _ in range(wanted):
-            # Easy goals are achieved in dozens, hard ones seldom, so a type is drawn first, then a goal of that type.
+            # Easy goals are achieved often, hard ones rarely, so a type is drawn first, then a goal of that type.
             # For variety, each window has a single step.
             goal = draw(rng, draw(rng, types))
             rows.append(_known_step(*drawn_from.draw(rng, goal), goal, values_of, sampler))

@@ -77,7 +77,7 @@ class Evidence:
 
 
 def diagnose(evidence: Evidence) -> dict[str, str]:
-    """The messages that apply, by rule name; empty for a run whose greedy success ends at 0.9."""
+    """Messages by rule name; from a final greedy success of 0.9 on, only those about missing experience."""
     own_rewards = evidence.config.env.reward == "environment"  # then the agent need not learn to succeed
     for rules in (
         ((_no_experience,),) if own_rewards else (_ROOTS, _RULES, (_short_of_good,))

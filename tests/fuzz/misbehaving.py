@@ -408,7 +408,7 @@ FAULTS: dict[str, Fault] = {
     "changes its lists": Fault(mutates),
     "needs no gradients": Fault(
         before("step", lambda: torch(lambda t: t.set_grad_enabled(False))),
-        "changed whether torch records gradients from True to False",
+        "changed torch's grad mode from True to False",
         alone=True,
     ),
     "prefers other numbers": Fault(

@@ -91,7 +91,7 @@ def test_another_file_is_refused_where_a_run_resumes(file: Path, tmp_path: Path)
     other.write_bytes(b"".join(other.read_bytes().splitlines(keepends=True)[:-1]))
     done = call(sacglam("train", resume=str(run)))
     assert done.returncode == 1
-    assert "other.jsonl was changed since the run began" in " ".join(done.stderr.split())
+    assert "other.jsonl has changed since the run began" in " ".join(done.stderr.split())
 
 
 def test_without_replay_no_relabelled_copies_take_the_place_of_demonstrations(file: Path) -> None:

@@ -61,6 +61,15 @@ def test_a_space_precedes_an_action_unless_the_prompt_ends_its_line(settings: Pr
     assert Prompt(settings)("g", Observation("o\n", ("x",))).actions == (f"{before}x",)
 
 
+@pytest.mark.parametrize(
+    ("settings", "before"), [({}, " "), ({"template": "{observation}{goal}\n"}, " "), ({"chat": True}, "")]
+)
+def test_a_space_precedes_a_goal_that_is_judged_since_the_prompt_is_always_the_same(
+    settings: dict[str, bool | str], before: str
+) -> None:
+    assert Prompt(PromptConfig(**settings)).judged("Goal:", ["Grasp red cat"]).actions == (f"{before}Grasp red cat",)
+
+
 def test_the_default_shows_no_history() -> None:
     observation = Observation("here", ("x",))
     assert query("g", observation, PAST) == query("g", observation)

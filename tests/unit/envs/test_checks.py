@@ -466,7 +466,7 @@ def test_a_trial_says_when_goals_are_first_achieved_and_which_never() -> None:
     lose = replace(NOTHING, achieved=("lose",))
     trial = trial_of(NOTHING, lose, LOST, train=("win", "draw"))
     said = " ".join(trial.findings)
-    assert "Episodes that achieved a goal: 4, the first one at step 2 (median)." in said
+    assert "Episodes that achieved a goal: 4; median step of the first: 2." in said
     assert "Never achieved: 2 of 2 training goals, such as 'win', 'draw'." in said
     nothing = trial_of(NOTHING, LOST, train=("win",))
     assert not any("first one" in line for line in nothing.findings)

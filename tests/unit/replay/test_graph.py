@@ -41,6 +41,13 @@ def test_values_of_a_path_by_hand():
     assert graph.action_values("own", state("A")) == NOTHING
 
 
+@pytest.mark.parametrize("length", [20, 200])
+def test_however_long_a_path_is_each_of_its_states_has_a_value(length: int):
+    names = "".join(chr(ord("A") + t) for t in range(length + 1))
+    graph = ReplayGraph([episode("own", names, [1] * length, {length - 1: "goal"})], GAMMA)
+    assert graph.action_values("goal", state("A")) == (UNTRIED, GAMMA ** (length - 1))
+
+
 def test_a_detour_falls_away():
     # A -> B -> A -> C, where the goal is achieved: from A it is one step, and the way by B is two more.
     graph = ReplayGraph([episode("own", "ABAC", [0, 0, 1], {2: "goal"})], GAMMA)
@@ -274,6 +281,16 @@ def test_what_was_paid_for_another_goal_is_no_reward_on_the_way():
     assert graph.action_values("goal", state("C")) == (20.0, UNTRIED)
     assert graph.action_values("goal", state("B")) == (UNTRIED, -1 + (-1 + (-1 + 20 / 2) / 2) / 2)
     assert graph.action_values("other", state("B")) == (20.0, UNTRIED)
+
+
+def test_waiting_where_a_goal_holds_is_no_way_to_it():
+    # The first episode starts in B, where `goal` holds, and is paid 3 for waiting there; the second gets there.
+    waits = episode("own", "BBC", [0, 1], {1: "own"})
+    paid = tuple(replace(step, reward=3.0) for step in waits.steps)
+    there = replace(on := episode("own", "AB", [0], {0: "goal"}), steps=(replace(on.steps[0], reward=-1.0),))
+    graph = ReplayGraph([replace(waits, steps=paid), there], GAMMA, Rewards(own=True, success=5.0))
+    assert graph.action_values("goal", state("A")) == (5.0, UNTRIED)
+    assert graph.action_values("goal", state("B")) == NOTHING
 
 
 def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back():
