@@ -12,7 +12,7 @@ from sacglam import cpu
 from sacglam.build import Parts
 from sacglam.config import Config
 from sacglam.envs.workers import process_ids
-from sacglam.errors import CheckpointError, DemonstrationError
+from sacglam.errors import DemonstrationError, RunDirectoryError
 from sacglam.runs.checkpoint import Checkpoint
 from sacglam.runs.display import Display
 from sacglam.runs.progress import MetricsAccumulator, Progress
@@ -160,12 +160,13 @@ class Loop:
         """Resume from `checkpoint`, which may have been written by a different set of processes.
 
         Raises:
-            CheckpointError: it was written by another version of sacglam, or for another model.
+            RunDirectoryError: it was written by another version of sacglam, as the others of its run were.
+            CheckpointError: it is of another model.
             Exception: it is damaged; `sacglam.runs.checkpoint.restore_newest` says so.
         """
         values, parts, collector = checkpoint.values, self._parts, self._parts.collector
         if values["format"] != _FORMAT:
-            raise CheckpointError(
+            raise RunDirectoryError(
                 f"expected checkpoint format {_FORMAT}, got {values['format']}; use the sacglam that wrote it"
             )
         self.progress = Progress(**values["progress"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sacglam.runs.stopping import die_on_interrupt
 
 LOG_STEPS, SAMPLES_STEPS = 32, 320
+PARITY_EVERY = 2
 
 
 def often(command: list[str]) -> list[str]:
@@ -23,8 +24,9 @@ def log_often() -> None:
 def main() -> None:
     """As `sacglam.__main__`."""
     die_on_interrupt()
-    from sacglam import cli
+    from sacglam import build, cli
 
+    build.PARITY_EVERY = PARITY_EVERY
     log_often()
     cli.main()
 

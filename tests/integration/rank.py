@@ -156,9 +156,9 @@ def main() -> None:
     deepspeed.init_distributed(rank, world, f"file://{folder}/meeting-{world}", "cpu", timeout_s=TIMEOUT_S)
     saved = pickle.loads((folder / "saved.pkl").read_bytes())
     found: dict[Any, Any] = {stage: trials(world, stage, saved.get(stage)) for stage in stages}
-    found |= {(stage, name): variant(world, stage, name) for stage in stages for name in VARIANTS_AT[stage]}
     found["timeout_s"] = timeout_s()
     if world > 1:
+        found |= {(stage, name): variant(world, stage, name) for stage in stages for name in VARIANTS_AT[stage]}
         found["alone"] = alone(rank, world)
     (folder / f"{world}-{rank}.pkl").write_bytes(pickle.dumps(found))
 

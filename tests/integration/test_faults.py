@@ -182,6 +182,7 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return Reference(run.folder, run.overrides, start_s)
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(
     reference: Reference, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from sacglam import config as configuration
 from sacglam import training
 from sacglam.build import build
-from sacglam.errors import SacglamError
+from sacglam.errors import RunDirectoryError, SacglamError
 from sacglam.loop import Loop
 from sacglam.rollout import Rollout
 from sacglam.runs import checkpoint
@@ -296,6 +297,14 @@ def test_further_copies_do_not_begin_as_the_run_did() -> None:
     more.restore(whole.checkpoint())
     assert starts(resumed)[:4] == starts(played)
     assert not set(starts(resumed)[4:]) & set(starts(first))
+
+
+def test_a_checkpoint_of_another_version_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    loop = Loop(config := configuration.load(None, [*TINY, "device=cpu", "env.copies=8"]), build(config))
+    written = loop.checkpoint()
+    checkpoint.save(tmp_path, loop.progress.place, replace(written, values={**written.values, "format": 2}))
+    with pytest.raises(RunDirectoryError, match="expected checkpoint format 3, got 2; use the sacglam that wrote it"):
+        checkpoint.restore_newest(tmp_path, loop.restore, pytest.fail)
 
 
 def test_a_diverged_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:

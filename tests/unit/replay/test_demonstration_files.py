@@ -90,6 +90,13 @@ def test_a_file_of_blank_lines_is_empty(tmp_path: Path) -> None:
         list(demonstrations.read(lines(tmp_path / "file", "", " "), make("bitflip", **BITS)))
 
 
+def test_a_line_that_is_too_long_is_named_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = lines(tmp_path / "file", GOOD, {**GOOD, "actions": ["Make B"] * 100})
+    monkeypatch.setattr(demonstrations, "_LONGEST", 500)
+    with pytest.raises(DemonstrationError, match="line 2: expected a line of at most 500 bytes, got a longer one"):
+        list(demonstrations.read(file, make("bitflip", **BITS)))
+
+
 def test_goal_seed_and_actions_are_enough(tmp_path: Path) -> None:
     [episode] = demonstrations.read(lines(tmp_path / "file", GOOD, ""), make("bitflip", **BITS))
     assert (episode.start.text, episode.action(0), episode.success) == ("Bits: A b", "Make B", True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -101,6 +103,15 @@ def test_a_folder_has_one_process_at_a_time_and_is_free_when_it_ends(tmp_path: P
         holder.communicate()
     with RunDirectory(tmp_path).locked():
         pass
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with RunDirectory(tmp_path).locked(), RunDirectory(tmp_path).locked():
+        assert (tmp_path / ".lock").exists()
 
 
 LAKE = "gymnasium:FrozenLake-v1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,11 @@ def test_total_variation_by_hand() -> None:
 def test_checks_go_by_the_count_of_updates() -> None:
     link = handoff(every=6)
     assert [len(link.probe(updates)) for updates in range(0, 14, 2)] == [1, 0, 0, 1, 0, 0, 1]
+
+
+def test_checks_count_from_the_initial_updates() -> None:
+    link = replace(handoff(every=6), first=170)
+    assert [updates for updates in range(170, 184, 2) if link.probe(updates)] == [170, 176, 182]
 
 
 def test_equal_policies_pass_and_the_gap_is_reported() -> None:

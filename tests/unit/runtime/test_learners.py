@@ -78,7 +78,7 @@ class Scoring(Rank):
         self.world = world
 
     def submit(self, method: str, *args: Any, reply: bool = True) -> Future[Any]:
-        assert (method, reply) == ("score", True)
+        assert (method, args[1:], reply) in (("score", (), True), ("predict", ("judge",), True))
         return done([np.array([len(query.actions), self.number]) for query in args[0][self.number :: self.world]])
 
 
@@ -86,4 +86,5 @@ class Scoring(Rank):
 def test_ranks_that_score_share_the_states_and_answers_come_in_their_order(states: int) -> None:
     group = LearnerGroup([Scoring(number, 3) for number in range(3)], timeout_s=1)
     queries = [Query("state", ("a",) * (n + 1)) for n in range(states)]
-    assert [policy.tolist() for policy in group.log_policy(queries)] == [[n + 1, n % 3] for n in range(states)]
+    for answers in (group.log_policy(queries), group.predict("judge", queries)):
+        assert [each.tolist() for each in answers] == [[n + 1, n % 3] for n in range(states)]

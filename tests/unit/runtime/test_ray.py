@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from sacglam.errors import OutOfMemory
+from sacglam.runtime.group import WorkerLost
 from sacglam.runtime.ray import RayWorker, _Actor, object_store_bytes
 
 
@@ -43,6 +44,43 @@ def test_a_worker_without_memory_says_what_to_lower() -> None:
     for actor in (building, calling):
         with pytest.raises(OutOfMemory, match=r"no room\n.*algo\.micro_batch_size"):
             actor.call("learn", True)
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    cause: Exception | None = None
+
+
+def raised_by(error: Exception) -> BaseException | None:
+    """What a call of a worker ends with if Ray reports this."""
+    found: Future[Any] = Future()
+    ray: Any = SimpleNamespace(exceptions=SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError))
+    ref = SimpleNamespace(future=lambda: found)
+    actor: Any = SimpleNamespace(
+        where=SimpleNamespace(remote=lambda: SimpleNamespace(future=Future)),
+        call=SimpleNamespace(remote=lambda *call: ref),
+    )
+    answer = RayWorker(ray, actor, own=True).submit("learn")
+    found.set_exception(error)
+    return answer.exception(0)
+
+
+def test_what_ray_reports_becomes_our_errors() -> None:
+    ours, theirs = RayTaskError("Traceback ..."), RayTaskError("Traceback ...")
+    ours.cause, theirs.cause = OutOfMemory("no room"), KeyError("x")
+    assert raised_by(ours) is ours.cause
+    assert raised_by(theirs) is theirs
+    died = RayError(
+        "The actor died.\n\tclass_name: _Actor\n\tactor_id: 12\n Killed. Some common causes include: (1) ..."
+    )
+    lost = raised_by(died)
+    assert isinstance(lost, WorkerLost)
+    assert str(lost) == "The actor died. Killed."
+    assert str(raised_by(RayError())) == "RayError"
+    assert raised_by(other := OSError("not Ray's")) is other
 
 
 @pytest.mark.parametrize(("began", "killed"), [(0.0, True), (-100.0, False)])
