@@ -20,7 +20,6 @@ from sacglam.runs.exported import config_of
 if TYPE_CHECKING:
     from sacglam.config import Config
     from sacglam.envs import TextEnv
-    from sacglam.scoring.base import Scorer
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run or an exported agent.", metavar="RUN")]
 DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
@@ -113,7 +112,8 @@ def play(
     goal, why = (goal, "") if goal is not None else _chosen(run, agent.config, env, seed)
     observation = env.reset(goal, seed)
     past: list[tuple[str, str]] = []
-    console.print(f"[bold]Goal: {escape(goal)}[/bold]{escape(why)}")
+    earned, listed = 0.0, goal in {*env.goals("train"), *env.goals("heldout")}
+    console.print(f"[bold]Goal: {escape(goal)}[/bold]{escape(why) if listed else '  (not one of the environment)'}")
     for t in itertools.count(1):
         state = (observation.text, goal, observation.actions)
         probabilities = agent.probabilities(*state, past)
@@ -128,10 +128,14 @@ def play(
         console.print(escape(observation.text))
         console.print(table)
         step = env.step(observation.actions.index(chosen))
+        earned += step.reward
         if step.achieved:
             console.print(f"achieved: {escape(', '.join(step.achieved[:6]))}{' ...' if len(step.achieved) > 6 else ''}")
         if step.terminated or step.truncated:
-            console.print("[bold green]success" if goal in step.achieved else "[bold red]no success")
+            returned = f", return {earned:g}" if env.own_rewards else ""
+            console.print(
+                f"[bold green]success{returned}" if goal in step.achieved else f"[bold red]no success{returned}"
+            )
             return
         past.append((observation.text, chosen))
         observation = step.observation
@@ -226,6 +230,7 @@ def collect(
     if policy == "agent" and not run:
         raise typer.BadParameter("--policy agent needs a RUN, whose agent plays")
 
+    from sacglam.agent import load_agent
     from sacglam.collector import build_env
     from sacglam.prompt import Prompt
     from sacglam.recording import record
@@ -234,10 +239,11 @@ def collect(
 
     changes = [*(set_ or []), *([f"env.name={env}"] if env else [])]
     config = configuration.override(config_of(run, trust), changes) if run else configuration.load(source, changes)
-    scorer = UniformScorer() if policy == "random" else _model(run, device, trust) if policy == "agent" else None
+    scorer = UniformScorer() if policy == "random" else None
+    agent = load_agent(run, device, trust) if run and policy == "agent" else None
     played = record(
         lambda: build_env(config),
-        scorer,
+        agent.model if agent else scorer,
         episodes,
         seed=seed,
         noise=noise,
@@ -249,13 +255,6 @@ def collect(
         display.stage("collecting episodes", episodes)
         successes = write(out, played, config.env.repeats, config.env.reward, display.advance)
     print_plain(console, f"{episodes:,} episodes, {successes:,} of them successful, are in {out}")
-
-
-def _model(run: Path | None, device: str, trust: bool) -> "Scorer":
-    from sacglam.agent import load_agent
-
-    assert run
-    return load_agent(run, device, trust).model
 
 
 def export(

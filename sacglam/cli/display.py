@@ -87,7 +87,7 @@ class RichDisplay(Display):
         self._update(completed=min(done, self._total))
         if done >= self._next_line:
             self._next_line = done + max(1, self._total // _LINES)
-            left = f"  {(self._total - done) / self._rate:.0f} s left" if self._rate else ""
+            left = f"  {max(0, self._total - done) / self._rate:.0f} s left" if self._rate else ""
             self._line(f"{done:>8,} of {self._total:,}  {self._figures}{left}".rstrip())
 
     @override

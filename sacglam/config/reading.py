@@ -94,7 +94,8 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
 
 def _known(name: str) -> str:
     """A hint for a path that does not exist: the nearest name of a configuration, or all names."""
-    near = get_close_matches(name, names(), n=1)
+    here = [file for file in (f"{name}.yaml",) if Path(file).is_file()]
+    near = here or get_close_matches(name, [*names(), *map(str, Path(name).parent.glob("*.yaml"))], n=1)
     others = "" if name.endswith((".yaml", ".yml")) else f". Expected a path, or one of {', '.join(names())}"
     return f". Did you mean {near[0]!r}?" if near else others
 
@@ -240,6 +241,9 @@ def _explain(fault: Any, values: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         known = list(_fields_at(path[:-1], values))
         near = get_close_matches(path[-1], known, n=1)
+        section = _KINDS.get(f"{'.'.join(path[:-1])}.type")
+        if section and (having := [k for k in section.shipped if path[-1] in section.kind(k).model_fields]):
+            return f"{where} is a setting of {section.key}.type {' and '.join(having)}"
         if ":" in path[-1]:
             return f"unknown setting {where!r}; a colon needs a space after it, as in {{type: graph, share: 0.5}}"
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"

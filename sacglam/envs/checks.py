@@ -182,7 +182,7 @@ class CheckedEnv(TextEnv):
 
     def _broken(self, method: str, given: Sequence[Any], expected: str) -> EnvironmentContractError:
         return EnvironmentContractError(
-            f"{self._at(method, given)}: expected {expected}; see docs/start/environments.md"
+            f"{self._at(method, given)}: expected {expected.rstrip('.')}; see docs/start/environments.md"
         )
 
 

@@ -130,7 +130,8 @@ def _findings(
     achieved = {goal for e in played for step in e.steps for goal in step.achieved}
     if never := [goal for goal in goals if goal not in achieved]:
         some = ", ".join(map(shown, never[:_NAMED]))
-        yield f"Never achieved: {len(never):,} of {len(goals):,} training goals, such as {some}."
+        intended = ", as in a task without success" if own_rewards and not achieved else ""
+        yield f"Never achieved: {len(never):,} of {len(goals):,} training goals, such as {some}{intended}."
     repeated = _repeated(played)
     if different := [difference for difference in repeated.values() if difference]:
         yield (

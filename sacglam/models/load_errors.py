@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def explained(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = (str(error) or type(error).__name__).rstrip(". ")
-        raise ModelError(f"model {name!r} cannot be loaded: {reason}. {_advice(name)}") from error
+        said = [f"{reason}.", _advice(name)] if looks_local(name) else [_advice(name), reason]
+        raise ModelError(f"model {name!r} cannot be loaded: {' '.join(said)}") from error
 
 
 def read_whole(read: Callable[..., Any], **options: Any) -> Any:
@@ -98,9 +100,15 @@ def _advice(name: str) -> str:
         return f"Expected a folder with {files}, complete and of an architecture that transformers supports"
     offline = constants.HF_HUB_OFFLINE
     return (
-        f"There is no folder {name} here; `sacglam pretrain {name} --env NAME` makes one. For a model on the Hub: "
+        f"there is no folder {name} here{_near(name)}; `sacglam pretrain {name} --env NAME` makes one. For a model on "
+        "the Hub: "
         f"{'HF_HUB_OFFLINE is set, so nothing was downloaded. ' if offline else ''}Run `hf download {name}` with a "
         f"network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache than "
         f"{constants.HF_HUB_CACHE}), or set model.name to 'builtin', 'builtin-t5' or a local folder with {files}; also "
-        "check the spelling"
+        "check the spelling."
     )
+
+
+def _near(name: str) -> str:
+    near = get_close_matches(name, [folder.name for folder in Path().iterdir() if folder.is_dir()], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -127,7 +127,7 @@ def _no_experience(evidence: Evidence) -> str | None:
         return None
     effect = "success is unknown" if evidence.updates else "no update has been made"
     if 0 < evidence.updates <= warm_up:
-        effect = "the policy has learnt nothing: all updates trained only the critic "
+        effect = "the policy has not been trained: all updates trained only the critic "
         effect += f"(algo.warmup_updates={config.algo.warm_up})"
     if steps - config.algo.update_interval < config.random_steps:
         return (

@@ -109,7 +109,7 @@ CASES = {
     "random": (["replay.random_steps=30"], r"lower replay.random_steps \(30\)", False),
     "warm-up": (
         ["algo.warmup_updates=9"],
-        r"has learnt nothing: all updates trained only the critic \(algo.warmup_updates=9\), after",
+        r"has not been trained: all updates trained only the critic \(algo.warmup_updates=9\), after",
         True,
     ),
     "nothing": (world(World), r"no goal was achieved in \d+ episodes", True),

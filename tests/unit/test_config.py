@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
     assert fault == "unknown setting 'learners.xxxxx'; known here: count, zero_stage"
     with pytest.raises(ConfigError, match=r"'replay.hindsight.type:future'; a colon needs a space after it"):
         load(None, ["replay.hindsight={type:future}"])
+
+
+def test_a_setting_of_another_algorithm_is_named_as_such() -> None:
+    assert _fault({"algo": {"type": "ppo", "n_step": 3}}) == "algo.n_step is a setting of algo.type sac and awac"
+    assert _fault({"partner": {"budget": 3}}) == "partner.budget is a setting of partner.type judge"
 
 
 def test_every_fault_gets_a_line() -> None:
@@ -341,12 +347,16 @@ def test_a_file_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("nothing like it", "Expected a path, or one of ablations/base, "),
         ("zzz.yaml", "No such file or directory"),
         ("../configs/quickstart", "Did you mean"),
+        ("a", "Did you mean 'a.yaml'?"),
+        ("my_castle.yml", "Did you mean 'my_castle.yaml'?"),
     ],
 )
 def test_a_name_that_is_not_there_gets_a_hint(
     name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for file in ("a.yaml", "my_castle.yaml"):
+        (tmp_path / file).touch()
     with pytest.raises(ConfigError, match=re.escape(hint)):
         load(name)
 
@@ -638,7 +648,21 @@ def test_the_error_of_one_s_own_module_comes_with_its_traceback(
         make(load(None, [override.format(module)]).env.name)
 
 
-@pytest.mark.parametrize("name", ["nowhere.mine:make", ".mine:make", ":make"])
-def test_a_module_that_is_not_on_the_path(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be imported: .*Is it on the Python path"):
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nowhere.mine:make", r"Is it on the Python path\?"),
+        (":make", r"Is it on the Python path\?"),
+        ("./here/mine.py:make", "Expected a module's name, such as here.mine, not that of a file"),
+        ("here.mine:make", r"Its file is here: export PYTHONPATH=\. lets Python find it"),
+    ],
+)
+def test_a_module_that_is_not_on_the_path(
+    name: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # "" is the current folder
+    with pytest.raises(ConfigError, match=f"cannot be imported: .*{advice}"):
         make(name)

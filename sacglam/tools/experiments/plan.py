@@ -20,7 +20,7 @@ from sacglam import files, subprocesses
 from sacglam.config import Config
 from sacglam.config.section import Section
 from sacglam.errors import ConfigError
-from sacglam.runs.directory import RunDirectory
+from sacglam.runs.directory import EVALUATED_RETURN, RunDirectory
 
 Axis = Literal["steps", "seconds", "cpu_seconds", "forward_passes"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -240,7 +240,10 @@ def comparison(files: Sequence[Path], overrides: Sequence[str] = ()) -> Experime
     if len(environments) == 1:
         environments, axes = {"Success": variants}, AXES
     groups = [Group(title=title, variants=members, axes=axes) for title, members in environments.items()]
-    if any(each.config(overrides).goals.type != "uniform" for each in variants.values()):  # show how these develop
+    configs = [each.config(overrides) for each in variants.values()]
+    if any(config.env.reward == "environment" for config in configs):
+        groups.append(Group(title="Greedy return", variants=variants, metric=EVALUATED_RETURN))
+    if any(config.goals.type != "uniform" for config in configs):  # show how these develop
         groups += [Group(title=title, variants=variants, metric=metric) for title, metric in _BY_TYPE.items()]
     about = "Greedy success on fresh episodes, over environment steps, seconds, CPU seconds and forward passes."
     return Experiment(title="Comparison", about=about, groups=tuple(groups))

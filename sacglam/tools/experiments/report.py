@@ -129,6 +129,11 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
             name: _by_type([rates for summary in summaries if (rates := summary.get(key))])
             for name, key in EVALUATIONS.items()
         },
+        "returns": {
+            name: found
+            for name in ("random", "before", "after", "sampled")
+            if (found := statistics.estimate([summary.get(f"return_{name}") for summary in summaries]))
+        },
         "area": statistics.estimate(areas),
         "to_threshold": {
             axis: statistics.crossing([cost[axis] for cost in costs]) if all(axis in cost for cost in costs) else None

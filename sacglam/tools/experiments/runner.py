@@ -118,7 +118,9 @@ def _outcome(run: Run, success: bool, stopping: bool) -> str:
     """What became of a run, in a few words; if it failed, also the end of its log."""
     if success:
         summary = run.directory.summary() or {}
-        return f"success {summary['success_after']['overall']:.3f} after {summary['train_seconds']:.0f} s of training"
+        earned = "" if (mean := summary.get("return_after")) is None else f", return {mean:.2f}"
+        found = f"success {summary['success_after']['overall']:.3f}{earned}"
+        return f"{found} after {summary['train_seconds']:.0f} s of training"
     if stopping:
         return "stopped; the same command resumes it"
     end = [line for line in run.log.read_text("utf-8", "replace").splitlines() if line.strip()][-_LOG_LINES:]

@@ -48,9 +48,19 @@ def test_a_name_of_the_hub_without_a_network(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_error_keeps_its_reason() -> None:
-    said = r"'google/flan-t5-base' cannot be loaded: no route\. .*`hf download google/flan-t5-base`"
+    said = r"'google/flan-t5-base' cannot be loaded: .*`hf download google/flan-t5-base`.* no route$"
     with pytest.raises(ModelError, match=said), explained("google/flan-t5-base"):
         raise OSError("no route")
+
+
+def test_a_folder_that_is_not_there_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "camp-model").mkdir()
+    with pytest.raises(ModelError) as raised, explained("camp-modle"):
+        raise OSError("no route")
+    assert str(raised.value).startswith(
+        "model 'camp-modle' cannot be loaded: there is no folder camp-modle here (did you mean camp-model?); "
+    )
 
 
 def make_huge(file: Path) -> None:

@@ -15,6 +15,7 @@ from sacglam.tools.experiments import plan
 from sacglam.tools.experiments.figure import draw_report
 from sacglam.tools.experiments.markdown import markdown
 from sacglam.tools.experiments.report import report
+from sacglam.tools.experiments.runner import _outcome
 from tests.unit.tools.experiments.conftest import Finish
 from tests.unit.tools.experiments.test_plan import files
 
@@ -160,6 +161,27 @@ def test_a_metric_has_a_panel_and_a_table_of_its_own(tmp_path: Path, finish: Fin
     assert "| a | 0 | - | - |" in markdown(values, "x.png"), "no run has logged it"
     draw_report(values, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_with_own_rewards_there_are_returns(tmp_path: Path, finish: Finish) -> None:
+    overrides = (*OVERRIDES, "env.name=bitflip", "env.reward=environment")
+    experiment = plan.comparison(files(tmp_path, "a"), overrides)
+    runs = plan.runs(experiment, range(2), overrides, tmp_path)
+    for run, last in zip(runs, (-12.0, -14.0), strict=True):
+        folder = finish(run, [0.1, 0.2])
+        summary = json.loads((folder / "summary.json").read_text())
+        earned = {"return_random": -200.0, "return_before": -100.0, "return_after": last, "return_sampled": -20.5}
+        (folder / "summary.json").write_text(json.dumps(summary | earned))
+        lines = [{**line, "eval_return": last * 2} for line in LineLog(folder / "metrics.jsonl").lines()]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    values = report(experiment, runs, 0.8, "")
+    assert [group["title"] for group in values["groups"]] == ["Success", "Greedy return"]
+    assert values["groups"][0]["members"][0]["returns"]["after"].mean == -13.0
+    text = markdown(values, "x.png")
+    assert "| a | -200.00 [-200.00, -200.00] | -100.00 [-100.00, -100.00] | -13.00 [-25.71, -0.29] | -20.50" in text
+    assert "| a | 2 | -26.000 | -26.000 |" in text
+    draw_report(values, tmp_path / "x.png")
+    assert _outcome(runs[0], True, False) == "success 0.200, return -12.00 after 200 s of training"
 
 
 def test_runs_that_choose_their_goals_have_a_panel_each_with_a_curve_for_each_goal_type(
