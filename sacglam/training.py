@@ -17,7 +17,7 @@ from sacglam.policy import mean_entropy, uniform_entropy
 from sacglam.resolve import derived, resolve
 from sacglam.runs import checkpoint, diagnosis
 from sacglam.runs.curves import draw_curves
-from sacglam.runs.directory import EVALUATED, RunDirectory
+from sacglam.runs.directory import EVALUATED, EVALUATED_RETURN, RunDirectory
 from sacglam.runs.display import Display, NewTracker, Tracker
 from sacglam.runs.exported import measure, summary_of_best, write_exported
 from sacglam.runs.logs import LINE, LineLog
@@ -288,13 +288,13 @@ class Run:
         if best is None or measure(summary) > measure(best):
             self._export(self._directory.best, summary)
         self._append(metrics)
-        if self._solves(metrics):
-            self._solved = True
-            self._display.note(f"finished early: greedy success is {metrics[EVALUATED]:.2f} (evaluation.stop_at)")
+        self._solved |= self._solves(metrics)
+        what = f"return {measure(summary):.2f}" if EVALUATED_RETURN in metrics else f"success {metrics[EVALUATED]:.2f}"
+        early = "; finished early (evaluation.stop_at)" if self._solved else ""
+        self._display.note(f"greedy {what} after {self._loop.progress.env_steps:,} steps{early}")
 
     def _solves(self, evaluation: Mapping[str, float]) -> bool:
-        stop_at = self._config.evaluation.stop_at
-        return stop_at is not None and evaluation[EVALUATED] >= stop_at
+        return evaluation[EVALUATED] >= (self._config.evaluation.stop_at or float("inf"))
 
     def _export(self, folder: Path, summary: Mapping[str, Any]) -> None:
         write_exported(folder, self._parts.learners.exported(), self._config, self._loop.progress.env_steps, summary)

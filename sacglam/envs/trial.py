@@ -142,7 +142,9 @@ def _findings(
         )
     if not own_rewards:
         yield from _hindsight(played, others, most_steps)
-    if listed := others & {*heldout}:
+    if both := {*heldout} & {*goals}:
+        yield f"Goals that are training and held-out goals at once: {len(both):,}, such as {shown(min(both))}."
+    if listed := others & {*heldout} - both:
         yield (
             f"Held-out goals listed in achieved under other goals: {len(listed):,}, such as {shown(min(listed))}. "
             "Hindsight learns from what is listed, so these are not held out: list them in their own episodes only."

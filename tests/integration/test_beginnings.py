@@ -139,7 +139,7 @@ def test_a_run_ends_once_it_is_good_enough(tmp_path: Path, monkeypatch: pytest.M
     settings = ["steps=64", *world(Won), "evaluation.stop_at=0.9"]
     done = training.train(configuration.override(configuration.parse(common.TINY), settings), run, display)
     assert (done["env_steps"], done["finished"]) == (16, True)
-    assert "finished early: greedy success is 1.00 (evaluation.stop_at)" in display.notes
+    assert "greedy success 1.00 after 16 steps; finished early (evaluation.stop_at)" in display.notes
     assert {"eval_success/overall", "critic_loss"} <= {key for line in metrics(run) for key in line}
     again = training.resume(run, Notes(), trusted=True)
     assert again["env_steps"] == 16

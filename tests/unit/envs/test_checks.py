@@ -445,6 +445,11 @@ def test_episodes_of_held_out_goals_are_checked_too() -> None:
         check_env(lambda: CheckedEnv(Evaluated(pays=False), "world"), repeats=False)
 
 
+def test_a_trial_says_which_goals_are_trained_on_and_held_out_at_once() -> None:
+    found = check_env(lambda: CheckedEnv(Evaluated(train=("win", "lose")), "world"), repeats=False).findings
+    assert found[-1] == "Goals that are training and held-out goals at once: 1, such as 'lose'."
+
+
 def test_a_trial_says_which_held_out_goals_are_listed_under_others() -> None:
     found = check_env(lambda: CheckedEnv(Evaluated(), "world"), repeats=False).findings
     assert found[-1].startswith("Held-out goals listed in achieved under other goals: 1, such as 'lose'.")
@@ -469,7 +474,14 @@ def test_a_trial_says_when_goals_are_first_achieved_and_which_never() -> None:
     assert "Episodes that achieved a goal: 4; median step of the first: 2." in said
     assert "Never achieved: 2 of 2 training goals, such as 'win', 'draw'." in said
     nothing = trial_of(NOTHING, LOST, train=("win",))
-    assert not any("first one" in line for line in nothing.findings)
+    assert not any("median step of the first" in line for line in nothing.findings)
+
+
+def test_a_task_without_success_achieves_nothing_on_purpose() -> None:
+    answers = [replace(each, reward=-1.0) for each in (NOTHING, LOST)]
+    world = CheckedEnv(World(answers, train=("win",)), "world").rewarding(own_rewards=True)
+    said = check_env(lambda: world, 4, repeats=False).findings
+    assert "Never achieved: 1 of 1 training goals, such as 'win', as in a task without success." in said
 
 
 THERE = Observation("there", ("Go",))
