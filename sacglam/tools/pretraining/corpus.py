@@ -32,7 +32,7 @@ HELD_OUT = 0.1
 """Share of episodes held out for `questions`."""
 SHOWN_STEPS = 3
 QUESTION = "Which:"
-MATCHED_ACTIONS, SINGLE = 8, 0.8
+MATCHED_ACTIONS, SINGLE, ABOUT_ACTIONS = 8, 0.8, 0.5
 SEPARATORS = re.compile(r"[\n,.;:]+ *")
 AROUND = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb()[]{}<>"
 """Quotes and brackets around words: an action often has them where the goal does not."""
@@ -131,6 +131,8 @@ def _question(text: str, actions: Sequence[str], rng: Random) -> Document:
         for word in dict.fromkeys(word.strip(AROUND) or word for word in part.split()):
             having.setdefault(word, []).append(part)
     single = [word for word in having if len(having[word]) == 1]
+    if text and rng.random() < ABOUT_ACTIONS:  # rare otherwise where the text is long and its actions are few
+        single = [word for word in single if having[word][0] in actions] or single
     word = rng.choice(single if single and rng.random() < SINGLE else list(having))
     found = rng.sample(having[word], len(having[word]))
     shown = "\n".join([text, ", ".join(actions)] if text else [", ".join(actions)])
