@@ -239,11 +239,10 @@ def collect(
 
     changes = [*(set_ or []), *([f"env.name={env}"] if env else [])]
     config = configuration.override(config_of(run, trust), changes) if run else configuration.load(source, changes)
-    scorer = UniformScorer() if policy == "random" else None
     agent = load_agent(run, device, trust) if run and policy == "agent" else None
     played = record(
         lambda: build_env(config),
-        agent.model if agent else scorer,
+        agent.model if agent else UniformScorer() if policy == "random" else None,
         episodes,
         seed=seed,
         noise=noise,
