@@ -200,7 +200,7 @@ class Run:
         """Warn once of each reason why the run may not learn, while there is still time to start over."""
         now, interval, steps = self._loop.progress.env_steps, self._config.algo.update_interval, self._config.steps
         due = any(now - interval < share * steps <= now < steps for share in diagnosis.CHECKS)
-        causes = self._diagnose({}) if due and now > self._config.random_steps else {}
+        causes = self._diagnose({}) if due and now - interval >= self._config.random_steps else {}
         for rule in [rule for rule in causes if rule not in self._noted]:
             self._display.note(f"warning after {now:,} of {steps:,} steps: {causes[rule]}")
         self._noted.update(causes)

@@ -28,8 +28,8 @@ def explained(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = (str(error) or type(error).__name__).rstrip(". ")
-        said = [f"{reason}.", _advice(name)] if looks_local(name) else [_advice(name), reason]
-        raise ModelError(f"model {name!r} cannot be loaded: {' '.join(said)}") from error
+        said = (reason, _advice(name)) if looks_local(name) else (_advice(name), reason)
+        raise ModelError(f"model {name!r} cannot be loaded: {'. '.join(said)}") from error
 
 
 def read_whole(read: Callable[..., Any], **options: Any) -> Any:
@@ -105,7 +105,7 @@ def _advice(name: str) -> str:
         f"{'HF_HUB_OFFLINE is set, so nothing was downloaded. ' if offline else ''}Run `hf download {name}` with a "
         f"network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache than "
         f"{constants.HF_HUB_CACHE}), or set model.name to 'builtin', 'builtin-t5' or a local folder with {files}; also "
-        "check the spelling."
+        "check the spelling"
     )
 
 

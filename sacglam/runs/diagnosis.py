@@ -129,10 +129,6 @@ def _no_experience(evidence: Evidence) -> str | None:
     if 0 < evidence.updates <= warm_up:
         effect = "the policy has not been trained: all updates trained only the critic "
         effect += f"(algo.warmup_updates={config.algo.warm_up})"
-    if steps - config.algo.update_interval < config.random_steps:
-        return (
-            f"{effect}: all steps were random play. Raise steps, or lower replay.random_steps ({config.random_steps:,})"
-        )
     cause = evidence.missing if evidence.episodes else "no episode has ended"
     fewer = "use fewer copies, or " if config.env.copies > 1 else "or "
     return (

@@ -127,7 +127,7 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) -> None:
     her, _ = configs(tmp_path)
     out = tmp_path / "out"
-    longer = [*BITFLIP, "steps=256"]
+    longer = [*BITFLIP, "steps=480"]
     started = command("compare", her, out=out, overrides=longer)
     run = out / "her-seed0"
     log = tmp_path / "log"
@@ -154,13 +154,13 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_command_resumes(tmp_path: Path) 
     assert "the same command resumes" in log.read_text()
     assert left_after(family, 5) == []
     summary = json.loads((run / "summary.json").read_text())
-    assert 0 < summary["env_steps"] < 256
+    assert 0 < summary["env_steps"] < 480
     assert (run / "checkpoints" / f"step-{summary['env_steps']:010d}-{summary['updates']:010d}").is_dir()
     assert not (out / "report.md").exists()
 
     done = call(started)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((run / "summary.json").read_text())["env_steps"] == 256
+    assert json.loads((run / "summary.json").read_text())["env_steps"] == 480
 
 
 FAMILY = """

@@ -97,9 +97,8 @@ def test_another_file_is_refused_where_a_run_resumes(file: Path, tmp_path: Path)
 def test_without_replay_no_relabelled_copies_take_the_place_of_demonstrations(file: Path) -> None:
     kept = {}
     for algo in ("sac", "ppo"):
-        config = configuration.load(
-            None, [f"algo={algo}", "env.copies=2", "replay.hindsight=uniform", f"replay.demonstrations={file}"]
-        )
+        imitated = [f"replay.demonstrations={file}", "replay.demonstration_updates=1"]
+        config = configuration.load(None, [f"algo={algo}", "env.copies=2", "replay.hindsight=uniform", *imitated])
         found = collector(config, UniformScorer(), PhaseClock()).demonstrations
         assert found
         kept[algo] = len(found.ring), len(found.steps)

@@ -106,7 +106,6 @@ PPO = ["algo={type: ppo, update_interval: 8, batch_size: 8, epochs: 1}"]
 CASES = {
     "no-end": (LONG, r"no episode has ended, after (8|16) steps in each copy", True),
     "batch": (["algo.batch_size=500"], r"algo.batch_size is 500 and ended episodes gave", True),
-    "random": (["replay.random_steps=30"], r"lower replay.random_steps \(30\)", False),
     "warm-up": (
         ["algo.warmup_updates=9"],
         r"has not been trained: all updates trained only the critic \(algo.warmup_updates=9\), after",

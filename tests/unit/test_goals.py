@@ -220,7 +220,7 @@ def test_a_source_of_ones_own_is_found_by_name() -> None:
     [
         ("luck", "goals.type: expected one of uniform, progress, magellan, or module:Class"),
         ({"type": "progress", "by": "colour"}, "goals.by: Input should be 'type' or 'goal'"),
-        ({"type": "uniform", "by": "goal"}, "unknown setting 'goals.by'"),
+        ({"type": "uniform", "by": "goal"}, "goals.by is a setting of goals.type progress"),
     ],
 )
 def test_settings_that_do_not_exist_are_refused(values: Any, said: str) -> None:

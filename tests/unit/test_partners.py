@@ -257,7 +257,7 @@ def test_goals_are_pursued_once_there_is_a_judge_of_them() -> None:
 
 
 def test_imagined_goals_are_not_drawn_in_the_environments_proportions() -> None:
-    with pytest.raises(ConfigError, match="so never those that a partner imagines"):
+    with pytest.raises(ConfigError, match="prior never relabels with goals that a partner imagines"):
         parse({"partner": {"type": "judge", "imagine": 0.5}, "replay": {"hindsight": "prior"}})
 
 

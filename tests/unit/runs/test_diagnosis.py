@@ -89,7 +89,7 @@ CASES = {
     ),
     "all updates were warm-up": (
         replace(LEARNS, updates=20),
-        r"the policy has learnt nothing: .*\(algo.warmup_updates=20\), after 100 steps",
+        r"the policy has not been trained: .*\(algo.warmup_updates=20\), after 100 steps",
     ),
     "nothing achieved": (
         replace(LEARNS, lines=lines(0, 0, 0, 0, achieved=0)),
