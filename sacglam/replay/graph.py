@@ -81,7 +81,7 @@ class ReplayGraph:
         self.add(episodes)
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Add episodes. All values are computed anew when they are next asked for."""
+        """Add episodes. Values are computed again when they are next needed."""
         rows = list[tuple[float, ...]]()
         for episode in episodes:
             self._add_reached(episode, len(self._places))
