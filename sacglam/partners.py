@@ -137,8 +137,8 @@ class ModelPartnerConfig(PartnerConfig):
 
     @property
     @override
-    def imagines(self) -> bool:
-        return self.imagine > 0
+    def imagines(self) -> str:
+        return "pursuing" if self.pursue else "relabelling" if self.imagine else ""
 
     @model_validator(mode="after")
     def _imagined(self) -> Self:

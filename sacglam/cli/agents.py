@@ -132,10 +132,8 @@ def play(
         if step.achieved:
             console.print(f"achieved: {escape(', '.join(step.achieved[:6]))}{' ...' if len(step.achieved) > 6 else ''}")
         if step.terminated or step.truncated:
-            returned = f", return {earned:g}" if env.own_rewards else ""
-            console.print(
-                f"[bold green]success{returned}" if goal in step.achieved else f"[bold red]no success{returned}"
-            )
+            outcome = "[bold green]success" if goal in step.achieved else "[bold red]no success"
+            console.print(outcome + (f", return {earned:g}" if env.own_rewards else ""))
             return
         past.append((observation.text, chosen))
         observation = step.observation

@@ -224,7 +224,8 @@ def pretrain(
       sacglam pretrain house-model --env house:House --set env.options.max_steps=4
       sacglam train --set env.name=house:House --set model.name=house-model
     """
-    source = configuration.load(None, [*settings_of(set_, "env", "prompt"), f"env.name={env}"])
+    given = ["env.reward=environment", *settings_of(set_, "env", "prompt")]  # any rewards will do: it ignores them
+    source = configuration.load(None, [*given, f"env.name={env}"])
     directory.check_empty(folder)
 
     from sacglam import cpu
@@ -233,7 +234,7 @@ def pretrain(
 
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, which transformers loads, warns of no GPU
     cpu.prepare(1)  # more would gain nothing: the model is 96 wide
-    environment = build_env(source).rewarding(own_rewards=True)  # whatever they are, it ignores them
+    environment = build_env(source)
     settings = recipes.PretrainSettings(seed=seed, steps=steps)
     with write_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -108,19 +108,18 @@ class Config(Section):
         if self.replay.demonstration_updates and not self.replay.demonstrations:
             raise ValueError("replay.demonstration_updates need a file to imitate: name it in replay.demonstrations")
         if self.replay.demonstrations and self.algo.on_policy and not self.replay.demonstration_updates:
-            raise ValueError(
-                f"{self.algo.label} does not learn from replay, so it can only imitate replay.demonstrations: set "
-                "replay.demonstration_updates, too"
-            )
+            which = f"{self.algo.label} can only imitate replay.demonstrations"
+            raise ValueError(f"{which}: set replay.demonstration_updates, too")
         if not self.steps and not self.replay.demonstration_updates:
             raise ValueError(
                 "steps is 0, so nothing would be learnt: raise it, or learn from demonstrations alone "
                 "(replay.demonstrations and replay.demonstration_updates)"
             )
-        if self.partner.imagines and self.replay.hindsight.type in ("none", "prior"):
+        hindsight, imagines = self.replay.hindsight.type, self.partner.imagines
+        if (imagines and hindsight == "prior") or (imagines == "relabelling" and hindsight == "none"):
             raise ValueError(
-                f"replay.hindsight {self.replay.hindsight.type} never relabels with goals that a partner imagines: "
-                "choose another, or set partner.imagine to 0"
+                f"replay.hindsight {hindsight} never relabels with goals that a partner imagines: choose another, or "
+                "set partner.imagine to 0"
             )
         interval = self.algo.update_interval  # whole ones are random
         if self.random_steps and math.ceil(self.random_steps / interval) >= math.ceil(self.steps / interval):

@@ -102,9 +102,9 @@ class PartnerConfig(Named):
     """The model trained for it alongside the agent, as `module:Class` (`sacglam.learner.judge`)."""
 
     @property
-    def imagines(self) -> bool:
-        """Whether it may name goals that the environment does not know."""
-        return False
+    def imagines(self) -> str:
+        """What goals that the environment does not know are for: `relabelling`, `pursuing` too, or, if empty, none."""
+        return ""
 
     @abstractmethod
     def build(

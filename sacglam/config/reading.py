@@ -94,8 +94,8 @@ def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
 
 def _known(name: str) -> str:
     """A hint for a path that does not exist: the nearest name of a configuration, or all names."""
-    here = [file for file in (f"{name}.yaml",) if Path(file).is_file()]
-    near = here or get_close_matches(name, [*names(), *map(str, Path(name).parent.glob("*.yaml"))], n=1)
+    known = [*names(), *map(str, Path(name).parent.glob("*.yaml"))]
+    near = [f"{name}.yaml"] if Path(f"{name}.yaml").is_file() else get_close_matches(name, known, n=1)
     others = "" if name.endswith((".yaml", ".yml")) else f". Expected a path, or one of {', '.join(names())}"
     return f". Did you mean {near[0]!r}?" if near else others
 

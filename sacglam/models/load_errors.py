@@ -99,16 +99,12 @@ def _advice(name: str) -> str:
     if looks_local(name):
         return f"Expected a folder with {files}, complete and of an architecture that transformers supports"
     offline = constants.HF_HUB_OFFLINE
+    near = get_close_matches(name, [folder.name for folder in Path().iterdir() if folder.is_dir()], n=1)
     return (
-        f"there is no folder {name} here{_near(name)}; `sacglam pretrain {name} --env NAME` makes one. For a model on "
-        "the Hub: "
+        f"there is no folder {name} here{f' (did you mean {near[0]}?)' if near else ''}; "
+        f"`sacglam pretrain {name} --env NAME` makes one. For a model on the Hub: "
         f"{'HF_HUB_OFFLINE is set, so nothing was downloaded. ' if offline else ''}Run `hf download {name}` with a "
         f"network{' and without HF_HUB_OFFLINE' if offline else ''} (HF_HOME names another cache than "
         f"{constants.HF_HUB_CACHE}), or set model.name to 'builtin', 'builtin-t5' or a local folder with {files}; also "
         "check the spelling"
     )
-
-
-def _near(name: str) -> str:
-    near = get_close_matches(name, [folder.name for folder in Path().iterdir() if folder.is_dir()], n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

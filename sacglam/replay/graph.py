@@ -102,8 +102,7 @@ class ReplayGraph:
                 self._outcomes[episode.observation(t)][action, None if ended else step.observation] += 1
                 won = self._rewards.own and episode.goal in step.achieved
                 been.add(observed[t])
-                stays = observed[t + 1] == observed[t] and not self._rewards.own  # then it earns nothing
-                back = observed[t + 1] in been and not stays
+                back = observed[t + 1] in been and (self._rewards.own or observed[t + 1] != observed[t])
                 pair = node * _MOST_ACTIONS + action
                 self._following[pair].add((following, reward))
                 rows.append((pair, following, observed[t + 1], reward, won, back, t == 0))

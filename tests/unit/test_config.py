@@ -533,6 +533,7 @@ def test_a_file_that_was_cut_off_is_no_complete_configuration() -> None:
 )
 def test_settings_that_would_do_nothing_are_refused(setting: str, expected: str) -> None:
     load(None, ["steps=2560", "replay.random_steps=2528"])
+    load(None, ["partner={type: judge, imagine: 0.5, pursue: 0.3}", "replay.hindsight=none"])
     with pytest.raises(ConfigError, match=expected):
         load(None, ["steps=2560", *re.split(r" (?=replay)", setting)])
 

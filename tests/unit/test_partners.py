@@ -244,7 +244,8 @@ def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named(monkeypatc
     assert judges.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]
     assert [step.achieved for step in seen.steps] == [("Grasp any bug",)]
     assert "Grasp any bug" in partner.known
-    assert (partner.settings.imagines, JudgeConfig().imagines) == (True, False)
+    pursuing = JudgeConfig(imagine=0.5, pursue=0.1)
+    assert [each.imagines for each in (JudgeConfig(), partner.settings, pursuing)] == ["", "relabelling", "pursuing"]
 
 
 def test_goals_are_pursued_once_there_is_a_judge_of_them() -> None:

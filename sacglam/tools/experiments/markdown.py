@@ -41,11 +41,9 @@ def _group(group: Values, threshold: float) -> Iterator[str]:
         yield _metric(members, group["metric"])
         return
     yield _overview(members, group["budget_steps"])
-    if returns := [
-        {"": m["label"], **{k: _interval(v, ".2f") for k, v in m["returns"].items()}} for m in members if m["returns"]
-    ]:
+    if any(member["returns"]["after"] for member in members):
         yield "Returns: undiscounted, before training and after it."
-        yield _table(returns)
+        yield _table({"": m["label"], **{k: _interval(v, ".2f") for k, v in m["returns"].items()}} for m in members)
     yield f"The cost of success {threshold:g}."
     yield _table(
         {"": m["label"], **{_title(axis): _crossing(m["to_threshold"][axis]) for axis in AXES}} for m in members

@@ -130,9 +130,8 @@ def _member(results: Sequence[Result], budget: int, threshold: float) -> Values:
             for name, key in EVALUATIONS.items()
         },
         "returns": {
-            name: found
+            name: statistics.estimate([summary.get(f"return_{name}") for summary in summaries])
             for name in ("random", "before", "after", "sampled")
-            if (found := statistics.estimate([summary.get(f"return_{name}") for summary in summaries]))
         },
         "area": statistics.estimate(areas),
         "to_threshold": {
