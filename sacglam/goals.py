@@ -11,6 +11,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from sacglam.config.kinds import GoalsConfig
+from sacglam.errors import ConfigError
 from sacglam.types import Episode
 
 T = TypeVar("T")
@@ -43,7 +44,9 @@ class GoalSource(Iterator[Start]):
 
     @override
     def __next__(self) -> Start:
-        return Start(self.choose(), int(self.rng.integers(2**31)))
+        if (goal := self.choose()) not in self.goals:
+            raise ConfigError(f"goals.type: {type(self).__name__}.choose() gave {goal!r}, which is no training goal")
+        return Start(goal, int(self.rng.integers(2**31)))
 
     def choose(self) -> str:
         """The goal of the next episode."""

@@ -11,6 +11,8 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
+from sacglam.envs.conversion import Unmet, texts
+from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
 from sacglam.imagination import Imagination, ImaginedGoals
 from sacglam.prompt import Prompt
@@ -46,7 +48,8 @@ class Partner:
         """The episodes with this partner's verdicts instead of the environment's: see `described`."""
         with self.clock.phase("partner"):
             self.known |= dict.fromkeys(episode.goal for episode in episodes)
-            seen = [described(e, verdict) for e, verdict in zip(episodes, self.verdicts(episodes), strict=True)]
+            verdicts = self._checked(self.verdicts(episodes), episodes)
+            seen = [described(e, verdict) for e, verdict in zip(episodes, verdicts, strict=True)]
             for episode, judged in zip(episodes, seen, strict=True):
                 true, said = _achievements(episode), _achievements(judged)
                 self.known |= dict.fromkeys(goal for goal, _ in said)
@@ -54,6 +57,17 @@ class Partner:
                 self._true_positives += len(true.keys() & said.keys())
                 self._actual += len(true)
         return seen
+
+    def _checked(self, verdicts: Sequence[Verdict], episodes: Sequence[Episode]) -> Sequence[Verdict]:
+        """The verdicts, unless a partner of the user's own gives something else."""
+        where, wanted = f"partner.type: {type(self).__name__}.verdicts", [len(episode.steps) for episode in episodes]
+        try:
+            plain = [[texts(goals, "the goals that a step achieved") for goals in verdict] for verdict in verdicts]
+        except Unmet as unmet:
+            raise ConfigError(f"{where}: expected {unmet}") from None
+        if (given := [len(verdict) for verdict in plain]) != wanted:
+            raise ConfigError(f"{where}: expected goals for each step of each episode ({wanted} steps), got {given}")
+        return plain
 
     def metrics(self) -> dict[str, float]:
         """Precision and recall of the verdicts since the last call, where they are defined."""

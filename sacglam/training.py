@@ -108,14 +108,14 @@ class Run:
             if new:
                 self._directory.claim(self._config)
             try:
-                self._begin()
+                self._begin(new)
                 self._train()
                 after = self._evaluations.after() if self._over else {}
             except Stopped:
                 return self._stopped()
             return self._summarise(after)
 
-    def _begin(self) -> None:
+    def _begin(self, new: bool) -> None:
         """Resume from the newest intact checkpoint, if any, and drop later log lines."""
         checkpoints = self._directory.checkpoints
         resumes = bool(checkpoint.steps(checkpoints))
@@ -127,10 +127,11 @@ class Run:
             folder, _ = checkpoint.restore_newest(checkpoints, self._loop.restore, self._display.note)
             self._saved_at = self._loop.progress.place
             self._display.note(f"resuming from {folder}")
-        damaged = sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples))
-        self._solved = any(self._solves(line) for line in self._directory.metrics() if EVALUATED in line)
-        if damaged:
+        elif not new:
+            self._display.note("starting over, since there is no checkpoint yet")
+        if damaged := sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples)):
             self._display.note(f"{damaged} damaged lines of metrics.jsonl and samples.jsonl were dropped")
+        self._solved = any(self._solves(line) for line in self._directory.metrics() if EVALUATED in line)
         self._tracker.start()
         self._loop.publish()
         self._begun = self._evaluate_start()
@@ -183,9 +184,8 @@ class Run:
                 self._log_metrics()
         if self._due(SAMPLES_STEPS):
             self._settle()
-            self._samples.append(
-                {**self._counters(), "episodes": self._evaluations.sample(SAMPLES, progress.env_steps)}
-            )
+            episodes = self._evaluations.sample(SAMPLES, progress.env_steps)
+            self._samples.append({**self._counters(), "episodes": episodes})
         if self._due(max(CHECKPOINT_STEPS, self._config.steps // _CHECKPOINTS)):
             self._checkpoint()
         self._note_warnings()

@@ -56,7 +56,7 @@ class OffPolicy(Algorithm):
         """Weighted sum of critic and actor losses from one forward pass; in the warm-up, only the critic's."""
         with self._clock.phase("target"):
             # Windows that end in termination need no forward pass: after them the value is 0.
-            value_X = self._target_value(self._model.bootstrap(batch.last_packed))  # X: the windows that bootstrap
+            value_X = self.target_value(self._model.bootstrap(batch.last_packed))  # X: the windows that bootstrap
             last_value_W = torch.zeros_like(batch.return_after_W).masked_scatter(batch.bootstraps_W, value_X)
         with self._clock.phase("forward"):
             values, loss, metrics = self._critic_losses(batch, last_value_W)
@@ -76,7 +76,7 @@ class OffPolicy(Algorithm):
             values = self._model.evaluate(batch.packed, batch.action_B)
         else:
             values, at_targets = self._model.evaluate_with_target(batch.packed, batch.action_B)
-            value_B = self._target_value(at_targets)
+            value_B = self.target_value(at_targets)
             value_WT = value_WT.flatten().index_copy(0, batch.place_B, value_B).view_as(value_WT)
         target_B = self._targets(batch, torch.cat([value_WT[:, 1:], last_value_W[:, None]], dim=1))
         critic = equations.critic_loss(values.q_CBA, batch.action_B, target_B)
@@ -91,7 +91,7 @@ class OffPolicy(Algorithm):
         return values, self._config.critic_weight * critic, metrics
 
     @torch.no_grad()
-    def _target_value(self, values: PolicyAndQ) -> Tensor:
+    def target_value(self, values: PolicyAndQ) -> Tensor:
         """V in the critic's target, shape (B,)."""
         value_B = equations.soft_value(values.log_pi_BA, values.q_CBA, 0.0)
         return value_B.clamp(0.0, 1.0) if self._config.goal_rewards else value_B  # a goal's returns are in [0, 1]
@@ -107,7 +107,7 @@ class OffPolicy(Algorithm):
         target_B = target_WT.flatten()[batch.place_B]
         return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
-    def _with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
+    def with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
         """Q with tried actions at the replay graph's value; with own rewards, at the larger of the two."""
         value_CBA = known_BA if self._config.goal_rewards else torch.maximum(known_BA, q_CBA)
         return torch.where(known_BA > UNTRIED, value_CBA, q_CBA)
@@ -216,10 +216,10 @@ class Sac(OffPolicy):
 
     @override
     @torch.no_grad()
-    def _target_value(self, values: PolicyAndQ) -> Tensor:
+    def target_value(self, values: PolicyAndQ) -> Tensor:
         if self._config.soft_target:
             return equations.soft_value(values.log_pi_BA, values.q_CBA, self.alpha.alpha)
-        return super()._target_value(values)
+        return super().target_value(values)
 
     @override
     def actor_losses(self, values: PolicyAndQ, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
@@ -245,7 +245,7 @@ class Sac(OffPolicy):
             return_B, log_prob_B = equations.best_known(
                 values.log_pi_BA, batch.known_BA, self._config.unreachable_value
             )
-            q_CBA = self._capped(self._with_known(q_CBA, batch.known_BA), batch)
+            q_CBA = self._capped(self.with_known(q_CBA, batch.known_BA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)

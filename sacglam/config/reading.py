@@ -102,7 +102,7 @@ def _known(name: str) -> str:
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """`base` overridden by `values`. A new environment keeps only the number of copies and workers, and a new kind of
-    section starts from defaults unless it is a subclass of the base's.
+    section only what it inherits from the same class as the old kind.
     """
     merged = {**base, **values}
     for key, value in values.items():
@@ -112,15 +112,20 @@ def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> d
         if isinstance(below, dict) and isinstance(value, dict):
             if f"{prefix}{key}" == "env" and value.get("name", below.get("name")) != below.get("name"):
                 below = {kept: below[kept] for kept in ("copies", "workers") if kept in below}
-            extends = not section or _extends(section, value, _kind(section, below))
-            merged[key] = _merged(below, value, f"{prefix}{key}.") if extends else value
+            merged[key] = _merged(_kept(section, below, value) if section else below, value, f"{prefix}{key}.")
     return merged
 
 
-def _extends(section: type[Named], values: Mapping[str, Any], base: Any) -> bool:
-    """Whether the kind that `values` name, if any, is `base` or a subclass of it, and so has all of its settings."""
-    kind = values.get("type", base)
-    return kind == base or issubclass(section.kind(kind), section.kind(base))
+def _kept(section: type[Named], below: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a section keeps of `below` if `values` name another kind: all, if that is a subclass of the old one."""
+    kind = _kind(section, below)
+    if values.get("type", kind) == kind:
+        return below
+    old, new = section.kind(kind), section.kind(values["type"])
+    shared: Any = next(each for each in new.__mro__ if issubclass(old, each))
+    if shared is old:
+        return below
+    return {} if shared is section else {key: below[key] for key in below if key in shared.model_fields}
 
 
 def _kind(section: type[Named], values: Mapping[str, Any]) -> Any:

@@ -102,6 +102,7 @@ def check_env(
         notes=tuple(first.notes()),
         findings=(
             *_findings(played, goals, heldout, others_achieved, first.own_rewards, steps),
+            *_paid([*played, *guided], first.own_rewards),
             *_of_expert(guided, first.own_rewards),
         ),
     )
@@ -149,6 +150,14 @@ def _findings(
             f"Held-out goals listed in achieved under other goals: {len(listed):,}, such as {shown(min(listed))}. "
             "Hindsight learns from what is listed, so these are not held out: list them in their own episodes only."
         )
+
+
+def _paid(played: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
+    """What the environment's own rewards pay for success, which hindsight must know."""
+    paid = sorted({e.steps[-1].reward for e in played if e.success}) if own_rewards else ()
+    if paid:
+        spread = f"{paid[0]:,.4g}" if len(paid) == 1 else f"from {paid[0]:,.4g} to {paid[-1]:,.4g}"
+        yield f"Reward of the step that achieves the goal: {spread} (compare env.success_reward)."
 
 
 def _of_expert(guided: Sequence[Episode], own_rewards: bool) -> Iterator[str]:

@@ -143,7 +143,14 @@ def _content(checkpoint: Checkpoint) -> dict[str, bytes]:
     """The files of a checkpoint, by name."""
     # Cloned because safetensors refuses shared memory, and a target network may share the buffers of its heads.
     tensors = {n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}
-    content = {_TENSORS: format_tensors(tensors), _VALUES: json.dumps(checkpoint.values).encode()}
+    try:
+        values = json.dumps(checkpoint.values).encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"cannot write a checkpoint: {error}; expected JSON values, such as plain instead of numpy numbers, from "
+            "state() of the algorithm, the partner and the source of goals"
+        ) from error
+    content = {_TENSORS: format_tensors(tensors), _VALUES: values}
     checksums = {name: hashlib.sha256(each).hexdigest() for name, each in content.items()}
     return {**content, _MANIFEST: json.dumps(checksums, indent=2).encode()}
 

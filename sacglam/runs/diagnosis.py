@@ -125,10 +125,10 @@ def _no_experience(evidence: Evidence) -> str | None:
     warm_up = max(0, config.algo.warm_up - config.replay.demonstration_updates)  # those updates count towards it
     if not steps or (evidence.updates > warm_up and evidence.episodes):
         return None
-    effect = "success is unknown" if evidence.updates else "no update has been made"
+    since = " since the initial ones" if config.replay.demonstration_updates else ""
+    effect = "success is unknown" if evidence.updates else f"no update has been made{since}"
     if 0 < evidence.updates <= warm_up:
-        effect = "the policy has not been trained: all updates trained only the critic "
-        effect += f"(algo.warmup_updates={config.algo.warm_up})"
+        effect = f"all updates{since} trained only the critic (algo.warmup_updates={config.algo.warm_up})"
     cause = evidence.missing if evidence.episodes else "no episode has ended"
     fewer = "use fewer copies, or " if config.env.copies > 1 else "or "
     return (

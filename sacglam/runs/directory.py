@@ -138,7 +138,7 @@ class RunDirectory:
         """The run's resolved configuration.
 
         Raises:
-            ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
+            ConfigError: the file does not fit this installation of sacglam, or lacks values because it was cut off.
         """
         config = read_config(self.config_file, self._trusted)
         if (self.summary() or {}).get("config_sha256", self.config_hash()) != self.config_hash():
@@ -170,7 +170,7 @@ def read_config(file: Path, trusted: Trusted) -> Config:
     """The resolved configuration in a folder, possibly someone else's.
 
     Raises:
-        ConfigError: the file does not fit this version of sacglam, or lacks values because it was cut off.
+        ConfigError: the file does not fit this installation of sacglam, or lacks values because it was cut off.
         UntrustedError: it names foreign code and is not `trusted`.
     """
     try:
@@ -178,7 +178,7 @@ def read_config(file: Path, trusted: Trusted) -> Config:
     except UntrustedError as error:
         raise UntrustedError(f"{file}: {error}") from None
     except (ConfigError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} does not fit this version of sacglam: {error}") from error
+        raise ConfigError(f"{file} does not fit this installation of sacglam: {error}") from error
     if not trusted and (code := untrusted_code(config)):
         raise UntrustedError(f"{file}: it names {' and '.join(map(repr, code))}, {TRUST}")
     return config

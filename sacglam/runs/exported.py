@@ -10,7 +10,7 @@ from sacglam import files
 from sacglam.config import Config
 from sacglam.config.sections import BUILT_IN
 from sacglam.errors import ConfigError, write_explained
-from sacglam.runs.directory import EVALUATED, EVALUATED_RETURN, RunDirectory, Trusted, read_config
+from sacglam.runs.directory import EVALUATED, EVALUATED_RETURN, RunDirectory, Trusted, read_config, untrusted_code
 
 SETTINGS, MODEL_CARD = "agent.yaml", "README.md"
 _CARD, _IN_PEFT = (Path(__file__).with_name(name) for name in ("model_card.md", "model_card_peft.md"))
@@ -53,7 +53,7 @@ def config_of(folder: Path, trusted: Trusted) -> Config:
     """The configuration of the run or exported agent in `folder`.
 
     Raises:
-        SacglamError: there is neither, it does not fit this version, or names foreign code and is not `trusted`.
+        SacglamError: there is neither, it does not fit this installation, or names foreign code and is not `trusted`.
     """
     if (folder / SETTINGS).is_file():
         return read_config(folder / SETTINGS, trusted)
@@ -107,5 +107,6 @@ def _model_card(config: Config, env_steps: int, summary: Mapping[str, Any]) -> b
         score=f"log-probability {'per token ' if policy.length_normalised else ''}after this prompt"
         + (f", divided by {policy.temperature}" if policy.temperature != 1 else ""),
         prompt=config.prompt.template,
+        trust=", trusted=True" if untrusted_code(config) else "",
     )
     return (card if base in BUILT_IN else card + _IN_PEFT.read_text("utf-8").format(base=base)).encode()

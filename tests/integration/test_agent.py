@@ -134,7 +134,7 @@ def test_a_damaged_exported_agent_is_refused(tiny_run: Path, tmp_path: Path) -> 
     settings = tmp_path / "agent.yaml"
     whole = settings.read_text()
     settings.write_text(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match=r"agent\.yaml does not fit this version of sacglam: it "):
+    with pytest.raises(ConfigError, match=r"agent\.yaml does not fit this installation of sacglam: it "):
         sacglam.load_agent(tmp_path)
     settings.write_text(whole.replace("hidden: [16]", "hidden: [8]").replace("hidden:\n  - 16\n", "hidden:\n  - 8\n"))
     assert settings.read_text() != whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sacglam import config as configuration
 from sacglam.agent import load_agent
 from sacglam.cli import app
 from sacglam.errors import ConfigError, UntrustedError
+from sacglam.runs.display import Display
 from sacglam.training import resume, train
 
 LN2 = math.log(2)
@@ -65,7 +67,23 @@ def test_it_trains_resumes_and_plays_by_its_name_alone(run: tuple[Path, dict[str
     assert any("conservative_loss" in line for line in lines)
     assert resume(out, trusted=True)["success_after"] == whole["success_after"]
     assert load_agent(out, trusted=True).has_q
-    assert b"Cql-GLAM" in (out / "adapter" / "README.md").read_bytes()
+    card = (out / "adapter" / "README.md").read_text()
+    assert "Cql-GLAM" in card
+    assert 'load_agent("path/to/this/folder", trusted=True)' in card
+
+
+def test_without_a_checkpoint_it_starts_over_and_says_so(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Noting(Display):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    out, whole = run
+    shutil.copytree(out, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert resume(tmp_path / "run", Noting(), trusted=True)["success_after"] == whole["success_after"]
+    assert "starting over, since there is no checkpoint yet" in notes
 
 
 def test_a_run_of_others_that_names_it_is_not_trusted(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ CASES = {
     "batch": (["algo.batch_size=500"], r"algo.batch_size is 500 and ended episodes gave", True),
     "warm-up": (
         ["algo.warmup_updates=9"],
-        r"has not been trained: all updates trained only the critic \(algo.warmup_updates=9\), after",
+        r"all updates trained only the critic \(algo.warmup_updates=9\), after",
         True,
     ),
     "nothing": (world(World), r"no goal was achieved in \d+ episodes", True),

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from sacglam.algos.awac_settings import AwacConfig
 from sacglam.algos.ppo import PpoConfig
 from sacglam.algos.sac import SacConfig
+from sacglam.algos.sac_settings import OffPolicyConfig
 from sacglam.config import QUICKSTART, Config, load, located, names, override, parse, parse_complete
 from sacglam.config.section import Named, Section
 from sacglam.config.sections import EnvConfig, PromptConfig
@@ -590,6 +592,16 @@ def test_another_type_starts_from_its_own_defaults_in_whatever_order() -> None:
     assert load(None, ["replay.hindsight.type=graph"]).replay.hindsight == Graph(share=0.8)
     ppo = load(None, ["algo.epochs=2", "algo.type=ppo"]).algo
     assert ppo == PpoConfig(epochs=2)
+
+
+def test_another_kind_keeps_what_both_inherit() -> None:
+    quickstart = load("quickstart").algo
+    awac = load("quickstart", ["algo.type=awac", "algo.tau=0.1"]).algo
+    shared = {name: getattr(quickstart, name) for name in OffPolicyConfig.model_fields if name != "type"}
+    assert awac == AwacConfig(**shared | {"tau": 0.1})
+    assert load("simple/awac").algo == AwacConfig(**shared | {"max_grad_norm": None})
+    judge = load(None, ["partner={type: judge, budget: 500, threshold: 0.8}"])
+    assert override(judge, ["partner.type=scored"]).partner == ScoredConfig(threshold=0.8)
 
 
 def test_a_subclass_takes_over_the_settings_of_the_kind_that_it_extends() -> None:

@@ -215,6 +215,13 @@ def test_a_source_of_ones_own_is_found_by_name() -> None:
         parse({"goals": NAME}, trusted=False)
 
 
+def test_a_source_that_leaves_the_training_goals_is_named() -> None:
+    starts = parse({"goals": {"type": NAME, "first": 1}}).goals.source(["a", "b"], kind, np.random.default_rng(0))
+    starts.goals, starts.choose = ["a"], lambda: "b"  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"goals\.type: Source\.choose\(\) gave 'b', which is no training goal"):
+        next(starts)
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -89,6 +89,21 @@ def noisy(seed: int = 0, **rates: float) -> Noisy:
     return Noisy(np.random.default_rng(seed), PhaseClock(), NoisyConfig(**rates))
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        ([["goal", "goal", "goal"]], "expected the goals that a step achieved as a tuple of str.*got 'goal'"),
+        ([[(), ()]], r"expected goals for each step of each episode \(\[3\] steps\), got \[2\]"),
+        ([], r"\(\[3\] steps\), got \[\]"),
+    ],
+)
+def test_a_partner_that_gives_something_else_is_named(verdicts: Any, said: str) -> None:
+    partner = Silent(np.random.default_rng(0), PhaseClock())
+    partner.verdicts = lambda episodes: verdicts  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=rf"partner\.type: Silent\.verdicts: .*{said}"):
+        partner.describe([SUCCESS])
+
+
 def test_the_environment_gives_back_the_very_episodes() -> None:
     assert load(None).partner == EnvironmentConfig()
     partner = EnvironmentConfig().build(np.random.default_rng(0), PhaseClock(), query, ScriptedJudges())

@@ -49,7 +49,7 @@ def _setting(results: Sequence[Result]) -> Values:
         "platforms": _distinct(summary["platform"] for summary in summaries),
         "devices": _distinct(summary["device"] for summary in summaries),
         "threads": _distinct(summary["threads"] for summary in summaries),
-        "training_minutes": round(sum(summary["train_seconds"] for summary in summaries) / 60, 1),
+        "training_minutes": round(sum(summary["train_seconds"] for summary in summaries) / 60, 3),
         "evaluation_episodes": _distinct(summary["evaluation_episodes"] for summary in summaries),
         "interim_steps": _distinct(config.evaluation.every_steps for config in configs),
         "interim_episodes": _distinct(config.evaluation.every_episodes for config in configs),

@@ -74,7 +74,7 @@ def read(run: Run) -> Result | None:
     """A run's results, or None if it is not finished.
 
     Raises:
-        ConfigError: its configuration does not fit this version of sacglam.
+        ConfigError: its configuration does not fit this installation of sacglam.
     """
     if not run.finished:
         return None

@@ -484,6 +484,17 @@ def test_a_task_without_success_achieves_nothing_on_purpose() -> None:
     assert "Never achieved: 1 of 1 training goals, such as 'win', as in a task without success." in said
 
 
+@pytest.mark.parametrize(("rewards", "said"), [((20.0, 20.0), "20"), ((2.0, -0.5), "from -0.5 to 2")])
+def test_a_trial_says_what_success_is_paid(rewards: tuple[float, float], said: str) -> None:
+    class Paid(World):
+        def reset(self, goal: str, seed: int) -> Observation:
+            self.answers = (replace(WON, reward=rewards[seed % 2]),)
+            return super().reset(goal, seed)
+
+    found = check_env(lambda: CheckedEnv(Paid((WON,), train=("win",)), "world").rewarding(own_rewards=True), 8)
+    assert f"Reward of the step that achieves the goal: {said} (compare env.success_reward)." in found.findings
+
+
 THERE = Observation("there", ("Go",))
 THITHER = replace(NOTHING, observation=THERE)
 

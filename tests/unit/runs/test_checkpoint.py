@@ -337,6 +337,12 @@ def test_the_first_write_that_fails_says_that_there_is_nothing(tmp_path: Path) -
         save(tmp_path / "file", (1, 0), _small())
 
 
+def test_a_state_that_is_not_json_is_explained_and_nothing_written(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"int64 is not JSON serializable; expected JSON values.* from state\(\)"):
+        save(tmp_path, (1, 0), Checkpoint({}, {"goals": {"successes": np.int64(3)}}))
+    assert _names(tmp_path) == []
+
+
 # No pickles
 
 

@@ -40,6 +40,7 @@ def lines(*success: float, entropy: float = 0.5, achieved: float = 2.0) -> list[
 
 
 PPO = config(algo={"type": "ppo", "update_interval": 64})
+DEMONSTRATED = config(replay={"demonstrations": "a.jsonl", "demonstration_updates": 30})
 LEARNS = Evidence(
     config=config(),
     lines=lines(0.1, 0.4, 0.7, 0.9),
@@ -89,7 +90,16 @@ CASES = {
     ),
     "all updates were warm-up": (
         replace(LEARNS, updates=20),
-        r"the policy has not been trained: .*\(algo.warmup_updates=20\), after 100 steps",
+        r"^all updates trained only the critic \(algo.warmup_updates=20\), after 100 steps",
+    ),
+    "no update after the initial ones": (
+        replace(
+            LEARNS,
+            config=DEMONSTRATED,
+            updates=0,
+            missing="too few steps",
+        ),
+        "^no update has been made since the initial ones: too few steps, after 100 steps",
     ),
     "nothing achieved": (
         replace(LEARNS, lines=lines(0, 0, 0, 0, achieved=0)),
@@ -244,9 +254,7 @@ QUIET = {
     "random play is good already": replace(
         STUCK, lines=lines(0.95, 0.95, 0.95, 0.95), random_success=0.95, after=after(0.85, 0.95)
     ),
-    "initial updates count towards the warm-up": replace(
-        LEARNS, config=config(replay={"demonstrations": "a.jsonl", "demonstration_updates": 30}), updates=1
-    ),
+    "initial updates count towards the warm-up": replace(LEARNS, config=DEMONSTRATED, updates=1),
     "nothing yet": replace(LEARNS, lines=[], env_steps=0, episodes=0, updates=0, after={}),
 }
 

@@ -102,7 +102,7 @@ def test_the_values_are_json_and_name_what_ran(values: dict[str, Any]) -> None:
     assert values["setting"]["environments"] == ["playground_simple"]
     assert values["setting"]["cores"] == [cpu.cores()]
     # 3 runs of 400 s and 2 of 800 s
-    assert values["setting"]["training_minutes"] == round(2800 / 60, 1)
+    assert values["setting"]["training_minutes"] == round(2800 / 60, 3)
 
 
 def test_a_run_of_other_settings_is_reported(tmp_path: Path, finish: Finish) -> None:
