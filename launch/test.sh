@@ -42,9 +42,9 @@ cat "$linted"
 rm "$linted"
 [ "$passed" = 0 ]
 
-# One worker per core; two on a single core, since tests also wait; at most four, since each needs gigabytes.
+# One worker more than cores, since tests also wait; at most four, since each needs gigabytes.
 cores=$(nproc)
-workers=$(( cores < 2 ? 2 : cores > 4 ? 4 : cores ))
+workers=$(( cores < 4 ? cores + 1 : 4 ))
 # Two processes that each use all cores slow each other down tenfold, so each has one thread. Where tests ask for two,
 # waiting threads sleep instead of spinning: the other core belongs to another worker.
 unset PYTHONDONTWRITEBYTECODE  # tests start Python often, and without its cache each start compiles the package

@@ -73,7 +73,9 @@ class UniformConfig(GoalsConfig):
     type: str = "uniform"
 
     @override
-    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
+    def build(
+        self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator, *model: Any
+    ) -> GoalSource:
         return GoalSource(goals, rng)
 
 
@@ -85,7 +87,9 @@ class ProgressConfig(GoalsConfig):
     """Whether progress is measured per goal type, within which all goals are equally likely, or per goal."""
 
     @override
-    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
+    def build(
+        self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator, *model: Any
+    ) -> GoalSource:
         return ProgressSource(goals, rng, goal_type, self.by)
 
 

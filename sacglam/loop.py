@@ -55,7 +55,8 @@ class Loop:
                 progress.episodes += len(batch.episodes)
                 last = progress.env_steps >= self._config.steps
                 self.finish_updates(all_but=0 if last else self._config.runtime.lag)  # only the adapter flows back
-                goals.observe(described)
+                with parts.clock.phase("goals"):
+                    goals.observe(described)
                 pursued = [episode for episode in batch.episodes if episode.goal in training_goals]  # not imagined
                 self.window.add_episodes(pursued, env.goal_type, self._config.env.reward == "environment")
             yield

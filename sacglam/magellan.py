@@ -17,6 +17,7 @@ from sacglam.types import Attempts, Classifiers, Episode, Query
 
 _ATTEMPTS, _BATCH = 5_000, 256  # outcomes that competence is learned from, and outcomes per update
 _PREDICTED, _TRUSTED = 500, 0.6  # predictions compared with their outcomes, and the lowest AUC to trust
+_FEWEST = 10  # successes, and failures, among these: with fewer, chance often reaches that AUC
 _IN_A_QUERY = 8  # goals
 
 
@@ -43,8 +44,8 @@ class MagellanConfig(GoalsConfig):
 class MagellanSource(ProgressSource):
     """Draws goals in proportion to |C_now(g) - C_before(g)|, for a competence C learned alongside the agent.
 
-    That is MAGELLAN (Gaven et al., 2025): see `sacglam.learner.competence`. Goals are drawn uniformly while the AUC of
-    C's latest predictions, each made before C learns from its outcome, is below 0.6.
+    That is MAGELLAN (Gaven et al., 2025): see `sacglam.learner.competence`. Goals are drawn uniformly while C's latest
+    predictions, each made before C learns from its outcome, concern few successes or have an AUC below 0.6.
     """
 
     at_first: ClassVar[Mapping[str, Any]] = {"episodes": 0, "attempts": (), "predicted": (), "seen": {}}
@@ -106,7 +107,9 @@ class MagellanSource(ProgressSource):
 
     @property
     def _trusted(self) -> bool:
-        return area_under_curve(self._predicted) >= _TRUSTED  # false for nan
+        successes = sum(success for _, success in self._predicted)
+        enough = min(successes, len(self._predicted) - successes) >= _FEWEST
+        return enough and area_under_curve(self._predicted) >= _TRUSTED
 
     @override
     def metrics(self) -> dict[str, float]:
@@ -131,6 +134,6 @@ class MagellanSource(ProgressSource):
 
 def area_under_curve(predicted: Sequence[tuple[float, bool]]) -> float:
     """P(a success was predicted higher than a failure), ties counting half; nan unless there are both."""
-    won, lost = (np.array([each for each, success in predicted if success is which]) for which in (True, False))
+    won, lost = (np.array([each for each, success in predicted if bool(success) is which]) for which in (True, False))
     difference = np.sign(won[:, None] - lost)
     return float((difference.mean() + 1) / 2) if difference.size else math.nan

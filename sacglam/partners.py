@@ -222,6 +222,11 @@ class JudgeConfig(ModelPartnerConfig):
     budget: Positive = 2_000
     """Steps that the environment labels to train the judge, which judges all episodes that end later."""
 
+    @property
+    @override
+    def needs_steps(self) -> int:
+        return self.budget
+
     @override
     def build(self, rng: np.random.Generator, clock: PhaseClock, prompt: Prompt, classifiers: Classifiers) -> Partner:
         return LearnedJudge(rng, clock, self, prompt, classifiers)
@@ -247,6 +252,11 @@ class LearnedJudge(ModelPartner):
             for episode in episodes:
                 self._label(episode)
             if self._labelled >= self.settings.budget:
+                if not any(example.achieved for example in self._examples):
+                    raise ConfigError(
+                        f"partner.budget: the environment named no achieved goal in {self._labelled:,} steps, so the "
+                        "judge would learn to name none; raise partner.budget, or have the environment name some"
+                    )
                 seed, updates = int(self.rng.integers(2**31)), min(_UPDATES, self.settings.budget)
                 self.classifiers.fit("judge", self._examples, [*self.known], updates, seed)
                 self._examples = []

@@ -91,8 +91,7 @@ class Rollout:
 
     def _step(self) -> list[_OpenEpisode]:
         if self._open is None:
-            with self.clock.phase("environment"):
-                self._open = self._begin(self.envs)
+            self._open = self._begin(self.envs)
         if not self._open:  # every start has been played
             return []
         with self.clock.phase("scoring"):
@@ -103,10 +102,10 @@ class Rollout:
             steps = call_all("step", [(o.env, [action]) for o, action in zip(self._open, actions, strict=True)])
             for opened, log_pi, action, step in zip(self._open, policies, actions, steps, strict=True):
                 opened.take(Decision(action, float(log_pi[action]), version), step)
-            ended = [opened for opened in self._open if opened.over]
-            begun = iter(self._begin([opened.env for opened in ended]))
-            following = [next(begun, None) if opened.over else opened for opened in self._open]
-            self._open = [opened for opened in following if opened]
+        ended = [opened for opened in self._open if opened.over]
+        begun = iter(self._begin([opened.env for opened in ended]))
+        following = [next(begun, None) if opened.over else opened for opened in self._open]
+        self._open = [opened for opened in following if opened]
         return ended
 
     def collect(self, env_steps: int) -> RolloutBatch:
@@ -210,6 +209,8 @@ class Rollout:
 
     def _begin(self, envs: Sequence[TextEnv]) -> list[_OpenEpisode]:
         """Begin an episode in each of `envs`, as long as there are starts left."""
-        begun = list(zip(envs, self.starts, strict=False))
-        observations = call_all("reset", [(env, [start.scene or start.goal, start.seed]) for env, start in begun])
+        with self.clock.phase("goals"):
+            begun = list(zip(envs, self.starts, strict=False))
+        with self.clock.phase("environment"):
+            observations = call_all("reset", [(env, [start.scene or start.goal, start.seed]) for env, start in begun])
         return [_OpenEpisode(env, start, seen) for (env, start), seen in zip(begun, observations, strict=True)]

@@ -33,10 +33,7 @@ class GoalsConfig(Named):
     competence: ClassVar[str | None] = None
     """The model trained for it alongside the agent, as `module:Class` (`sacglam.learner.competence`)."""
 
-    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: "np.random.Generator") -> "GoalSource":
-        """A new source of these goals. It draws from `rng` alone, whose state is saved with the run."""
-        raise NotImplementedError
-
+    @abstractmethod
     def build(
         self,
         goals: Sequence[str],
@@ -45,8 +42,10 @@ class GoalsConfig(Named):
         prompt: "Prompt",
         classifiers: Classifiers | None,
     ) -> "GoalSource":
-        """The `source`. A kind that has its own model (`competence`) overrides this and finds it in `classifiers`."""
-        return self.source(goals, goal_type, rng)
+        """A source of these goals. It draws from `rng` alone, whose state is saved with the run.
+
+        `classifiers` has the model of `competence`, if that names one, and then `prompt` writes its queries.
+        """
 
 
 class Hindsight(Named):
@@ -100,6 +99,11 @@ class PartnerConfig(Named):
     }
     judge: ClassVar[str | None] = None
     """The model trained for it alongside the agent, as `module:Class` (`sacglam.learner.judge`)."""
+
+    @property
+    def needs_steps(self) -> int:
+        """Steps that the environment must judge before this partner can."""
+        return 0
 
     @property
     def imagines(self) -> str:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Row, micro_batches
 from sacglam.models.agent_model import AgentModel, check_forms, for_each
 from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
-ROWS = 32
-"""Queries per pass, whose memory comes on top of an update's."""
+ROWS, _GOALS = 32, 64
+"""Queries per pass, whose memory comes on top of an update's, and goals in each: the work grows with their square."""
 
 
 class Classifier(Protocol):
@@ -64,8 +65,17 @@ class AdapterAndHead:
         return log_odds_BA
 
     def predict(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
-        """The probability of each action of each query, (A,)."""
-        return for_each(queries, ROWS, lambda some: self.log_odds(some).sigmoid())
+        """The probability of each action of each query, (A,).
+
+        Raises:
+            DivergenceError: one is not finite.
+        """
+        parts = [Query(q.prompt, q.actions[i : i + _GOALS]) for q in queries for i in range(0, len(q.actions), _GOALS)]
+        found = iter(for_each(parts, ROWS, lambda some: self.log_odds(some).sigmoid()))
+        answers = [np.concatenate([next(found) for _ in range(0, len(q.actions), _GOALS)]) for q in queries]
+        if not all(np.isfinite(answer).all() for answer in answers):
+            raise DivergenceError(f"the {self._adapter} model has diverged: its answers are no longer finite numbers")
+        return answers
 
     def add_gradient(
         self, batch: Sequence[Row], loss: Callable[[Sequence[Row]], Tensor], size: Callable[[Row], int] = lambda row: 1
@@ -83,9 +93,11 @@ class AdapterAndHead:
     def _training(self) -> Iterator[None]:
         for parameter in self.parameters.values():
             parameter.requires_grad_(True)
-        yield
-        for parameter in self.parameters.values():
-            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in self.parameters.values():
+                parameter.requires_grad_(False)
 
     def state(self) -> dict[str, Tensor]:
         """See `Classifier.state`."""

@@ -32,7 +32,7 @@ def kind(goal: str) -> str:
 
 
 def source(by: str = "type", goals: Sequence[str] = GOALS, seed: int = 0) -> ProgressSource:
-    found = parse({"goals": {"type": "progress", "by": by}}).goals.source(goals, kind, np.random.default_rng(seed))
+    found = parse({"goals": {"type": "progress", "by": by}}).goals.build(goals, kind, np.random.default_rng(seed))
     assert isinstance(found, ProgressSource)
     return found
 
@@ -59,7 +59,7 @@ def test_uniform_draws_goals_uniformly_and_new_seeds() -> None:
 
 def test_uniform_is_the_default_and_draws_as_runs_always_did() -> None:
     assert parse({}).goals == parse({"goals": "uniform"}).goals == UniformConfig()
-    starts, rng = parse({}).goals.source(GOALS, kind, np.random.default_rng(3)), np.random.default_rng(3)
+    starts, rng = parse({}).goals.build(GOALS, kind, np.random.default_rng(3)), np.random.default_rng(3)
     for start in islice(starts, 20):
         assert (start.goal, start.seed) == (GOALS[rng.integers(len(GOALS))], rng.integers(2**31))
 
@@ -193,7 +193,9 @@ class InTurn(GoalsConfig):
     first: int = 0
 
     @override
-    def source(self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator) -> GoalSource:
+    def build(
+        self, goals: Sequence[str], goal_type: Callable[[str], str], rng: np.random.Generator, *model: Any
+    ) -> GoalSource:
         class Source(GoalSource):
             turn = self.first
 
@@ -209,14 +211,14 @@ def test_a_source_of_ones_own_is_found_by_name() -> None:
     config = parse({"goals": {"type": NAME, "first": 1}})
     assert config.goals == InTurn(first=1)
     assert parse(config.model_dump()) == config
-    starts = config.goals.source(("a", "b"), kind, np.random.default_rng(0))
+    starts = config.goals.build(("a", "b"), kind, np.random.default_rng(0))
     assert [start.goal for start in islice(starts, 3)] == ["b", "a", "b"]
     with pytest.raises(UntrustedError, match="--trust"):
         parse({"goals": NAME}, trusted=False)
 
 
 def test_a_source_that_leaves_the_training_goals_is_named() -> None:
-    starts = parse({"goals": {"type": NAME, "first": 1}}).goals.source(["a", "b"], kind, np.random.default_rng(0))
+    starts = parse({"goals": {"type": NAME, "first": 1}}).goals.build(["a", "b"], kind, np.random.default_rng(0))
     starts.goals, starts.choose = ["a"], lambda: "b"  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match=r"goals\.type: Source\.choose\(\) gave 'b', which is no training goal"):
         next(starts)

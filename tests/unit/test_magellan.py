@@ -90,6 +90,25 @@ def test_without_a_good_estimate_goals_are_drawn_uniformly_and_nothing_is_scored
     assert scripted.asked == asked
 
 
+def test_chance_among_few_successes_earns_no_trust() -> None:
+    starts = source(Scripted(NEVER | {"easy 1": (0.9, 0.3)}))
+    starts.observe(outcomes("never 1", *[0] * 480) + outcomes("easy 1", *[1] * 9))
+    assert starts.metrics() == {"competence_trusted": 0.0, "competence_auc": 1.0}
+    starts.observe(outcomes("easy 1", 1))
+    assert starts.metrics()["competence_trusted"] == 1.0
+
+
+def test_predictions_are_compared_with_outcomes_that_they_have_not_learnt_from() -> None:
+    class Memory(Scripted):
+        def fit(self, name: str, *lesson: Any) -> None:
+            super().fit(name, *lesson)
+            self.known = NEVER | {"easy 1": (1.0, 0.0)}
+
+    starts = source(Memory(NEVER))
+    starts.observe(outcomes("easy 1", *[1] * 20) + outcomes("never 1", *[0] * 20))
+    assert starts.metrics()["competence_auc"] == 0.5
+
+
 def test_the_starts_between_two_observations_share_64_candidates_that_are_scored_once() -> None:
     goals = [f"many {i}" for i in range(6400)]
     known = NEVER | {"easy 1": (1.0, 1.0)} | {goal: (0.5, 0.0) for goal in goals}

@@ -13,11 +13,13 @@ import pytest
 
 from docs.examples.noisy import Noisy, NoisyConfig
 from sacglam import partners
+from sacglam.build import build
 from sacglam.clock import PhaseClock
 from sacglam.config import load, parse
 from sacglam.config.kinds import PartnerConfig
 from sacglam.errors import ConfigError, UntrustedError
 from sacglam.goals import GoalSource
+from sacglam.loop import Loop
 from sacglam.partners import (
     EnvironmentConfig,
     JudgeConfig,
@@ -102,6 +104,17 @@ def test_a_partner_that_gives_something_else_is_named(verdicts: Any, said: str) 
     partner.verdicts = lambda episodes: verdicts  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match=rf"partner\.type: Silent\.verdicts: .*{said}"):
         partner.describe([SUCCESS])
+
+
+def test_sources_of_goals_learn_from_the_partner_s_verdicts() -> None:
+    settings = ["env.name=bitflip", "env.options={bits: 2}", "env.copies=4", "steps=128", "device=cpu", "threads=1"]
+    config = load(None, [*settings, f"partner={NAME}", "goals=progress", "replay.random_steps=96"])
+    parts = build(config, print)
+    for _ in Loop(config, parts).intervals():
+        pass
+    [outcomes] = parts.collector.goals.state()["outcomes"].values()
+    assert len(outcomes) > 10
+    assert not any(outcomes)  # by the environment's verdict a third of them would be successes
 
 
 def test_the_environment_gives_back_the_very_episodes() -> None:
@@ -243,7 +256,7 @@ def test_a_judge_is_asked_for_a_sample_of_the_known_goals_and_always_for_the_own
     monkeypatch.setattr(partners, "CANDIDATES", 3)
     judges = ScriptedJudges()
     partner = judge(judges, budget=1)
-    partner.describe([episode((), goal=str(number)) for number in range(100)])
+    partner.describe([episode((str(number),), goal=str(number)) for number in range(100)])
     partner.describe([episode((), (), goal="7")] * 50)
     assert {len(set(goals)) for goals in judges.asked} == {3}
     assert all(" 7" in goals for goals in judges.asked)
@@ -254,13 +267,23 @@ def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named(monkeypatc
     monkeypatch.setattr(partners, "CANDIDATES", 5)
     judges = ScriptedJudges({(0, "Grasp any bug"): 1.0})
     partner = judge(judges, budget=1, imagine=0.5)
-    partner.describe([episode((), goal=goal) for goal in ("Grasp red cat", "Grow red cat", "Grow any bug")])
+    partner.describe([episode((goal,), goal=goal) for goal in ("Grasp red cat", "Grow red cat", "Grow any bug")])
     [seen] = partner.describe([episode((), goal="Grow red cat")])
     assert judges.asked == [(" Grow red cat", " Grasp red cat", " Grow any bug", " Grasp any bug")]
     assert [step.achieved for step in seen.steps] == [("Grasp any bug",)]
     assert "Grasp any bug" in partner.known
     pursuing = JudgeConfig(imagine=0.5, pursue=0.1)
     assert [each.imagines for each in (JudgeConfig(), partner.settings, pursuing)] == ["", "relabelling", "pursuing"]
+
+
+def test_a_judge_that_would_learn_nothing_or_come_too_late_is_refused() -> None:
+    partner = judge(ScriptedJudges(), budget=2)
+    with pytest.raises(ConfigError, match=r"partner\.budget: the environment named no achieved goal in 2 steps"):
+        partner.describe([episode((), ())])
+    late = {"steps": 500, "partner": {"type": "judge", "budget": 500}}
+    with pytest.raises(ConfigError, match=r"partner.budget \(500\) is spent only after all 500 steps"):
+        parse(late)
+    assert parse({**late, "steps": 501}).partner == JudgeConfig(budget=500)
 
 
 def test_goals_are_pursued_once_there_is_a_judge_of_them() -> None:

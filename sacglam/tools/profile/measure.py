@@ -94,6 +94,7 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
                 folder, _ = checkpoint.restore_newest(source.run.checkpoints, loop.restore, display.note)
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()
+            parts.partner.known |= dict.fromkeys(parts.collector.goals.goals)  # as later in a run
             recorder = Recorder(config.device)
             turns = loop.intervals()
             profile = _metered(source.label, config, parts, turns, intervals, recorder, display, stop.check)

@@ -41,6 +41,7 @@ TITLES = {
     "environment": "environment",
     "scoring": "scoring",
     "partner": "partner",
+    "goals": "goals",
     "replay": "replay",
     "submit": "batches: to the ranks",
     "batch": "batch making",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sacglam.errors import CheckpointError
+from sacglam.errors import CheckpointError, DivergenceError
 from sacglam.learner.judge import QUESTIONS, Judge, Scored, _batches, _others, _words
 from sacglam.learner.learner import Learner
 from sacglam.prompt import query
@@ -48,6 +48,23 @@ def test_a_verdict_does_not_depend_on_the_other_goals_asked() -> None:
     learner.fit("judge", EXAMPLES, GOALS, 5, 0)
     [together], [alone] = (judge.predict([query.judged(EXAMPLES[0].transition, goals)]) for goals in (GOALS, GOALS[:1]))
     assert together[0] == pytest.approx(alone[0], abs=1e-6)
+
+
+def test_many_goals_are_asked_about_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, judge = make("algo.critic_lr=3e-3")
+    learner.fit("judge", EXAMPLES, GOALS, 5, 0)
+    whole = judge.predict([*QUERIES, query.judged(EXAMPLES[0].transition, GOALS[:1])])
+    monkeypatch.setattr("sacglam.learner.classifier._GOALS", 2)
+    parts = judge.predict([*QUERIES, query.judged(EXAMPLES[0].transition, GOALS[:1])])
+    assert [len(each) for each in parts] == [3] * 6 + [1]
+    assert np.concatenate(parts) == pytest.approx(np.concatenate(whole), abs=1e-6)
+
+
+def test_a_judge_that_has_diverged_says_so() -> None:
+    _, judge = make()
+    judge.parameters["head.critics.0.2.bias"].data.fill_(math.nan)
+    with pytest.raises(DivergenceError, match="the judge model has diverged"):
+        judge.predict(QUERIES)
 
 
 def test_its_loss_is_the_cross_entropy_summed_over_goals_that_exist() -> None:
