@@ -144,7 +144,7 @@ class ModelPartnerConfig(PartnerConfig):
     threshold: OpenFraction = 0.9
     """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0
-    """Share of the goals asked about that are imagined: never named, made from known ones by substitution."""
+    """Largest share of imagined goals among those asked about: never named, made from known ones by substitution."""
     pursue: Fraction = 0.0
     """Share of the episodes that pursue an imagined goal which the partner has since named as achieved; only the
     partner judges these episodes."""

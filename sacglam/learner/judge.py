@@ -1,4 +1,4 @@
-"""Models that judge whether a transition achieved a goal: one learned from the environment, one simply asked."""
+"""Models that judge whether a transition achieved a goal: one trained on verdicts, one prompted without training."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
