@@ -4,6 +4,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -42,10 +43,15 @@ class GoalSource(Iterator[Start]):
     goals: Sequence[str]
     rng: np.random.Generator
 
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The training goals, for look-ups."""
+        return frozenset(self.goals)
+
     @override
     def __next__(self) -> Start:
-        if (goal := self.choose()) not in self.goals:
-            raise ConfigError(f"goals.type: {type(self).__name__}.choose() gave {goal!r}, which is no training goal")
+        if (goal := self.choose()) not in self.given:
+            raise ConfigError(f"goals.type: {type(self).__name__}.choose() gave {goal!r}, which is not a training goal")
         return Start(goal, int(self.rng.integers(2**31)))
 
     def choose(self) -> str:

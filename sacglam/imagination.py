@@ -75,13 +75,10 @@ class ImaginedGoals(GoalSource):
     share: float
     _counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0], init=False)  # since the last line of metrics
 
-    def __post_init__(self) -> None:
-        self._given = frozenset(self.goals)
-
     @override
     def __next__(self) -> Start:
         start = next(self.source)
-        if self.rng.random() >= self.share or not (imagined := [g for g in self.known() if g not in self._given]):
+        if self.rng.random() >= self.share or not (imagined := [g for g in self.known() if g not in self.given]):
             return start
         goal = draw(self.rng, imagined)
         akin = [each for each in self.goals if _differ_by_a_word(goal, each)]
@@ -89,8 +86,8 @@ class ImaginedGoals(GoalSource):
 
     @override
     def observe(self, episodes: Sequence[Episode]) -> None:
-        self.source.observe([episode for episode in episodes if episode.goal in self._given])
-        own = [episode for episode in episodes if episode.goal not in self._given]
+        self.source.observe([episode for episode in episodes if episode.goal in self.given])
+        own = [episode for episode in episodes if episode.goal not in self.given]
         exist = sum(self.goal_type(episode.goal) != IMAGINED for episode in own)
         new = (len(episodes), len(own), sum(episode.success for episode in own), exist)
         self._counts = [count + more for count, more in zip(self._counts, new, strict=True)]

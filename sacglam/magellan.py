@@ -45,7 +45,7 @@ class MagellanSource(ProgressSource):
     """Draws goals in proportion to |C_now(g) - C_before(g)|, for a competence C learned alongside the agent.
 
     That is MAGELLAN (Gaven et al., 2025): see `sacglam.learner.competence`. Goals are drawn uniformly while C's latest
-    predictions, each made before C learns from its outcome, concern few successes or have an AUC below 0.6.
+    predictions, each made before C learns from its outcome, cover few successes or failures, or their AUC is below 0.6.
     """
 
     at_first: ClassVar[Mapping[str, Any]] = {"episodes": 0, "attempts": (), "predicted": (), "seen": {}}
@@ -134,6 +134,6 @@ class MagellanSource(ProgressSource):
 
 def area_under_curve(predicted: Sequence[tuple[float, bool]]) -> float:
     """P(a success was predicted higher than a failure), ties counting half; nan unless there are both."""
-    won, lost = (np.array([each for each, success in predicted if bool(success) is which]) for which in (True, False))
+    won, lost = (np.array([each for each, success in predicted if success is which]) for which in (True, False))
     difference = np.sign(won[:, None] - lost)
     return float((difference.mean() + 1) / 2) if difference.size else math.nan

@@ -11,7 +11,7 @@ from typing_extensions import override
 from sacglam.clock import PhaseClock
 from sacglam.config.kinds import PartnerConfig
 from sacglam.config.section import Fraction, OpenFraction, Positive
-from sacglam.envs.conversion import Unmet, texts
+from sacglam.envs.conversion import Unmet, shown, texts
 from sacglam.errors import ConfigError
 from sacglam.goals import GoalSource
 from sacglam.imagination import Imagination, ImaginedGoals
@@ -59,14 +59,16 @@ class Partner:
         return seen
 
     def _checked(self, verdicts: Sequence[Verdict], episodes: Sequence[Episode]) -> Sequence[Verdict]:
-        """The verdicts, unless a partner of the user's own gives something else."""
-        where, wanted = f"partner.type: {type(self).__name__}.verdicts", [len(episode.steps) for episode in episodes]
+        """The verdicts that a partner, perhaps the user's own, returned, as tuples of plain texts."""
+        where, plain = f"partner.type: {type(self).__name__}.verdicts", list[Verdict]()
         try:
             plain = [[texts(goals, "the goals that a step achieved") for goals in verdict] for verdict in verdicts]
         except Unmet as unmet:
             raise ConfigError(f"{where}: expected {unmet}") from None
-        if (given := [len(verdict) for verdict in plain]) != wanted:
-            raise ConfigError(f"{where}: expected goals for each step of each episode ({wanted} steps), got {given}")
+        except TypeError:  # such as None
+            plain = []
+        if [len(verdict) for verdict in plain] != [len(episode.steps) for episode in episodes]:
+            raise ConfigError(f"{where}: expected goals for each step of each episode, got {shown(verdicts)}")
         return plain
 
     def metrics(self) -> dict[str, float]:
@@ -144,7 +146,8 @@ class ModelPartnerConfig(PartnerConfig):
     threshold: OpenFraction = 0.9
     """Lowest probability at which a goal counts as achieved."""
     imagine: Fraction = 0.0
-    """Largest share of imagined goals among those asked about: never named, made from known ones by substitution."""
+    """Share of the goals asked about that are imagined (more while few are known): never named, but made from known
+    ones by substitution."""
     pursue: Fraction = 0.0
     """Share of the episodes that pursue an imagined goal which the partner has since named as achieved; only the
     partner judges these episodes."""
@@ -234,29 +237,28 @@ class JudgeConfig(ModelPartnerConfig):
 
 @dataclass(eq=False)
 class LearnedJudge(ModelPartner):
-    """Accepts the environment's verdicts until the budget is spent, and then relies on its model."""
+    """Accepts the environment's verdicts until the budget is spent, and some goal achieved; then asks its model."""
 
     settings: JudgeConfig
     _labelled: int = field(default=0, init=False)  # steps
     _examples: list[Example] = field(default_factory=list, init=False)  # empty once the judge is trained
 
+    @property
+    def _trained(self) -> bool:
+        return self._labelled >= self.settings.budget and not self._examples
+
     @override
     def pursuable(self) -> Mapping[str, None]:
-        return super().pursuable() if self._labelled >= self.settings.budget else {}
+        return super().pursuable() if self._trained else {}
 
     @override
     def describe(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        if self._labelled >= self.settings.budget:
+        if self._trained:
             return super().describe(episodes)
         with self.clock.phase("partner"):
             for episode in episodes:
                 self._label(episode)
-            if self._labelled >= self.settings.budget:
-                if not any(example.achieved for example in self._examples):
-                    raise ConfigError(
-                        f"partner.budget: the environment named no achieved goal in {self._labelled:,} steps, so the "
-                        "judge would learn to name none; raise partner.budget, or have the environment name some"
-                    )
+            if self._labelled >= self.settings.budget and any(example.achieved for example in self._examples):
                 seed, updates = int(self.rng.integers(2**31)), min(_UPDATES, self.settings.budget)
                 self.classifiers.fit("judge", self._examples, [*self.known], updates, seed)
                 self._examples = []

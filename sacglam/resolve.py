@@ -40,6 +40,9 @@ def resolve(config: Config, note: Callable[[str], None] = lambda text: None) -> 
         ConfigError: this machine has no such device.
         ModelError: the model cannot be found, or engines are configured and vLLM cannot serve it.
     """
+    if config.partner.needs_steps >= config.steps > 0:
+        labelled = f"all {config.steps:,} steps are among the first {config.partner.needs_steps:,}"
+        note(f"partner {config.partner.type}: {labelled}, which the environment judges")
     settled = on_this_machine(config)
     check_engines(settled)
     return with_scores(with_reward_scale(with_copies(settled), note))

@@ -103,7 +103,7 @@ class Rollout:
             for opened, log_pi, action, step in zip(self._open, policies, actions, steps, strict=True):
                 opened.take(Decision(action, float(log_pi[action]), version), step)
         ended = [opened for opened in self._open if opened.over]
-        begun = iter(self._begin([opened.env for opened in ended]))
+        begun = iter(self._begin([opened.env for opened in ended]) if ended else ())
         following = [next(begun, None) if opened.over else opened for opened in self._open]
         self._open = [opened for opened in following if opened]
         return ended

@@ -107,7 +107,7 @@ class OffPolicy(Algorithm):
         target_B = target_WT.flatten()[batch.place_B]
         return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
-    def with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
+    def _with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
         """Q with tried actions at the replay graph's value; with own rewards, at the larger of the two."""
         value_CBA = known_BA if self._config.goal_rewards else torch.maximum(known_BA, q_CBA)
         return torch.where(known_BA > UNTRIED, value_CBA, q_CBA)
@@ -245,7 +245,7 @@ class Sac(OffPolicy):
             return_B, log_prob_B = equations.best_known(
                 values.log_pi_BA, batch.known_BA, self._config.unreachable_value
             )
-            q_CBA = self._capped(self.with_known(q_CBA, batch.known_BA), batch)
+            q_CBA = self._capped(self._with_known(q_CBA, batch.known_BA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)

@@ -121,11 +121,6 @@ class Config(Section):
                 f"replay.hindsight {hindsight} never relabels with goals that a partner imagines: choose another, or "
                 "set partner.imagine to 0"
             )
-        if 0 < self.steps <= self.partner.needs_steps:
-            raise ValueError(
-                f"partner.budget ({self.partner.needs_steps}) is spent only after all {self.steps} steps, so the judge "
-                "would never be used; lower it or raise steps"
-            )
         interval = self.algo.update_interval  # whole ones are random
         if self.random_steps and math.ceil(self.random_steps / interval) >= math.ceil(self.steps / interval):
             raise ValueError(

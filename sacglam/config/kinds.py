@@ -44,7 +44,7 @@ class GoalsConfig(Named):
     ) -> "GoalSource":
         """A source of these goals. It draws from `rng` alone, whose state is saved with the run.
 
-        `classifiers` has the model of `competence`, if that names one, and then `prompt` writes its queries.
+        If `competence` names a model, `classifiers` has it and `prompt` writes its queries.
         """
 
 

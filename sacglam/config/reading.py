@@ -101,8 +101,8 @@ def _known(name: str) -> str:
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`base` overridden by `values`. A new environment keeps only the number of copies and workers, and a new kind of
-    section only what it inherits from the same class as the old kind.
+    """`base` overridden by `values`. A new environment keeps only the number of copies and workers, and a section that
+    changes its type only the settings of the nearest common base class.
     """
     merged = {**base, **values}
     for key, value in values.items():

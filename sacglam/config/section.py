@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Mapping
+from inspect import isabstract
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo
@@ -64,6 +65,8 @@ class Named(Section):
         found = find(cls.shipped.get(name, name), f"{cls.key}.type")
         if not (isinstance(found, type) and issubclass(found, cls)):
             raise ConfigError(f"{cls.key}.type {name!r}: expected a subclass of {cls.__name__}, got {found!r}")
+        if isabstract(found):
+            raise ConfigError(f"{cls.key}.type {name!r} lacks a method: {', '.join(sorted(found.__abstractmethods__))}")
         return found
 
     @classmethod

@@ -102,7 +102,7 @@ def check_env(
         notes=tuple(first.notes()),
         findings=(
             *_findings(played, goals, heldout, others_achieved, first.own_rewards, steps),
-            *_paid([*played, *guided], first.own_rewards),
+            *_paid([*played, *guided] if first.own_rewards else ()),
             *_of_expert(guided, first.own_rewards),
         ),
     )
@@ -152,11 +152,11 @@ def _findings(
         )
 
 
-def _paid(played: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
+def _paid(played: Sequence[Episode]) -> Iterator[str]:
     """What the environment's own rewards pay for success, which hindsight must know."""
-    paid = sorted({e.steps[-1].reward for e in played if e.success}) if own_rewards else ()
-    if paid:
-        spread = f"{paid[0]:,.4g}" if len(paid) == 1 else f"from {paid[0]:,.4g} to {paid[-1]:,.4g}"
+    if paid := [e.steps[-1].reward for e in played if e.success]:
+        least, most = min(paid), max(paid)
+        spread = f"{least:,.4g}" if least == most else f"from {least:,.4g} to {most:,.4g}"
         yield f"Reward of the step that achieves the goal: {spread} (compare env.success_reward)."
 
 

@@ -16,8 +16,9 @@ from sacglam.models.agent_model import AgentModel, check_forms, for_each
 from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
-ROWS, _GOALS = 32, 64
-"""Queries per pass, whose memory comes on top of an update's, and goals in each: the work grows with their square."""
+ROWS = 32
+"""Queries per pass. Their memory is needed in addition to an update's."""
+_GOALS = 64  # per query, since the work grows with their square
 
 
 class Classifier(Protocol):
@@ -71,11 +72,15 @@ class AdapterAndHead:
             DivergenceError: one is not finite.
         """
         parts = [Query(q.prompt, q.actions[i : i + _GOALS]) for q in queries for i in range(0, len(q.actions), _GOALS)]
-        found = iter(for_each(parts, ROWS, lambda some: self.log_odds(some).sigmoid()))
-        answers = [np.concatenate([next(found) for _ in range(0, len(q.actions), _GOALS)]) for q in queries]
-        if not all(np.isfinite(answer).all() for answer in answers):
-            raise DivergenceError(f"the {self._adapter} model has diverged: its answers are no longer finite numbers")
-        return answers
+        if not parts:
+            return []
+        answers = np.concatenate(for_each(parts, ROWS, lambda some: self.log_odds(some).sigmoid()))
+        if not np.isfinite(answers).all():
+            raise DivergenceError(
+                f"the {self._adapter} model has diverged: its answers are no longer finite numbers; start again, for a "
+                "judge with a smaller algo.critic_lr"
+            )
+        return np.split(answers, np.cumsum([len(query.actions) for query in queries])[:-1])
 
     def add_gradient(
         self, batch: Sequence[Row], loss: Callable[[Sequence[Row]], Tensor], size: Callable[[Row], int] = lambda row: 1

@@ -135,8 +135,8 @@ def _episode(line: _Line, env: CheckedEnv, goals: Mapping[str, None], repeats: b
     episode = _played(env, line, line.actions)
     if line.transcript not in (None, episode.transcript()):
         raise DemonstrationError(
-            "expected the texts, candidate actions and rewards that were recorded, got others: env.reward or the "
-            "environment's code or options differ, or it does not repeat itself. Record the episode again; or "
+            "expected the texts, candidate actions and rewards that were recorded, got others: env.reward, the "
+            "environment's code or its options have changed, or it does not repeat itself. Record it again; or "
             "remove `transcript` from the line to take what the environment returns now"
         )
     return episode

@@ -144,11 +144,11 @@ def _content(checkpoint: Checkpoint) -> dict[str, bytes]:
     # Cloned because safetensors refuses shared memory, and a target network may share the buffers of its heads.
     tensors = {n: t.detach().cpu().contiguous().clone() for n, t in checkpoint.tensors.items()}
     try:
-        values = json.dumps(checkpoint.values).encode()
+        values = json.dumps(checkpoint.values, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"cannot write a checkpoint: {error}; expected JSON values, such as plain instead of numpy numbers, from "
-            "state() of the algorithm, the partner and the source of goals"
+            f"cannot write a checkpoint: {error}; state() of the algorithm, the partner and the source of goals must "
+            "return JSON values, so finite plain numbers in place of numpy's"
         ) from error
     content = {_TENSORS: format_tensors(tensors), _VALUES: values}
     checksums = {name: hashlib.sha256(each).hexdigest() for name, each in content.items()}

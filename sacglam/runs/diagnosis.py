@@ -125,7 +125,7 @@ def _no_experience(evidence: Evidence) -> str | None:
     warm_up = max(0, config.algo.warm_up - config.replay.demonstration_updates)  # those updates count towards it
     if not steps or (evidence.updates > warm_up and evidence.episodes):
         return None
-    since = " since the initial ones" if config.replay.demonstration_updates else ""
+    since = " after the initial ones" if config.replay.demonstration_updates else ""
     effect = "success is unknown" if evidence.updates else f"no update has been made{since}"
     if 0 < evidence.updates <= warm_up:
         effect = f"all updates{since} trained only the critic (algo.warmup_updates={config.algo.warm_up})"

@@ -151,4 +151,5 @@ def test_a_model_card_says_what_the_adapter_is(tiny_run: Path, tmp_path: Path) -
     for kind, rate in rates.items():
         assert re.search(rf"^\| {kind} \|.*\| {rate:.2f} \|$", card.text, re.MULTILINE)
     assert "Goal: {goal}\n{history}{observation}\nAction:" in card.text
+    assert 'load_agent("path/to/this/folder")' in card.text
     assert (tiny_run / "adapter" / "README.md").read_text() == (tmp_path / "README.md").read_text()

@@ -207,6 +207,10 @@ class InTurn(GoalsConfig):
         return Source(goals, rng)
 
 
+class Unfinished(GoalsConfig):
+    """Without `build`."""
+
+
 def test_a_source_of_ones_own_is_found_by_name() -> None:
     config = parse({"goals": {"type": NAME, "first": 1}})
     assert config.goals == InTurn(first=1)
@@ -215,12 +219,14 @@ def test_a_source_of_ones_own_is_found_by_name() -> None:
     assert [start.goal for start in islice(starts, 3)] == ["b", "a", "b"]
     with pytest.raises(UntrustedError, match="--trust"):
         parse({"goals": NAME}, trusted=False)
+    with pytest.raises(ConfigError, match=rf"goals\.type '{__name__}:Unfinished' lacks a method: build"):
+        parse({"goals": f"{__name__}:Unfinished"})
 
 
 def test_a_source_that_leaves_the_training_goals_is_named() -> None:
     starts = parse({"goals": {"type": NAME, "first": 1}}).goals.build(["a", "b"], kind, np.random.default_rng(0))
     starts.goals, starts.choose = ["a"], lambda: "b"  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match=r"goals\.type: Source\.choose\(\) gave 'b', which is no training goal"):
+    with pytest.raises(ConfigError, match=r"goals\.type: Source\.choose\(\) gave 'b', which is not a training goal"):
         next(starts)
 
 

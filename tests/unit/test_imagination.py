@@ -110,7 +110,7 @@ def test_the_environments_goals_are_observed_by_their_source_and_the_others_are_
 
 def test_an_imagined_goal_of_a_type_without_training_goals_is_kept_as_imagined() -> None:
     """Little-Zoo knows goals that are impossible; where none is trained, a judge may still name one."""
-    partner = "partner={type: judge, budget: 100, imagine: 0.5}"
+    partner = "partner={type: judge, imagine: 0.5}"
     config = load(
         overrides=[*TINY, "env={name: little_zoo, options: {impossible: 0}, copies: 2}", partner, "device=cpu"]
     )

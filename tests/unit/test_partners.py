@@ -30,6 +30,7 @@ from sacglam.partners import (
 )
 from sacglam.prompt import Prompt, query
 from sacglam.replay.windows import window
+from sacglam.resolve import resolve
 from sacglam.types import Classifiers, Decision, Episode, Example, Observation, Query, Step
 
 STATES = [Observation(f"state {t}", ("left", "right")) for t in range(5)]
@@ -95,8 +96,10 @@ def noisy(seed: int = 0, **rates: float) -> Noisy:
     ("verdicts", "said"),
     [
         ([["goal", "goal", "goal"]], "expected the goals that a step achieved as a tuple of str.*got 'goal'"),
-        ([[(), ()]], r"expected goals for each step of each episode \(\[3\] steps\), got \[2\]"),
-        ([], r"\(\[3\] steps\), got \[\]"),
+        ([[(), ()]], r"expected goals for each step of each episode, got \[\[\(\), \(\)\]\]"),
+        ([], r"each episode, got \[\]"),
+        (None, "each episode, got None"),
+        ([None], r"each episode, got \[None\]"),
     ],
 )
 def test_a_partner_that_gives_something_else_is_named(verdicts: Any, said: str) -> None:
@@ -276,14 +279,28 @@ def test_a_judge_is_asked_for_imagined_goals_and_knows_those_it_named(monkeypatc
     assert [each.imagines for each in (JudgeConfig(), partner.settings, pursuing)] == ["", "relabelling", "pursuing"]
 
 
-def test_a_judge_that_would_learn_nothing_or_come_too_late_is_refused() -> None:
-    partner = judge(ScriptedJudges(), budget=2)
-    with pytest.raises(ConfigError, match=r"partner\.budget: the environment named no achieved goal in 2 steps"):
+def test_a_judge_waits_for_something_to_be_achieved() -> None:
+    judges = ScriptedJudges()
+    partner = judge(judges, budget=2)
+    for _ in range(3):
         partner.describe([episode((), ())])
-    late = {"steps": 500, "partner": {"type": "judge", "budget": 500}}
-    with pytest.raises(ConfigError, match=r"partner.budget \(500\) is spent only after all 500 steps"):
-        parse(late)
-    assert parse({**late, "steps": 501}).partner == JudgeConfig(budget=500)
+    other = judge(judges, budget=2)
+    other.load_state(json.loads(json.dumps(partner.state())))
+    assert not judges.taught
+    other.describe([SUCCESS])
+    [(examples, *_)] = judges.taught
+    assert len(examples) == 9
+    other.describe([SUCCESS])
+    assert len(judges.taught) == 1
+    assert judges.asked
+
+
+def test_a_budget_that_lasts_all_steps_is_noted() -> None:
+    config, notes = parse({"steps": 500, "device": "cpu", "partner": {"type": "judge", "budget": 500}}), list[str]()
+    resolve(config, notes.append)
+    assert notes == ["partner judge: all 500 steps are among the first 500, which the environment judges"]
+    resolve(config.model_copy(update={"steps": 501}), notes.append)
+    assert len(notes) == 1
 
 
 def test_goals_are_pursued_once_there_is_a_judge_of_them() -> None:

@@ -99,7 +99,7 @@ CASES = {
             updates=0,
             missing="too few steps",
         ),
-        "^no update has been made since the initial ones: too few steps, after 100 steps",
+        "^no update has been made after the initial ones: too few steps, after 100 steps",
     ),
     "nothing achieved": (
         replace(LEARNS, lines=lines(0, 0, 0, 0, achieved=0)),
