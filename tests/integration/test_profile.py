@@ -54,7 +54,7 @@ def test_phases_sum_to_the_wall_time(side_by_side: tuple[Path, dict[str, Any]]) 
     for profile in side_by_side[1]["profiles"]:
         assert_adds_up(profile)
         learning = {"batch", "target", "forward", "backward", "optimizer"}
-        assert {"environment", "scoring", "replay", "waiting", "other"} | learning == profile["seconds"].keys()
+        assert {"environment", "scoring", "goals", "replay", "waiting", "other"} | learning == profile["seconds"].keys()
 
 
 def test_counters_are_those_of_the_measured_intervals(side_by_side: tuple[Path, dict[str, Any]]) -> None:
