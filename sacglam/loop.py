@@ -37,7 +37,7 @@ class Loop:
         """Train until the step budget is used up; yields after each `algo.update_interval` environment steps."""
         parts, progress, interval = self._parts, self.progress, self._config.algo.update_interval
         rollout, experience, goals = parts.collector.rollout, parts.collector.experience, parts.collector.goals
-        env, training_goals = rollout.envs[0], frozenset(goals.goals)
+        env = rollout.envs[0]
         while progress.env_steps < self._config.steps:
             with self.training_time():
                 self.window.add({"staleness": float(parts.learners.begun - parts.scorer.version)})
@@ -57,7 +57,7 @@ class Loop:
                 self.finish_updates(all_but=0 if last else self._config.runtime.lag)  # only the adapter flows back
                 with parts.clock.phase("goals"):
                     goals.observe(described)
-                pursued = [episode for episode in batch.episodes if episode.goal in training_goals]  # not imagined
+                pursued = [episode for episode in batch.episodes if episode.goal in goals.given]  # not imagined
                 self.window.add_episodes(pursued, env.goal_type, self._config.env.reward == "environment")
             yield
 

@@ -60,15 +60,15 @@ class Partner:
 
     def _checked(self, verdicts: Sequence[Verdict], episodes: Sequence[Episode]) -> Sequence[Verdict]:
         """The verdicts that a partner, perhaps the user's own, returned, as tuples of plain texts."""
-        where, plain = f"partner.type: {type(self).__name__}.verdicts", list[Verdict]()
+        at, plain, cause = f"partner.type: {type(self).__name__}.verdicts", list[Verdict](), None
         try:
             plain = [[texts(goals, "the goals that a step achieved") for goals in verdict] for verdict in verdicts]
         except Unmet as unmet:
-            raise ConfigError(f"{where}: expected {unmet}") from None
-        except TypeError:  # such as None
-            plain = []
-        if [len(verdict) for verdict in plain] != [len(episode.steps) for episode in episodes]:
-            raise ConfigError(f"{where}: expected goals for each step of each episode, got {shown(verdicts)}")
+            raise ConfigError(f"{at}: expected {unmet}") from None
+        except TypeError as error:  # such as None
+            cause = error
+        if cause or [len(verdict) for verdict in plain] != [len(episode.steps) for episode in episodes]:
+            raise ConfigError(f"{at}: expected goals for each step of each episode, got {shown(verdicts)}") from cause
         return plain
 
     def metrics(self) -> dict[str, float]:
@@ -223,7 +223,7 @@ class JudgeConfig(ModelPartnerConfig):
 
     type: str = "judge"
     budget: Positive = 2_000
-    """Steps that the environment labels to train the judge, which judges all episodes that end later."""
+    """Steps that the environment labels, more until one achieves something; then the judge learns and takes over."""
 
     @property
     @override
