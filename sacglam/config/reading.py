@@ -77,7 +77,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 def _with_base(source: Path, above: set[Path]) -> dict[str, Any]:
     """The settings of a file and its base; `above` are the files that build on it."""
     try:
-        values = _read(files.read(source, LARGEST).decode(), str(source))
+        values = values_in(files.read(source, LARGEST).decode(), str(source))
     except OSError as error:
         hint = "" if source.exists() else _known(str(source))
         raise ConfigError(f"cannot read the configuration {source}: {error.strerror}{hint}") from error
@@ -132,15 +132,6 @@ def _kind(section: type[Named], values: Mapping[str, Any]) -> Any:
     return values.get("type", next(iter(section.shipped)))
 
 
-def _read(text: str, source: str) -> dict[str, Any]:
-    values = _parse_yaml(text, source)
-    if values is None:
-        return {}
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
-    return values
-
-
 def _parse_yaml(text: str, source: str) -> Any:
     try:
         found = yaml.load(text, StrictLoader)
@@ -185,13 +176,18 @@ def parse(values: Mapping[str, Any], trusted: bool = True) -> Config:
         raise ConfigError("\n".join(_explain(fault, values) for fault in error.errors())) from error
 
 
-def values_in(text: str) -> dict[str, Any]:
-    """The plain values in a configuration's text.
+def values_in(text: str, source: str = "it") -> dict[str, Any]:
+    """The plain values in a configuration's text, which errors call `source`.
 
     Raises:
         ConfigError: it is not YAML, or not a mapping.
     """
-    return _read(text, "it")
+    values = _parse_yaml(text, source)
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"expected {source} to hold a mapping of settings, got {type(values).__name__}")
+    return values
 
 
 def parse_complete(text: str, trusted: bool = True) -> Config:
