@@ -171,7 +171,19 @@ def with_scores(config: Config) -> Config:
     weighs = critic.score_weight == "auto" and config.algo.has_q
     if not weighs and policy.temperature != "auto":
         return config
-    policies = _first_policies(config)
+    # If the learner runs in other processes, the model is loaded here as well, on the CPU.
+    here = in_one_process(config, "cpu" if config.learners.count else config.device)
+    cpu.prepare(here.threads or cpu.cores())
+    untrained = {
+        "policy": policy.model_copy(update={"temperature": 1.0}),
+        "critic": critic.model_copy(update={"score_weight": 0.0}),
+    }
+    model, states = build_model(here.model_copy(update=untrained)), first_states(config)
+
+    def policies(length_normalised: bool) -> list[LogPolicy]:
+        model.policy = PolicyHead(length_normalised)
+        return model.log_policy(states)
+
     if policy.temperature == "auto":
         temperature = opening_temperature(policies(policy.length_normalised), OPEN_SHARE)
         policy = policy.model_copy(update={"temperature": temperature})
@@ -180,21 +192,3 @@ def with_scores(config: Config) -> Config:
         weight = opening_score_weight(policies(False), policy.temperature)
         critic = critic.model_copy(update={"score_weight": weight})
     return config.model_copy(update={"policy": policy, "critic": critic})
-
-
-def _first_policies(config: Config) -> Callable[[bool], list[LogPolicy]]:
-    """Computes the untrained policy in the first states, at temperature 1, with `length_normalised` true or false.
-
-    If the learner runs in other processes, the model is loaded here as well, on the CPU.
-    """
-    here = in_one_process(config, "cpu" if config.learners.count else config.device)
-    cpu.prepare(here.threads or cpu.cores())
-    policy = config.policy.model_copy(update={"temperature": 1.0})
-    critic = config.critic.model_copy(update={"score_weight": 0.0})
-    model, states = build_model(here.model_copy(update={"policy": policy, "critic": critic})), first_states(config)
-
-    def policies(length_normalised: bool) -> list[LogPolicy]:
-        model.policy = PolicyHead(length_normalised)
-        return model.log_policy(states)
-
-    return policies
