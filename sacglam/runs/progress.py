@@ -2,17 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated
 
-from pydantic import ConfigDict, Field, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from sacglam.types import Episode
 
 _RECENT_EPISODES = 200
 _SAVED = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-_Count = Annotated[int, Field(ge=0)]
-_Seconds = Annotated[float, Field(ge=0)]
 
 
 @dataclass(config=_SAVED)
@@ -22,11 +19,11 @@ class Progress:
     `cpu_seconds` is the CPU time of all its processes in that time.
     """
 
-    env_steps: _Count = 0
-    updates: _Count = 0
-    episodes: _Count = 0
-    seconds: _Seconds = 0.0
-    cpu_seconds: _Seconds = 0.0
+    env_steps: NonNegativeInt = 0
+    updates: NonNegativeInt = 0
+    episodes: NonNegativeInt = 0
+    seconds: NonNegativeFloat = 0.0
+    cpu_seconds: NonNegativeFloat = 0.0
 
     @property
     def place(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, TypeAdapter
 
 from sacglam import cpu
 from sacglam.config import Config
@@ -22,7 +22,6 @@ OUTSIDE_TRAINING = ("evaluation", "samples", "checkpoint")
 _WITH_SPL = ("random", "before", "after")
 
 _Rate = Annotated[float, Field(ge=0, le=1)]
-_Count = Annotated[int, Field(ge=0)]
 
 
 class _Rates(Form, extra="allow"):
@@ -40,8 +39,8 @@ class _Start(Form, extra="allow"):
     success_before: _Rates
     success_after: _Rates | None
     return_after: float | None = None
-    evaluation_episodes: _Count
-    env_steps: _Count = 0
+    evaluation_episodes: NonNegativeInt
+    env_steps: NonNegativeInt = 0
 
 
 class _End(_Start):
@@ -52,10 +51,10 @@ class _End(_Start):
     success_sampled: _Rates
     success_heldout: _Rates | None = None
     spl_after: float | None
-    env_steps: _Count
-    updates: _Count
-    train_seconds: Annotated[float, Field(gt=0)]
-    train_cpu_seconds: Annotated[float, Field(ge=0)]
+    env_steps: NonNegativeInt
+    updates: NonNegativeInt
+    train_seconds: PositiveFloat
+    train_cpu_seconds: NonNegativeFloat
     seconds: dict[str, float]
     threads: int
     device: str

@@ -3,7 +3,7 @@
 import threading
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from sacglam.agent import Agent
 from sacglam.envs.base import SPLITS, TextEnv
@@ -29,7 +29,7 @@ class Played(Form, extra="forbid"):
 
     goal: _Text
     seed: Annotated[int, Field(ge=0, lt=2**53)]
-    actions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=10_000)]
+    actions: Annotated[list[NonNegativeInt], Field(max_length=10_000)]
 
 
 class Game:
