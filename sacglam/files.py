@@ -36,7 +36,7 @@ def opened(file: Path, mode: Literal["rb", "r+b", "ab", "xb"] = "rb", most: int 
             flags |= os.O_NOFOLLOW
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
         try:
-            _check(file, os.fstat(descriptor), most)
+            check(file, most, descriptor)
         except OSError:
             os.close(descriptor)
             raise
@@ -73,9 +73,14 @@ def read_json(file: Path, form: TypeAdapter[Any], most: int = _LARGEST_JSON) -> 
         return None
 
 
-def check(file: Path, most: int | None = None) -> None:
-    """Refuse (`OSError`) anything but a regular file of at most `most` bytes: for files that libraries open."""
-    _check(file, file.stat(), most)
+def check(file: Path, most: int | None = None, descriptor: int | None = None) -> None:
+    """Refuse (`OSError`) anything but a regular file of at most `most` bytes, given its descriptor if it is open."""
+    found = os.stat(file if descriptor is None else descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.filemode(found.st_mode)[0], "special file")
+        raise OSError(errno.EINVAL, f"expected a regular file, found a {kind}", str(file))
+    if most is not None and found.st_size > most:
+        raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, found {found.st_size:,}", str(file))
 
 
 @contextmanager
@@ -104,14 +109,6 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents, unless it exists."""
     _check_no_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
-
-
-def _check(file: Path, found: os.stat_result, most: int | None) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.filemode(found.st_mode)[0], "special file")
-        raise OSError(errno.EINVAL, f"expected a regular file, found a {kind}", str(file))
-    if most is not None and found.st_size > most:
-        raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, found {found.st_size:,}", str(file))
 
 
 def _check_no_link(path: Path) -> None:
