@@ -95,10 +95,7 @@ def measure(source: Source, intervals: int, display: Display) -> tuple[Profile, 
                 display.note(f"{source.label}: resuming from {folder}")
             loop.publish()
             parts.partner.known |= dict.fromkeys(parts.collector.goals.goals)  # as later in a run
-            recorder = Recorder(config.device)
-            turns = loop.intervals()
-            profile = _metered(source.label, config, parts, turns, intervals, recorder, display, stop.check)
-            return profile, recorder.events
+            return _metered(source.label, config, parts, loop.intervals(), intervals, display, stop.check)
         except Stopped as error:
             raise SacglamError(f"the profile of {source.label} was interrupted; nothing was written") from error
 
@@ -119,12 +116,11 @@ def _metered(
     parts: Parts,
     turns: Iterator[None],
     intervals: int,
-    recorder: Recorder,
     display: Display,
     check: Callable[[], None],
-) -> Profile:
+) -> tuple[Profile, list[Event]]:
     """Warm up for two intervals with updates, then measure; `turns` runs an interval of the loop each time."""
-    learners = parts.learners
+    recorder, learners = Recorder(config.device), parts.learners
 
     def mark() -> _Mark:
         return _Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, learners.updates)
@@ -157,7 +153,7 @@ def _metered(
     start, end = marks[left_out], marks[-1]
     wall, phases = end.time - start.time, _difference(start.seconds, end.seconds)
     spent_on_rank = _difference(on_rank, on_first_rank())
-    return Profile(
+    profile = Profile(
         label=label,
         algorithm=config.algo.type,
         device=config.device,
@@ -171,6 +167,7 @@ def _metered(
         seconds={**phases, OTHER: wall - sum(phases.values())},
         rank_seconds_per_update={name: s / (learners.begun - begun) for name, s in spent_on_rank.items()},
     )
+    return profile, recorder.events
 
 
 def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
