@@ -57,10 +57,8 @@ class Learner:
     def imitate(self, batches: Sequence[tuple[bool, Sequence[Window]]]) -> UpdateResult:
         """One gradient step per batch: behavioural cloning if so marked, otherwise the algorithm's own step.
 
-        Unless the algorithm learns offline, its own steps are a warm-up, which trains only the critic.
-
-        Raises:
-            DivergenceError: see `learn`.
+        Unless the algorithm learns offline, its own steps are a warm-up, which trains only the critic. Raises what
+        `learn` raises.
         """
         imitation, offline = Imitation(self.model, self.clock), self.config.learns_offline
         metrics = [

@@ -171,11 +171,7 @@ def for_each(
 
 
 def check_forms(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that differ from our `own` in name, shape or type.
-
-    Raises:
-        CheckpointError: there are any.
-    """
+    """Refuse (`CheckpointError`) tensors that differ from our `own` in name, shape or type."""
     got, expected = ({name: (*t.shape, t.dtype) for name, t in tensors.items()} for tensors in (found, own))
     odd = sorted(name for name in got.keys() | expected.keys() if got.get(name) != expected.get(name))
     if odd:

@@ -59,10 +59,8 @@ def check_folder(folder: Path) -> None:
 
 
 def check_parts(source: str) -> None:
-    """Refuse an index of weights that names pickles, which transformers would load, or files in other folders.
-
-    Raises:
-        ValueError: it does, or it is not an index.
+    """Refuse (`ValueError`) an index of weights that is damaged, or names pickles, which transformers would load, or
+    files in other folders.
     """
     index = cached_file(
         source,

@@ -173,12 +173,10 @@ def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:
 
 
 def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse what cannot fit in memory; on a CPU the system would kill the process.
+    """Refuse (`ModelError`) what cannot fit in memory; on a CPU the system would kill the process.
 
-    On a GPU a batch is halved when memory runs out, so only a state that is too large by itself is refused.
-
-    Raises:
-        ModelError: the attention masks alone take more than the memory that is free.
+    That is, attention masks that alone take more than the memory that is free. On a GPU a batch is halved when memory
+    runs out, so only a state that is too large by itself is refused.
     """
     rows = 1 if device.type == "cuda" else len(packed.ids_BS)
     length = packed.ids_BS.shape[1]

@@ -137,11 +137,7 @@ def _gaps(model: PreTrainedModel, query: TokenisedQuery, name: str) -> tuple[flo
 
 
 def check_architecture(config: PreTrainedConfig, name: str) -> None:
-    """Refuse an encoder-decoder outside the T5 family, and a decoder that takes no positions.
-
-    Raises:
-        ModelError: the model is one of these.
-    """
+    """Refuse (`ModelError`) an encoder-decoder outside the T5 family, and a decoder that takes no positions."""
     if config.is_encoder_decoder and config.model_type not in T5_FAMILY:
         raise ModelError(
             f"model {name!r} is an encoder-decoder ({config.model_type}) whose actions cannot share one decoder "

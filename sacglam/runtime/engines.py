@@ -17,7 +17,8 @@ _MOST_RESTARTS = 10  # over all engines: more point to a cause that a restart do
 class EngineGroup:
     """Splits states over the engines. One that dies or hangs is replaced, given the newest adapter, and asked again.
 
-    Episodes live in the driver, so a lost engine loses only its answer: no transition is lost or duplicated.
+    Episodes live in the driver, so a lost engine loses only its answer: no transition is lost or duplicated. Calls
+    raise `EngineError` once too many engines were lost.
     """
 
     start: Callable[[int], Worker]
@@ -40,19 +41,11 @@ class EngineGroup:
         return self._adapter.version if self._adapter else 0
 
     def wait_ready(self, tick: Tick = lambda: None) -> None:
-        """Wait until every engine has started.
-
-        Raises:
-            EngineError: too many were lost.
-        """
+        """Wait until every engine has started."""
         self._call_all("score", [()] * len(self._workers), self._start_s, tick)
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
-        """log pi over each query's actions, float32.
-
-        Raises:
-            EngineError: too many engines were lost.
-        """
+        """log pi over each query's actions, float32."""
         size = -(-len(queries) // len(self._workers))
         parts = [queries[i * size : (i + 1) * size] for i in range(len(self._workers))]
         return [policy for policies in self._score(parts) for policy in policies]

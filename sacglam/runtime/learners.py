@@ -49,12 +49,7 @@ class LearnerGroup:
         self._pending.append((len(batches), self._submit("imitate", batches)))
 
     def finish(self) -> UpdateResult:
-        """Wait for the oldest pending interval's updates.
-
-        Raises:
-            LearnerError: a rank died or hangs.
-            DivergenceError: a loss or gradient is not finite.
-        """
+        """Wait for the oldest pending interval's updates; raises what they raised."""
         updates, calls = self._pending.popleft()
         learned: UpdateResult = self._results(calls)[0]
         self.updates += updates
