@@ -96,7 +96,7 @@ class Loop:
                 self.window.add(metrics)
             if parts.handoff and learned.adapter:
                 self.window.add(parts.handoff.deliver(learned.adapter))
-            self.progress.updates = parts.learners.updates
+            self.progress.updates = parts.learners.version
 
     def start_up(self, display: Display, check: Callable[[], None]) -> None:
         """Wait for the other processes, if there are any; `publish` then sends the engines their first adapter.

@@ -27,8 +27,8 @@ class LearnerGroup:
     """The ranks, in order."""
     timeout_s: float
     """Limits each call."""
-    updates: int = 0
-    """Updates that have finished."""
+    version: int = 0
+    """Updates that have finished: the version of the policy that `log_policy` gives."""
     begun: int = 0
     """Updates that were requested."""
     _pending: "deque[tuple[int, list[Future[Any]]]]" = field(default_factory=deque, init=False)
@@ -52,17 +52,12 @@ class LearnerGroup:
         """Wait for the oldest pending interval's updates; raises what they raised."""
         updates, calls = self._pending.popleft()
         learned: UpdateResult = self._results(calls)[0]
-        self.updates += updates
+        self.version += updates
         return learned
 
     def publish(self, probe: Sequence[Query]) -> Adapter:
         """The current adapter, with the policy at `probe`."""
         return self._call("publish", probe)
-
-    @property
-    def version(self) -> int:
-        """The version of the policy that `log_policy` gives."""
-        return self.updates
 
     def log_policy(self, queries: Sequence[Query]) -> list[LogPolicy]:
         """log pi over each query's actions, float32, from the learner's current weights."""
@@ -92,7 +87,7 @@ class LearnerGroup:
     def load_state(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
         """Restore what `state()` returned, on any number of ranks."""
         self._call("load_state", tensors, values)
-        self.updates = self.begun = int(values["updates"])
+        self.version = self.begun = int(values["updates"])
 
     def exported(self) -> dict[str, bytes]:
         """The agent's files by name: peft adapter and critic."""

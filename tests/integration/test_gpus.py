@@ -301,7 +301,7 @@ def test_what_all_ranks_are_given_is_packed_once(eight_gpus: RayRuntime) -> None
     with closing(runtime):
         group = LearnerGroup([runtime.spawn(number).build(Rank) for number in range(3)], timeout_s=120)
         group.load_state({"weight": Parcel()}, {"updates": 4})
-    assert group.updates == 4
+    assert group.version == 4
     assert Parcel.packed == 1
 
 

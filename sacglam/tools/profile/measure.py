@@ -123,7 +123,7 @@ def _metered(
     recorder, learners = Recorder(config.device), parts.learners
 
     def mark() -> _Mark:
-        return _Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, learners.updates)
+        return _Mark(time.perf_counter(), time.process_time(), parts.clock.seconds, learners.version)
 
     def interval(kind: str) -> None:
         check()
