@@ -19,9 +19,7 @@ class Awac(OffPolicy):
 
     @override
     def actor_losses(self, values: PolicyAndQ, batch: SacBatch) -> dict[str, tuple[float, Tensor]]:
-        q_CBA = values.q_CBA.detach()
-        if batch.known_BA is not None:
-            q_CBA = self._with_known(q_CBA, batch.known_BA)
+        q_CBA = self._with_known(values.q_CBA.detach(), batch)
         return {"actor": (1.0, awac_loss(values.log_pi_BA, q_CBA, batch.action_B, self._config.temperature))}
 
 

@@ -107,8 +107,10 @@ class OffPolicy(Algorithm):
         target_B = target_WT.flatten()[batch.place_B]
         return target_B if batch.bound_B is None else torch.maximum(target_B, batch.bound_B)
 
-    def _with_known(self, q_CBA: Tensor, known_BA: Tensor) -> Tensor:
+    def _with_known(self, q_CBA: Tensor, batch: SacBatch) -> Tensor:
         """Q with tried actions at the replay graph's value; with own rewards, at the larger of the two."""
+        if (known_BA := batch.known_BA) is None:
+            return q_CBA
         value_CBA = known_BA if self._config.goal_rewards else torch.maximum(known_BA, q_CBA)
         return torch.where(known_BA > UNTRIED, value_CBA, q_CBA)
 
@@ -240,12 +242,10 @@ class Sac(OffPolicy):
 
     def _imitation_loss(self, values: PolicyAndQ, batch: SacBatch) -> Tensor:
         """Imitate actions that return more than their state's value: those taken or, with a graph, the best known."""
-        q_CBA = values.q_CBA.detach()
         if batch.known_BA is not None:
             return_B, log_prob_B = equations.best_known(
                 values.log_pi_BA, batch.known_BA, self._config.unreachable_value
             )
-            q_CBA = self._capped(self._with_known(q_CBA, batch.known_BA), batch)
         else:
             # The return to the end of the episode, even if the window ends earlier.
             following_WT = torch.zeros_like(batch.reward_WT)
@@ -253,7 +253,7 @@ class Sac(OffPolicy):
             return_WT = equations.lambda_returns(batch.reward_WT, following_WT, self._config.gamma, 1.0)
             return_B = return_WT.flatten()[batch.place_B]
             log_prob_B = equations.taken(values.log_pi_BA, batch.action_B)
-            q_CBA = self._capped(q_CBA, batch)
+        q_CBA = self._capped(self._with_known(values.q_CBA.detach(), batch), batch)
         value_B = equations.soft_value(values.log_pi_BA.detach(), q_CBA, 0.0)
         advantage_B = equations.relative_advantage(return_B, value_B, values.log_pi_BA.detach(), q_CBA)
         return equations.imitation_loss(log_prob_B, advantage_B)
