@@ -85,12 +85,10 @@ def split_gpus(
     Raises:
         ConfigError: they take more GPUs than there are.
     """
-    if learners and learners > gpus:
-        raise ConfigError(f"{counted(learners, 'learner rank')} take {counted(learners, 'GPU')}, got --gpus {gpus}")
     if engines is None and not vllm:
         engines = 0
     elif engines is None and learners is not None:
-        engines = (gpus - learners) // tensor_parallel
+        engines = max(0, gpus - learners) // tensor_parallel
     elif engines is None:
         engines = -(-gpus // _GPUS_PER_ENGINE) if gpus > 1 else 0
         if engines and gpus <= engines * tensor_parallel:
@@ -99,9 +97,9 @@ def split_gpus(
                 f"{counted(tensor_parallel, 'GPU')} and a learner, got {gpus}"
             )
     if learners is None:
-        learners = gpus - engines * tensor_parallel if gpus > 1 else 0
+        learners = max(0, gpus - engines * tensor_parallel) if gpus > 1 else 0
     taken = engines * tensor_parallel + learners
-    if taken > gpus or min(engines, learners) < 0:
+    if taken > gpus:
         processes = f"{counted(engines, 'engine')} and {counted(learners, 'learner rank')}"
         raise ConfigError(f"{processes} take {counted(taken, 'GPU')}, got --gpus {gpus}")
     return engines, learners
