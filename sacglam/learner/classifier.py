@@ -1,7 +1,6 @@
 """Classifiers that learn alongside the agent, with their own adapters and heads on its language model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -62,8 +61,7 @@ class AdapterAndHead:
 
     def log_odds(self, queries: Sequence[Query]) -> Tensor:
         """(B, A), 0 on padding."""
-        log_odds_BA: Tensor = self._head(self._model.lm.forward(self._model.pack(queries), self._adapter))[0]
-        return log_odds_BA
+        return self._head(self._model.lm.forward(self._model.pack(queries), self._adapter))[0]
 
     def predict(self, queries: Sequence[Query]) -> list[npt.NDArray[np.float32]]:
         """The probability of each action of each query, (A,).
@@ -86,23 +84,18 @@ class AdapterAndHead:
         self, batch: Sequence[Row], loss: Callable[[Sequence[Row]], Tensor], size: Callable[[Row], int] = lambda row: 1
     ) -> None:
         """Add the gradient of the mean `loss` over `batch`, which is split over the ranks; `size` is a row's weight."""
-        with self._training():
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(True)
+        try:
             for rows, weight in micro_batches(batch, self._backend.rank, self._backend.world, ROWS, size):
                 (loss(rows) * weight).backward()  # type: ignore[no-untyped-call]
+        finally:
+            for parameter in self.parameters.values():
+                parameter.requires_grad_(False)
         if self._backend.world > 1:
             gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
             sums = self._backend.all_reduce_sum(parameters_to_vector(gradients))
             vector_to_parameters(sums.to(self._model.device), gradients)
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        for parameter in self.parameters.values():
-            parameter.requires_grad_(True)
-        try:
-            yield
-        finally:
-            for parameter in self.parameters.values():
-                parameter.requires_grad_(False)
 
     def state(self) -> dict[str, Tensor]:
         """See `Classifier.state`."""
