@@ -134,7 +134,11 @@ class DeepSpeedBackend(Backend):
             dist_init_required=False,
         )
         if sharded:
-            self._begin_moments()
+            # Adam's state begins now rather than at its first step, since a checkpoint may be loaded before that.
+            for flat in self._engine.optimizer.fp32_partitioned_groups_flat:
+                moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
+                # A fused Adam needs its step counts on the device of the moments.
+                self.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device), **moments}
 
     @property
     @override
@@ -216,13 +220,6 @@ class DeepSpeedBackend(Backend):
         stale = [p for p in targets if p.data.numel()]
         if stale:
             stale[0].partition(stale)  # gathered again when they are next used
-
-    def _begin_moments(self) -> None:
-        """Create Adam's state now rather than at its first step, since a checkpoint may be loaded before that."""
-        for flat in self._engine.optimizer.fp32_partitioned_groups_flat:
-            moments = {name: torch.zeros_like(flat) for name in _MOMENTS}
-            # A fused Adam needs its step counts on the device of the moments.
-            self.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device), **moments}
 
     @override
     def moments(self) -> Moments:
