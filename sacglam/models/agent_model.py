@@ -47,6 +47,8 @@ class AgentModel(ABC):
         self._adapters = self.adapters(critic)
         self._critic_adapter = CRITIC if critic.backbone == "separate" else ACTOR
         self._detach = critic.backbone == "frozen"
+        self.critic_trains_actor = critic.backbone == "shared"
+        """Whether the critic's gradients reach the actor's adapter."""
 
     @classmethod
     def adapters(cls, critic: CriticConfig) -> list[str]:
@@ -71,11 +73,6 @@ class AgentModel(ABC):
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self._heads.parameters()).device
-
-    @property
-    def critic_trains_actor(self) -> bool:
-        """Whether the critic's gradients reach the actor's adapter."""
-        return self._critic_adapter == ACTOR and not self._detach
 
     @abstractmethod
     def evaluate(self, packed: Packed) -> Any:
@@ -152,9 +149,8 @@ class AgentModel(ABC):
 
     def exported_files(self) -> dict[str, bytes]:
         """The actor as the files of a peft adapter, and the critic as safetensors next to it, by name."""
-        own = {name: tensor for name, tensor in self.state().items() if name.startswith(_CRITIC)}
-        critic = save({name: tensor.contiguous().cpu() for name, tensor in own.items()})
-        return {**self.lm.adapter_bytes(), "critic.safetensors": critic}
+        critic = {name: each.contiguous().cpu() for name, each in self.state().items() if name.startswith(_CRITIC)}
+        return {**self.lm.adapter_bytes(), "critic.safetensors": save(critic)}
 
 
 @torch.no_grad()
