@@ -118,9 +118,6 @@ def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:
     """The prefix to remove from an action's text before it is tokenised: nothing, or its leading space.
 
     Tokenizers like Llama 2's (Mistral-7B-v0.1, Phi-3) put a space before every text, which would make two.
-
-    Raises:
-        ModelError: neither way gives the tokens of prompt and action as one text.
     """
     prompt, actions = example.prompt, example.actions
 

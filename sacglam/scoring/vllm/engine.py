@@ -99,7 +99,7 @@ class VllmEngine(Engine):
         from vllm import SamplingParams
 
         try:
-            outputs: Sequence[Output] = self._llm.generate(
+            return self._llm.generate(
                 [{"prompt_token_ids": list(tokens)} for tokens in prompts],
                 [SamplingParams(**each, skip_clone=True) for each in parameters],
                 lora_request=self._lora,
@@ -107,16 +107,11 @@ class VllmEngine(Engine):
             )
         except Exception as error:  # a failed step leaves the engine unusable, whatever the type
             raise EngineBroken(f"vLLM failed while scoring: {error}") from error
-        return outputs
 
 
 @contextmanager
 def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
-    """The adapter's files in a temporary folder `name`, for as long as the context lasts: vLLM loads them by path.
-
-    Raises:
-        EngineError: the disk refuses.
-    """
+    """The adapter's files in a temporary folder `name`, for as long as the context lasts: vLLM loads them by path."""
     # With our process id, by which a folder that outlives us is found (`sacglam.runtime.reaper`).
     with ExitStack() as stack:
         try:
