@@ -27,11 +27,6 @@ class TokenisedQuery:
     prompt: Ids
     actions: tuple[Ids, ...]
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest prompt + action, which the model's length limits."""
-        return len(self.prompt) + max(len(action) for action in self.actions)
-
 
 class QueryTokenizer:
     """Tokenises queries, caching ids by text, and refuses what cannot be scored."""
@@ -104,14 +99,14 @@ class QueryTokenizer:
             prompt = np.append(prompt, self._prompt_end)
         if self._action_end:
             actions = tuple(np.append(ids, self._action_end) for ids in actions)
-        tokenised = TokenisedQuery(prompt, actions)
-        if tokenised.longest > self._max_tokens:
+        longest = len(prompt) + max(map(len, actions))
+        if longest > self._max_tokens:
             raise ModelError(
-                f"expected prompt + action within the model's {self._max_tokens} tokens, got {tokenised.longest} "
+                f"expected prompt + action within the model's {self._max_tokens} tokens, got {longest} "
                 f"(prompt {len(prompt)}); shorten the observation or use a model with a longer context. "
                 f"The prompt begins: {query.prompt[:80]!r}"
             )
-        return tokenised
+        return TokenisedQuery(prompt, actions)
 
 
 def _dropped_prefix(tokenizer: PreTrainedTokenizerBase, example: Query) -> str:

@@ -57,12 +57,16 @@ def _ids(tokenised: TokenisedQuery) -> tuple[list[int], list[list[int]]]:
     return tokenised.prompt.tolist(), [action.tolist() for action in tokenised.actions]
 
 
+def _longest(tokenised: TokenisedQuery) -> int:
+    return len(tokenised.prompt) + max(map(len, tokenised.actions))
+
+
 def test_prompt_and_action_are_tokenised_apart_and_without_special_tokens() -> None:
     tokenizer = _tokenizer()
     assert tokenizer("abc")["input_ids"] == [7, 6, 8]  # joined, and with special tokens: what must not happen
     [got] = QueryTokenizer(tokenizer, 99)([Query("a", ("b", "bc", "bcab"))])
     assert _ids(got) == ([0], [[1], [5], [5, 4]])
-    assert got.longest == 3
+    assert _longest(got) == 3
     assert all(ids.dtype == np.int64 for ids in (got.prompt, *got.actions))
 
 
@@ -167,7 +171,7 @@ def test_a_t5_tokenizer_reads_an_action_the_same_with_and_without_its_leading_sp
 def test_score_eos_counts_towards_the_length() -> None:
     tokenizer = _tokenizer(eos_token="</s>")
     query = Query("a b", ("c",))
-    assert QueryTokenizer(tokenizer, 4, score_eos=True)([query])[0].longest == 4
+    assert _longest(QueryTokenizer(tokenizer, 4, score_eos=True)([query])[0]) == 4
     with pytest.raises(ModelError, match="got 4"):
         QueryTokenizer(tokenizer, 3, score_eos=True)([query])
 
@@ -191,7 +195,7 @@ def test_a_prompt_of_no_tokens_is_refused() -> None:
 
 def test_the_longest_action_decides_whether_a_query_fits() -> None:
     query = Query("a b c", ("a", "a b", "b"))
-    assert QueryTokenizer(_tokenizer(), 5)([query])[0].longest == 5
+    assert _longest(QueryTokenizer(_tokenizer(), 5)([query])[0]) == 5
     with pytest.raises(ModelError, match=r"within the model's 4 tokens, got 5 \(prompt 3\)") as caught:
         QueryTokenizer(_tokenizer(), 4)([query])
     assert "'a b c'" in str(caught.value)
