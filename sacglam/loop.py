@@ -174,9 +174,8 @@ class Loop:
         found, config = collector.demonstrations, self._config.replay
         if found and values["demonstrations"] != found.checksum:
             raise DemonstrationError(f"{config.demonstrations} has changed since the run began; restore the original")
-        tensors = dict(checkpoint.tensors)
-        torch.set_rng_state(tensors.pop("torch_rng"))
-        parts.learners.load_state(tensors, values["learner"])
+        torch.set_rng_state(checkpoint.tensors["torch_rng"])
+        parts.learners.load_state(checkpoint.tensors, values["learner"])
         collector.experience.load_state(values["replay"])
         for name, rng in collector.rngs.items():  # before new environments draw their first goals
             rng.bit_generator.state = values[name]
