@@ -14,8 +14,7 @@ from sacglam.build import build_model
 from sacglam.config import Config
 from sacglam.envs import check_actions
 from sacglam.errors import ModelError, RunDirectoryError, memory_explained
-from sacglam.learner.backend import under
-from sacglam.models.agent_model import AgentModel, load_exported
+from sacglam.models.agent_model import AgentModel, load_exported, under
 from sacglam.policy import SamplingPolicy, greedy
 from sacglam.resolve import in_one_process, on_this_machine
 from sacglam.runs import checkpoint

@@ -9,16 +9,13 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
+from sacglam.models.agent_model import under
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Row = TypeVar("Row")
 Moments = dict[int, dict[str, Tensor]]
 """Adam's `step`, `exp_avg` and `exp_avg_sq` by the parameter's index over all groups; whole tensors."""
-
-
-def under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors named `PART.NAME`, by NAME."""
-    return {name.removeprefix(f"{part}."): each for name, each in tensors.items() if name.startswith(f"{part}.")}
 
 
 def named(moments: Moments) -> dict[str, Tensor]:

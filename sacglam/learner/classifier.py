@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sacglam.errors import DivergenceError
 from sacglam.learner.backend import Backend, Row, micro_batches
-from sacglam.models.agent_model import AgentModel, check_forms, for_each
+from sacglam.models.agent_model import AgentModel, check_forms, for_each, joined
 from sacglam.models.heads import QHeads
 from sacglam.types import Query
 
@@ -53,9 +53,8 @@ class AdapterAndHead:
     def __init__(self, model: AgentModel, adapter: str, head: QHeads, backend: Backend) -> None:
         """`model` has the adapter. `head` has one critic, whose value is the log-odds."""
         self._model, self._adapter, self._backend, self._head = model, adapter, backend, head.to(model.device)
-        own = {f"head.{name}": each for name, each in head.named_parameters()}
-        lora = {f"lora.{name}": each for name, each in model.lm.adapter_parameters(adapter).items()}
-        self.parameters: Mapping[str, nn.Parameter] = own | lora
+        lora = model.lm.adapter_parameters(adapter)
+        self.parameters: Mapping[str, nn.Parameter] = joined({"head": dict(head.named_parameters()), "lora": lora})
         for parameter in self.parameters.values():
             parameter.requires_grad_(False)
 

@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sacglam.config import Config
 from sacglam.config.sections import CriticConfig
-from sacglam.learner.backend import Backend, moments_in, named, under
+from sacglam.learner.backend import Backend, moments_in, named
 from sacglam.learner.classifier import AdapterAndHead
-from sacglam.models.agent_model import AgentModel
+from sacglam.models.agent_model import AgentModel, joined, under
 from sacglam.models.heads import QHeads
 from sacglam.types import Attempts, Query
 
@@ -64,8 +64,7 @@ class Competence:
 
     def state(self) -> dict[str, Tensor]:
         """Both, the next copy to compare with, Adam's moments and the number of updates."""
-        parts = {"now": self._now.state(), "before": self._before.state(), "next": self._next}
-        tensors = {f"{part}.{name}": tensor for part, each in parts.items() for name, tensor in each.items()}
+        tensors = joined({"now": self._now.state(), "before": self._before.state(), "next": self._next})
         return tensors | named(self._optimizer.moments()) | {"updates": torch.tensor(self._updates)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:

@@ -16,9 +16,9 @@ from sacglam.algos.imitation import Imitation
 from sacglam.clock import PhaseClock
 from sacglam.config.algorithm import AlgoConfig
 from sacglam.errors import DivergenceError
-from sacglam.learner.backend import Backend, micro_batches, moments_in, named, under
+from sacglam.learner.backend import Backend, micro_batches, moments_in, named
 from sacglam.learner.classifier import Classifier
-from sacglam.models.agent_model import AgentModel, check_forms
+from sacglam.models.agent_model import AgentModel, check_forms, joined, under
 from sacglam.models.lora import convert_once
 from sacglam.types import Adapter, Batches, LogPolicy, Query, UpdateResult, Window
 
@@ -178,8 +178,7 @@ class Learner:
         with self.backend.gathered():
             tensors = {f"model.{name}": each.to("cpu", copy=True) for name, each in self.model.state().items()}
         tensors |= named(self.backend.moments())
-        for name, classifier in self.classifiers.items():
-            tensors |= {f"{name}.{key}": tensor for key, tensor in classifier.state().items()}
+        tensors |= joined({name: classifier.state() for name, classifier in self.classifiers.items()})
         return tensors, {"updates": self.updates, **self.algorithm.state()}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
@@ -188,7 +187,7 @@ class Learner:
         Raises:
             CheckpointError: it belongs to another model, adapter or critic.
         """
-        adam = {f"adam.{name}": tensor for name, tensor in under("adam", tensors).items()}
+        adam = joined({"adam": under("adam", tensors)})
         with self.backend.gathered(change=True):
             self.model.load_state(under("model", tensors))
             check_forms(adam, self._moments_like(adam))

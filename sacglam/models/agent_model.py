@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from sacglam.models.tokens import QueryTokenizer
 from sacglam.prompt import Prompt
 from sacglam.types import LogPolicy, Query
 
+T = TypeVar("T", bound=Tensor)
 _CRITIC = ("heads.", "lora.critic.")  # prefixes of the critic's own weights
 _STATES = 256  # scored in one pass
 _SAME = {"base_model_name_or_path": "the base model", "r": "model.lora.rank", "lora_alpha": "model.lora.alpha"}
@@ -135,22 +136,23 @@ class AgentModel(ABC):
         return list(self._named().values())
 
     def _named(self) -> dict[str, nn.Parameter]:
-        adapters = {
-            f"lora.{adapter}.{name}": parameter
-            for adapter in self._adapters
-            for name, parameter in self.lm.adapter_parameters(adapter).items()
-        }
-        heads = {
-            f"{part}.{name}": parameter
-            for part, module in self._head_modules.items()
-            for name, parameter in module.named_parameters()
-        }
-        return adapters | heads
+        adapters = {f"lora.{adapter}": self.lm.adapter_parameters(adapter) for adapter in self._adapters}
+        return joined(adapters | {part: dict(each.named_parameters()) for part, each in self._head_modules.items()})
 
     def exported_files(self) -> dict[str, bytes]:
         """The actor as the files of a peft adapter, and the critic as safetensors next to it, by name."""
         critic = {name: each.contiguous().cpu() for name, each in self.state().items() if name.startswith(_CRITIC)}
         return {**self.lm.adapter_bytes(), "critic.safetensors": save(critic)}
+
+
+def joined(parts: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """The tensors of all parts, named `PART.NAME`."""
+    return {f"{part}.{name}": each for part, tensors in parts.items() for name, each in tensors.items()}
+
+
+def under(part: str, tensors: Mapping[str, T]) -> dict[str, T]:
+    """The tensors named `PART.NAME`, by NAME."""
+    return {name.removeprefix(f"{part}."): each for name, each in tensors.items() if name.startswith(f"{part}.")}
 
 
 @torch.no_grad()
@@ -203,7 +205,7 @@ def load_exported(folder: Path, model: AgentModel, renamed: bool = False) -> boo
         if expected != found and not (renamed and key == "base_model_name_or_path"):
             raise ModelError(f"the adapter does not fit: expected {what} {expected}, as this run has, got {found}")
     state, fits = model.state(), True
-    actor = {f"lora.{ACTOR}.{name}": tensor for name, tensor in actor.items()}
+    actor = joined({f"lora.{ACTOR}": actor})
     check_forms(actor, {name: state[name] for name in state if name.startswith(f"lora.{ACTOR}.")})
     try:
         check_forms(critic, {name: state[name] for name in state if name.startswith(_CRITIC)})

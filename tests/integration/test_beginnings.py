@@ -16,8 +16,7 @@ from sacglam import training
 from sacglam.agent import load_agent
 from sacglam.build import build
 from sacglam.errors import ModelError, RunDirectoryError, SacglamError
-from sacglam.learner.backend import under
-from sacglam.models.agent_model import AgentModel, load_exported
+from sacglam.models.agent_model import AgentModel, load_exported, under
 from tests.conftest import TINY, call, sacglam, tiny_train
 from tests.fuzz import common
 from tests.integration.test_resume import assert_same_end, interrupt, metrics
