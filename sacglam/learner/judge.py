@@ -60,10 +60,9 @@ class Judge(AdapterAndHead):
         """Cross-entropy, summed over a transition's achieved and other goals, mean over transitions."""
         queries = [self._prompt.judged(example.transition, (*example.achieved, *others)) for example, others in rows]
         log_odds_BA = self.log_odds(queries)
-        exists_BA, achieved_BA = torch.zeros_like(log_odds_BA), torch.zeros_like(log_odds_BA)
-        for row, ((example, _), query) in enumerate(zip(rows, queries, strict=True)):
-            exists_BA[row, : len(query.actions)] = 1.0
-            achieved_BA[row, : len(example.achieved)] = 1.0
+        place_A = torch.arange(log_odds_BA.shape[1])
+        exists_BA = (place_A < torch.tensor([len(query.actions) for query in queries])[:, None]).to(log_odds_BA)
+        achieved_BA = (place_A < torch.tensor([len(example.achieved) for example, _ in rows])[:, None]).to(log_odds_BA)
         loss_BA = F.binary_cross_entropy_with_logits(log_odds_BA, achieved_BA, exists_BA, reduction="none")
         return loss_BA.sum(dim=1).mean()
 
