@@ -37,7 +37,6 @@ class ActorCritic(AgentModel):
     """
 
     def __init__(self, lm: PackedLM, tokenizer: QueryTokenizer, policy: PolicyHead, critic: CriticConfig) -> None:
-        """`lm` holds `adapters(critic)`."""
         super().__init__(lm, tokenizer, policy, critic)
         self._target_heads = self.make_heads(critic).requires_grad_(False)
         self._target_adapter = target_of(self._critic_adapter) if critic.target_backbone == "adapter" else None
