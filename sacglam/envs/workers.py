@@ -43,7 +43,7 @@ class _Worker:
         while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:  # a closed stdin, stdout or stderr
             pass
         os.close(unused)
-        self._connection, end = Pipe()
+        self.connection, end = Pipe()
         with end:
             self.process = subprocess.Popen(
                 subprocesses.python("-m", __name__),
@@ -62,7 +62,7 @@ class _Worker:
     def send(self, *values: Any) -> None:
         """Send a message; an error if the worker has died."""
         try:
-            self._connection.send(values)
+            self.connection.send(values)
         except OSError:
             raise self._died() from None
 
@@ -73,10 +73,10 @@ class _Worker:
             EnvironmentContractError: the worker has died, even if a process that it started holds the connection open.
         """
         try:
-            while not self._connection.poll(_ALIVE_S):
-                if self.process.poll() is not None and not self._connection.poll():
+            while not self.connection.poll(_ALIVE_S):
+                if self.process.poll() is not None and not self.connection.poll():
                     raise EOFError
-            return self._connection.recv()
+            return self.connection.recv()
         except (EOFError, OSError):
             raise self._died() from None
 
@@ -87,17 +87,6 @@ class _Worker:
             f"a worker process of environment {self._name!r} {how}; if it printed a reason, that is above. Does it run "
             "with env.workers 0? Workers cannot see environments registered at run time; name package.module:factory"
         )
-
-    def hang_up(self) -> None:
-        """Have the process close its environments and end, once it has answered."""
-        self._connection.close()
-
-    def end(self, patience_s: float) -> None:
-        """Wait for the end of the process, and kill it if that takes too long."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience_s)
-        self.process.kill()
-        self.process.wait()
 
 
 class WorkerEnv(CheckedEnv):
@@ -183,13 +172,17 @@ def process_ids() -> list[int]:
 
 
 def close_workers() -> None:
-    """End this process's workers."""
+    """End this process's workers; those that take too long are killed."""
     _pools.clear()
     for worker in _workers:
-        worker.hang_up()
+        worker.connection.close()  # its process closes its environments and ends, once it has answered
     deadline = time.monotonic() + _END_S
     while _workers:
-        _workers.pop().end(max(0.0, deadline - time.monotonic()))
+        process = _workers.pop().process
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        process.kill()
+        process.wait()
 
 
 def _serve(connection: Connection) -> None:
