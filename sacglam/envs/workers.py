@@ -69,8 +69,7 @@ class _Worker:
     def results(self) -> list[tuple[str, Any]]:
         """The results of the calls that were sent, each a pair: ("", value), or the name of an error and its message.
 
-        Raises:
-            EnvironmentContractError: the worker has died, even if a process that it started holds the connection open.
+        An error if the worker has died, even if a process that it started holds the connection open.
         """
         try:
             while not self.connection.poll(_ALIVE_S):

@@ -252,11 +252,7 @@ class _Numbers(dict[Any, int]):
 
 
 def _episode(saved: _SavedEpisode, goals: Sequence[str], seen: Sequence[Observation]) -> Episode:
-    """An episode of a buffer's `state()`.
-
-    Raises:
-        ValueError, LookupError: it is damaged.
-    """
+    """An episode of a buffer's `state()`; a `ValueError` or `LookupError` if it is damaged."""
     first, *after = [seen[i] for i in saved.observations]
     columns = (after, saved.rewards, saved.achieved, saved.terminated, saved.truncated)
     steps = [

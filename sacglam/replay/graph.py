@@ -203,11 +203,7 @@ class ReplayGraph:
         return path
 
     def _solve(self, goal: str) -> _Solution:
-        """Q(s, a) = mean over its steps of r + gamma max_b Q(s', b); by value iteration; the goal is terminal.
-
-        Raises:
-            KeyError: no episode achieved the goal.
-        """
+        """Q(s, a) = mean over its steps of r + gamma max_b Q(s', b); by value iteration; the goal is terminal."""
         if goal in self._solutions:
             return self._solutions[goal]
         reached = self._reached[goal]

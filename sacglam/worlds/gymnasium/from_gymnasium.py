@@ -88,11 +88,7 @@ class GymnasiumWorld(BaseEnv[None]):
 
     @override
     def _start(self, wanted: None, rng: Random) -> Observation:
-        """Start with the first seed whose task is the goal, or the episode's own seed if the describer adds the goal.
-
-        Raises:
-            EnvironmentContractError: no reset sets the goal any more.
-        """
+        """Start with the first seed whose task is the goal, or the episode's own if the describer adds the goal."""
         goal, seeds = self._goal, iter([self._seed])
         if goal in self._tasks:
             drawn = (rng.randrange(2**31) for _ in range(_TRIES * (1 + self._resets)))

@@ -63,11 +63,7 @@ class Session(ABC):
         self._begun = (method, *given)
 
     def _ask(self, method: str, *given: Any) -> Mapping[str, Any]:
-        """The answer to `reset`, `step` or `state`.
-
-        Raises:
-            EnvironmentContractError: there is none, or it is an error.
-        """
+        """The answer to `reset`, `step` or `state`; an error if there is none, or it is one."""
         if self._begun != (method, *given):
             self.begin_call(method, *given)
         self._begun = ()
@@ -218,11 +214,7 @@ def about(url: str) -> Any:
 
 
 def _get(url: str, path: str) -> Any:
-    """The JSON at a path of a server; None if it has no such page.
-
-    Raises:
-        ConfigError: nothing answers there, or the answer is an error or not JSON.
-    """
+    """The JSON at a path of a server; None if it has no such page."""
     try:
         opener = build_opener(ProxyHandler({} if _local(url) else None))
         with opener.open(f"{url}{path}", timeout=TIMEOUT_S) as answer:

@@ -55,11 +55,7 @@ class TextWorld(BaseEnv[list[Game]]):
 
     @override
     def _start(self, wanted: list[Game], rng: Random) -> Observation:
-        """Start one of the games in which the goal is possible. A game always starts the same way.
-
-        Raises:
-            ConfigError: the game cannot be compiled.
-        """
+        """Start one of the games in which the goal is possible. A game always starts the same way."""
         game = rng.choice(wanted)
         if self._interpreter is None or game is not self._game:
             if self._interpreter is not None:
