@@ -103,28 +103,23 @@ class CheckedEnv(TextEnv):
             again = next(goal for goal in achieved if achieved.count(goal) > 1 or goal in self._achieved)
             raise Unmet(f"a goal in achieved at the first step that achieves it, got {again!r} again")
         self._achieved.update(achieved)
+        success = self._goal in achieved
         if self.own_rewards:
             own = returned.reward if returned.own_reward is None else returned.own_reward
             reward = number(own, "the environment's own reward")
             if not isfinite(reward):
                 raise Unmet(f"a finite reward, got {reward}")
-        else:
-            reward = self._goal_reward(returned.reward, achieved)
-        if self._goal in achieved and not terminated:
+        elif (reward := number(returned.reward, "the reward")) != success:
+            raise Unmet(
+                f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
+                f"{shown(returned.reward)} (goal {shown(self._goal)}, achieved {shown(achieved)}); list the goal "
+                "when it is achieved, or set env.reward to environment to learn from the environment's own rewards"
+            )
+        if success and not terminated:
             raise Unmet("the step that achieves the episode's goal to terminate it; it did not")
         if len(self._taken) + 1 >= MAX_STEPS and not (terminated or truncated):
             raise Unmet(f"an end within {MAX_STEPS:,} steps; truncate episodes that take too long")
         return Step(observation, float(reward), achieved, terminated, truncated)
-
-    def _goal_reward(self, returned: Any, achieved: Sequence[str]) -> float:
-        reward, success = number(returned, "the reward"), self._goal in achieved
-        if reward != success:
-            raise Unmet(
-                f"reward {float(success):g} {'with' if success else 'without'} the episode's goal in achieved, got "
-                f"{shown(returned)} (goal {shown(self._goal)}, achieved {shown(achieved)}); list the goal when it is "
-                "achieved, or set env.reward to environment to learn from the environment's own rewards"
-            )
-        return reward
 
     @override
     def optimal_length(self) -> int | None:
