@@ -102,8 +102,7 @@ def check_env(
         notes=tuple(first.notes()),
         findings=(
             *_findings(played, goals, heldout, others_achieved, first.own_rewards, steps),
-            *_paid([*played, *guided] if first.own_rewards else ()),
-            *_of_expert(guided, first.own_rewards),
+            *_of_success(played, guided, first.own_rewards),
         ),
     )
 
@@ -152,16 +151,13 @@ def _findings(
         )
 
 
-def _paid(played: Sequence[Episode]) -> Iterator[str]:
-    """What the environment's own rewards pay for success, which hindsight must know."""
-    if paid := [e.steps[-1].reward for e in played if e.success]:
+def _of_success(played: Sequence[Episode], guided: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
+    """What the environment's own rewards pay for success, which hindsight must know, and what its expert reaches."""
+    paid = [e.steps[-1].reward for e in (*played, *guided) if e.success]
+    if own_rewards and paid:
         least, most = min(paid), max(paid)
         spread = f"{least:,.4g}" if least == most else f"from {least:,.4g} to {most:,.4g}"
         yield f"Reward of the step that achieves the goal: {spread} (compare env.success_reward)."
-
-
-def _of_expert(guided: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
-    """What the environment's expert reaches, if there is one."""
     if guided:
         success, mean = sum(e.success for e in guided), fmean(e.return_ for e in guided)
         returns = f", with a return of {mean:,.4g} on average" if own_rewards else ""
