@@ -64,7 +64,6 @@ class Playground(BaseEnv[Goal]):
 
     @override
     def _start(self, wanted: Goal, rng: Random) -> Observation:
-        """Start in a scene where the goal is possible."""
         self._parts = wanted.parts
         self._things = scene.sample(self._parts, self._num_objects, rng)
         self._kinds = tuple([KINDS[thing.type] for thing in self._things])

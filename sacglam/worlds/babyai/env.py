@@ -59,7 +59,6 @@ class BabyAI(BaseEnv[Goal]):
 
     @override
     def _start(self, wanted: Goal, rng: Random) -> Observation:
-        """Start in a scene that has the goal's objects."""
         self._level = self._levels[wanted.type == "open"]
         self._picked: dict[Thing, None] = {}  # in order
         return Observation(self._level.start(wanted, rng.getrandbits(32)), ACTIONS)
