@@ -101,26 +101,20 @@ def check_env(
         longest=max(len(e.steps) for e in played),
         notes=tuple(first.notes()),
         findings=(
-            *_findings(played, goals, heldout, others_achieved, first.own_rewards, steps),
+            *_findings(first, played, others_achieved, steps),
             *_of_success(played, guided, first.own_rewards),
         ),
     )
 
 
-def _findings(
-    played: Sequence[Episode],
-    goals: Sequence[str],
-    heldout: Sequence[str],
-    others: Set[str],
-    own_rewards: bool,
-    most_steps: int,
-) -> Iterator[str]:
+def _findings(env: CheckedEnv, played: Sequence[Episode], others: Set[str], most_steps: int) -> Iterator[str]:
+    goals, heldout = env.goals("train"), env.goals("heldout")
     longest = max(len(e.steps) for e in played)
     if cut := sum(not (e.steps[-1].terminated or e.steps[-1].truncated) for e in played):
         yield f"Episodes still going after step {longest:,}, the limit of this check: {cut}."
     else:
         yield f"Steps of the longest episode: {longest:,}."
-    if own_rewards:
+    if env.own_rewards:
         returns = [e.return_ for e in played]
         spread = f"from {min(returns):,.4g} to {max(returns):,.4g}"
         yield f"Return of a random episode: {fmean(returns):,.4g} on average, {spread}."
@@ -130,7 +124,7 @@ def _findings(
     achieved = {goal for e in played for step in e.steps for goal in step.achieved}
     if never := [goal for goal in goals if goal not in achieved]:
         some = ", ".join(map(shown, never[:_NAMED]))
-        intended = ", as in a task without success" if own_rewards and not achieved else ""
+        intended = ", as in a task without success" if env.own_rewards and not achieved else ""
         yield f"Never achieved: {len(never):,} of {len(goals):,} training goals, such as {some}{intended}."
     repeated = _repeated(played)
     if different := [difference for difference in repeated.values() if difference]:
@@ -140,7 +134,7 @@ def _findings(
             "algo.gamma to 0.95 or more, because safe paths to a goal are longer. If an earlier step shows what is "
             "hidden, set prompt.history, or put it into the observation."
         )
-    if not own_rewards:
+    if not env.own_rewards:
         yield from _hindsight(played, others, most_steps)
     if both := {*heldout} & {*goals}:
         yield f"Goals that are training and held-out goals at once: {len(both):,}, such as {shown(min(both))}."
