@@ -78,8 +78,11 @@ def check_env(
             other.reset(goals[0], number)
             other.step(0)
         played.append(_play(copies, goal, seed, rng, steps))
-    advised = [e for e in played if expert and _knows(first, e)]
-    guided = [_play(copies, e.goal, e.seed, rng, steps, expert=True) for e in advised]
+    guided = []
+    for episode in played if expert else []:
+        first.reset(episode.goal, episode.seed)
+        if first.expert() is not None:
+            guided.append(_play(copies, episode.goal, episode.seed, rng, steps, expert=True))
     heldout = first.goals("heldout")
     for goal in rng.sample(heldout, min(_HELDOUT_EPISODES, len(heldout))):  # a run plays these only at its end
         first.goal_type(goal)
@@ -100,10 +103,7 @@ def check_env(
         others_achieved=len(others_achieved),
         longest=max(len(e.steps) for e in played),
         notes=tuple(first.notes()),
-        findings=(
-            *_findings(first, played, others_achieved, steps),
-            *_of_success(played, guided, first.own_rewards),
-        ),
+        findings=(*_findings(first, played, others_achieved, steps), *_of_success(first, played, guided)),
     )
 
 
@@ -145,23 +145,17 @@ def _findings(env: CheckedEnv, played: Sequence[Episode], others: Set[str], most
         )
 
 
-def _of_success(played: Sequence[Episode], guided: Sequence[Episode], own_rewards: bool) -> Iterator[str]:
+def _of_success(env: CheckedEnv, played: Sequence[Episode], guided: Sequence[Episode]) -> Iterator[str]:
     """What the environment's own rewards pay for success, which hindsight must know, and what its expert reaches."""
     paid = [e.steps[-1].reward for e in (*played, *guided) if e.success]
-    if own_rewards and paid:
+    if env.own_rewards and paid:
         least, most = min(paid), max(paid)
         spread = f"{least:,.4g}" if least == most else f"from {least:,.4g} to {most:,.4g}"
         yield f"Reward of the step that achieves the goal: {spread} (compare env.success_reward)."
     if guided:
         success, mean = sum(e.success for e in guided), fmean(e.return_ for e in guided)
-        returns = f", with a return of {mean:,.4g} on average" if own_rewards else ""
+        returns = f", with a return of {mean:,.4g} on average" if env.own_rewards else ""
         yield f"The environment's expert succeeded in {success} of {len(guided)} episodes{returns}."
-
-
-def _knows(env: TextEnv, episode: Episode) -> bool:
-    """Whether the expert knows an action at the start of an episode."""
-    env.reset(episode.goal, episode.seed)
-    return env.expert() is not None
 
 
 def _play(
