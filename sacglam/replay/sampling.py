@@ -59,8 +59,8 @@ class Uniform(Hindsight):
     type: str = "uniform"
 
     @override
-    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
-        return _uniform(buffer, rng, size)
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
+        return [buffer[i] for i in rng.integers(len(buffer), size=size)]
 
 
 class NoHindsight(Uniform):
@@ -72,7 +72,7 @@ class NoHindsight(Uniform):
     type: str = "none"
 
 
-class Ratio(Hindsight):
+class Ratio(Uniform):
     """Keeps a copy of an episode for each goal it achieved; draws a fixed share from the copies (paper, Appendix E)."""
 
     type: str = "ratio"
@@ -80,34 +80,34 @@ class Ratio(Hindsight):
     """Share of relabelled windows in a batch."""
 
     @override
-    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
         relabelled, real = np.flatnonzero(buffer.relabelled), np.flatnonzero(~buffer.relabelled)
         wanted = self.share * size
         if not wanted.is_integer():  # rounded at random: a batch of windows is drawn in parts, the last of them small
             wanted += rng.random()
         if not len(relabelled) or not len(real):
-            return _uniform(buffer, rng, size)
+            return super().entries(buffer, rng, size)
         chosen = [rng.choice(relabelled, int(wanted)), rng.choice(real, size - int(wanted))]
         return [buffer[i] for i in np.concatenate(chosen)]
 
 
-class Prior(Hindsight):
+class Prior(Uniform):
     """Keeps a copy of an episode for each goal it achieved; draws goal types in the environment's proportions."""
 
     type: str = "prior"
 
     @override
-    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
         present = np.bincount(buffer.types, minlength=len(buffer.prior)) > 0
         weights = buffer.prior * present
         if not weights.sum():
-            return _uniform(buffer, rng, size)
+            return super().entries(buffer, rng, size)
         counts = rng.multinomial(size, weights / weights.sum())
         drawn = [rng.choice(np.flatnonzero(buffer.types == kind), count) for kind, count in enumerate(counts) if count]
         return [buffer[i] for i in np.concatenate(drawn)]
 
 
-class Future(Hindsight):
+class Future(Uniform):
     """Relabels a share of the drawn windows with goals that their episodes achieved later (Andrychowicz et al., 2017);
     all types of goal are equally likely.
     """
@@ -119,7 +119,7 @@ class Future(Hindsight):
     """Share of relabelled windows in a batch. They end at the goal, so they may be shorter than the others."""
 
     @override
-    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> Sequence[Entry]:
+    def entries(self, buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
         achieving = {kind: np.flatnonzero(each) for kind, each in enumerate(buffer.achieved.T) if each.any()}
         wanted = int(self.share * size + rng.random()) if achieving else 0
 
@@ -131,7 +131,7 @@ class Future(Hindsight):
             goal = draw(rng, [goal for goal in goals if buffer.goal_type(goal) == buffer.type_names[kind]])
             return Entry(entry.episode, goal, int(rng.integers(last_step(entry.episode, goal) + 1)))
 
-        return [relabelled() for _ in range(wanted)] + _uniform(buffer, rng, size - wanted)
+        return [relabelled() for _ in range(wanted)] + super().entries(buffer, rng, size - wanted)
 
 
 class Graph(Uniform):
@@ -203,7 +203,3 @@ def _known_step(episode: Episode, t: int, goal: str, graph: ReplayGraph, sampler
         known=(known,),
         bounds=(bound,),
     )
-
-
-def _uniform(buffer: ReplayBuffer, rng: np.random.Generator, size: int) -> list[Entry]:
-    return [buffer[i] for i in rng.integers(len(buffer), size=size)]
