@@ -96,22 +96,18 @@ def read(file: Path, env: CheckedEnv, repeats: bool = True) -> Iterator[Episode]
                     raise DemonstrationError(f"expected a line of at most {_LONGEST:,} bytes, got a longer one")
                 if line := line.strip():
                     found = True
-                    yield _episode(_parsed(line), env, goals, repeats)
+                    yield _episode(_Line.model_validate_json(line), env, goals, repeats)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        said = f"{where and f'{where}: '}{fault['msg']} (got {shown(fault['input'])})"
+        raise DemonstrationError(f"{file}, line {number}: {said}") from error
     except OSError as error:
         raise DemonstrationError(f"cannot read the demonstrations {file}: {error.strerror}") from error
     except SacglamError as error:
         raise DemonstrationError(f"{file}, line {number}: {error}") from error
     if not found:
         raise DemonstrationError(f"{file} is empty; expected one episode a line, as sacglam collect writes them")
-
-
-def _parsed(line: bytes) -> _Line:
-    try:
-        return _Line.model_validate_json(line)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(map(str, fault["loc"]))
-        raise DemonstrationError(f"{where and f'{where}: '}{fault['msg']} (got {shown(fault['input'])})") from error
 
 
 def _episode(line: _Line, env: CheckedEnv, goals: Mapping[str, None], repeats: bool) -> Episode:
