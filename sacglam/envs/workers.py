@@ -118,10 +118,9 @@ class WorkerEnv(CheckedEnv):
     def expert(self) -> int | None:
         return self._ask("expert")
 
-    @property
     @override
     def present(self) -> tuple[str, int, Sequence[int]]:
-        return self._ask("__getattribute__", "present")  # workers only take calls, and this is a property
+        return self._ask("present")
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:
