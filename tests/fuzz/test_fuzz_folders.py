@@ -324,7 +324,8 @@ def resumed(run: Path, reference: Path) -> str:
     assert summary["finished"]
     end = state_in(checkpoint.steps(run / "checkpoints")[-1])
     if not end.same(state_in(checkpoint.steps(reference / "checkpoints")[-1])):
-        [folder] = [text.rpartition("/")[2] for text in display.notes if text.startswith("resuming from ")]
+        [resuming] = [text for text in display.notes if text.startswith("resuming from ")]
+        folder = Path(resuming.partition(";")[0]).name
         found, was = states[folder], state_in(reference / "checkpoints" / folder)
         assert found, "an unreadable checkpoint was used"
         assert not found.same(was), "another end from the same checkpoint"
