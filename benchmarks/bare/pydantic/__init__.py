@@ -13,7 +13,7 @@ from pydantic import dataclasses as dataclasses
 
 T = TypeVar("T")
 
-JsonValue = PositiveInt = ValidationInfo = Any
+JsonValue = NonNegativeFloat = NonNegativeInt = PositiveFloat = PositiveInt = ValidationInfo = Any
 
 
 class SerializeAsAny:
