@@ -50,7 +50,7 @@ class Planner:
         return next((a for a in range(actions) if self._left_after(self._trial, a) < left), None) if left else None
 
     def _left_after(self, trial: CheckedEnv, action: int) -> float:
-        goal, seed, taken = self._env.present()
+        goal, seed, taken = self._env.so_far()
         trial.reset(goal, seed)
         *_, step = map(trial.step, (*taken, action))
         if step.terminated or step.truncated:

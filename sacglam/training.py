@@ -125,8 +125,8 @@ class Run:
             self._evaluate_start()
         if resumes:
             folder, _ = checkpoint.restore_newest(checkpoints, self._loop.restore, self._display.note)
-            self._saved_at = done, _ = self._loop.progress.place
-            self._display.note(f"resuming from {folder}; {done:,} of {self._config.steps:,} steps are done")
+            self._saved_at = self._loop.progress.place
+            self._display.note(f"resuming from {folder}; {self._saved_at[0]:,} of {self._config.steps:,} steps done")
         elif not new:
             self._display.note("starting over, since there is no checkpoint yet")
         if damaged := sum(log.rewind(*self._loop.progress.place) for log in (self._log, self._samples)):

@@ -93,6 +93,7 @@ class BaseEnv(TextEnv, Generic[Wanted]):
 
     @override
     def reset(self, goal: str, seed: int) -> Observation:
+        """Start the episode of `goal`, trained on or held out; a `ConfigError` if it is not in the goal space."""
         wanted = self._wanted(goal)
         self._goal, self._seed, self._steps = goal, seed, 0
         self._achieved: set[str] = set()

@@ -141,7 +141,7 @@ class CheckedEnv(TextEnv):
     def close(self) -> None:
         self._close()
 
-    def present(self) -> tuple[str, int, Sequence[int]]:
+    def so_far(self) -> tuple[str, int, Sequence[int]]:
         """Goal, seed and actions of the current episode so far, which bring another copy to the same state."""
         return self._goal, self._seed, self._taken
 

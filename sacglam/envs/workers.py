@@ -69,7 +69,7 @@ class _Worker:
     def results(self) -> list[tuple[str, Any]]:
         """The results of the calls that were sent, each a pair: ("", value), or the name of an error and its message.
 
-        An error if the worker has died, even if a process that it started holds the connection open.
+        An `EnvironmentContractError` if the worker died, even if a process that it started holds the connection open.
         """
         try:
             while not self.connection.poll(_ALIVE_S):
@@ -119,8 +119,8 @@ class WorkerEnv(CheckedEnv):
         return self._ask("expert")
 
     @override
-    def present(self) -> tuple[str, int, Sequence[int]]:
-        return self._ask("present")
+    def so_far(self) -> tuple[str, int, Sequence[int]]:
+        return self._ask("so_far")
 
 
 def in_workers(name: str, options: Mapping[str, Any], workers: int, own_rewards: bool = False) -> WorkerEnv:

@@ -173,10 +173,9 @@ def _within_stacks(architecture: Architecture, lora: LoraConfig) -> LoraConfig:
 
 
 def _check_memory(packed: Packed, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse (`ModelError`) what cannot fit in memory; on a CPU the system would kill the process.
+    """Refuse (`ModelError`) attention masks that take more than the free memory; on a CPU the system would kill us.
 
-    That is, attention masks that alone take more than the memory that is free. On a GPU a batch is halved when memory
-    runs out, so only a state that is too large by itself is refused.
+    On a GPU a batch is halved when memory runs out, so only a state that is too large by itself is refused.
     """
     rows = 1 if device.type == "cuda" else len(packed.ids_BS)
     length = packed.ids_BS.shape[1]

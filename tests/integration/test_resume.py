@@ -213,7 +213,7 @@ def test_a_finished_run_that_is_stopped_in_its_last_evaluation_keeps_its_results
         time.sleep(0.002)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 0
-    assert re.search(r"; (\d+) of \1 steps are done", " ".join(said.read_text().split()))
+    assert re.search(r"; (\d+) of \1 steps done", " ".join(said.read_text().split()))
     assert json.loads((run / "summary.json").read_text())["success_after"] == json.loads(before)["success_after"]
 
 

@@ -111,7 +111,7 @@ class VllmEngine(Engine):
 
 @contextmanager
 def unpacked(adapter: Adapter, name: str) -> Iterator[Path]:
-    """The adapter's files in a temporary folder `name`, for as long as the context lasts: vLLM loads them by path."""
+    """The adapter in a temporary folder `name`, since vLLM loads files; an `EngineError` if the disk refuses."""
     # With our process id, by which a folder that outlives us is found (`sacglam.runtime.reaper`).
     with ExitStack() as stack:
         try:
