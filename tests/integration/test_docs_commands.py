@@ -103,6 +103,7 @@ NEEDS = {
     "env babyai": "minigrid",
     "compare babyai": "minigrid",
     "check babyai": "minigrid",
+    "smollm2/pick_up": "minigrid",
     "textworld": "textworld",
     "gymnasium": "gymnasium",
     "autotelic/frozen_lake": "gymnasium",
