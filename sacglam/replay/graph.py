@@ -8,6 +8,7 @@ values on the same graph.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,8 @@ _TOLERANCE, _MOST_SWEEPS = 1e-4, 1000  # in a deterministic environment, n sweep
 _LONGEST_PATH = 200
 _MOST_ACTIONS = 1 << 20  # per state; a state-action pair is state * _MOST_ACTIONS + action
 _STEP = np.dtype(
-    [("pair", "i8"), ("next", "i8"), ("seen", "i8"), ("reward", "f8"), ("won", "?"), ("back", "?"), ("first", "?")]
+    [(name, "i8") for name in ("alone", "after", "action", "next_alone", "next_after")]
+    + [("reward", "f8"), *((name, "?") for name in ("won", "back", "first"))]
 )
 
 Indices = npt.NDArray[np.int64]
@@ -46,10 +48,10 @@ class _Solution:
 class ReplayGraph:
     """States, as the agent sees them, and where each action led.
 
-    The `history` steps that a prompt shows are part of a state: two corridors that look alike are different states
-    after different steps. If the agent still sees too little, or chance decides, an action has several outcomes and its
-    value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. If the
-    environment is deterministic, its values are lower bounds on the optimal Q.
+    A state is what the agent sees. Once an action has had several outcomes, in any state, the `history` steps that a
+    prompt shows are part of every state, since two corridors that look alike may differ. If an action still has several
+    outcomes, its value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. In a
+    deterministic environment, its values are lower bounds on the optimal Q.
 
     Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
     termination of an episode, and a goal's values come from its own episodes alone.
@@ -72,8 +74,8 @@ class ReplayGraph:
         """How often each action was taken, by its text."""
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places: list[tuple[Episode, int]] = []
-        self._numbers: dict[tuple[Observation, Past], int] = {}
-        self._observed: dict[Observation, int] = {}
+        self._numbers = defaultdict[tuple[Observation, Past | None], int](count().__next__)  # None: whatever the past
+        self._past_matters = False  # an action in one observation has had several outcomes
         self._outcomes = defaultdict[Observation, Outcomes](Counter)
         self._following = defaultdict[int, set[tuple[int, float]]](set)  # to which state each pair led, and own reward
         self._reached: dict[str, list[tuple[int, int]]] = {}  # (step, end of its episode)
@@ -86,31 +88,35 @@ class ReplayGraph:
         for episode in episodes:
             self._add_reached(episode, len(self._places))
             seen = [episode.observation(t) for t in range(len(episode.steps) + 1)]
-            states = [(observation, episode.past(t, self._history)) for t, observation in enumerate(seen)]
-            numbers = [self._numbers.setdefault(state, len(self._numbers)) for state in states]
-            observed = [self._observed.setdefault(observation, len(self._observed)) for observation in seen]
+            alone = after = [self._numbers[each, None] for each in seen]
+            if self._history:
+                after = [self._numbers[each, episode.past(t, self._history)] for t, each in enumerate(seen)]
             if (last := episode.steps[-1]).terminated and (self._apart or episode.goal not in last.achieved):
                 # Ends under any goal, unlike an episode that ended only because it achieved its own.
-                numbers[-1] = observed[-1] = -1
+                alone[-1] = after[-1] = -1
             been = set[int]()
             for t, step in enumerate(episode.steps):
-                node, following, action = numbers[t], numbers[t + 1], episode.decisions[t].action
-                reward = self._rewards.own * step.reward
+                action, reward = episode.decisions[t].action, self._rewards.own * step.reward
                 self._places.append((episode, t))
                 self.tries[episode.action(t)] += 1
                 ended = step.terminated and t == len(episode.steps) - 1  # a partner may terminate it before
                 self._outcomes[episode.observation(t)][action, None if ended else step.observation] += 1
                 won = self._rewards.own and episode.goal in step.achieved
-                been.add(observed[t])
-                back = observed[t + 1] in been and (self._rewards.own or observed[t + 1] != observed[t])
-                pair = node * _MOST_ACTIONS + action
-                self._following[pair].add((following, reward))
-                rows.append((pair, following, observed[t + 1], reward, won, back, t == 0))
+                been.add(alone[t])
+                back = alone[t + 1] in been and (self._rewards.own or alone[t + 1] != alone[t])
+                for numbers in (alone, after):
+                    self._following[numbers[t] * _MOST_ACTIONS + action].add((numbers[t + 1], reward))
+                if self._history and len(self._following[alone[t] * _MOST_ACTIONS + action]) > 1:
+                    self._past_matters = True
+                rows.append((alone[t], after[t], action, alone[t + 1], after[t + 1], reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
-        columns = (np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ())
-        self._pair_S, self._next_S, self._seen_S, self._reward_S, self._won_S, back_S, self._first_S = columns
-        self._back = np.flatnonzero(back_S)
-        self._node_S = self._pair_S // _MOST_ACTIONS
+        column = {name: np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ()}
+        self._node_S = column["after" if self._past_matters else "alone"]
+        self._next_S = column["next_after" if self._past_matters else "next_alone"]
+        self._seen_S = column["next_alone"]
+        self._pair_S = self._node_S * _MOST_ACTIONS + column["action"]
+        self._reward_S, self._won_S, self._first_S = column["reward"], column["won"], column["first"]
+        self._back = np.flatnonzero(column["back"])
         self._by_next = np.argsort(self._next_S, kind="stable")
         self._first_into = np.searchsorted(self._next_S[self._by_next], np.arange(len(self._numbers) + 1))
         self._solutions: dict[str, _Solution] = {}
@@ -141,13 +147,17 @@ class ReplayGraph:
         return self._outcomes.get(state) or Counter()
 
     def tried_all(self, state: Observation, past: Past = ()) -> bool:
-        """Whether each action of `state` was taken after `past`; the state must be in the graph."""
-        pair = self._numbers[state, past] * _MOST_ACTIONS
+        """Whether each action of `state` was taken after `past`."""
+        pair = self._pair(state, past)
         return all(pair + action in self._following for action in range(len(state.actions)))
 
     def varies(self, state: Observation, action: int, past: Past = ()) -> bool:
         """Whether `action`, taken in `state` after `past`, has led to more than one state or reward."""
-        return len(self._following.get(self._numbers[state, past] * _MOST_ACTIONS + action, ())) > 1
+        return len(self._following.get(self._pair(state, past) + action, ())) > 1
+
+    def _pair(self, state: Observation, past: Past) -> int:
+        """The first state-action pair of the state; its others follow. Negative if the state is not in the graph."""
+        return self._numbers.get((state, past if self._past_matters else None), -1) * _MOST_ACTIONS
 
     def action_values(self, goal: str, state: Observation, past: Past = ()) -> tuple[float, ...]:
         """For each action of `state`, after `past`, the discounted chance of achieving `goal` on the best known path.
@@ -156,9 +166,7 @@ class ReplayGraph:
         With own rewards, the return of the best known path after it; `UNTRIED` if there is none.
         Once an episode has achieved the goal its later steps do not count: `achieved` lists only the first time.
         """
-        if goal not in self._reached or (state, past) not in self._numbers:
-            return (UNTRIED,) * len(state.actions)
-        q, pair = self._solve(goal).q, self._numbers[state, past] * _MOST_ACTIONS
+        q, pair = self._solve(goal).q if goal in self._reached else {}, self._pair(state, past)
         return tuple(q.get(pair + action, UNTRIED) for action in range(len(state.actions)))
 
     def settled(self, goal: str, state: Observation, action: int, past: Past = ()) -> bool:
@@ -166,7 +174,7 @@ class ReplayGraph:
 
         Always true of goal rewards, which do not count what follows a truncation.
         """
-        return self._numbers[state, past] * _MOST_ACTIONS + action not in self._solve(goal).open
+        return self._pair(state, past) + action not in self._solve(goal).open
 
     def draw(self, rng: np.random.Generator, goal: str) -> tuple[Episode, int]:
         """A step from which a known path leads to the goal: its episode and number.

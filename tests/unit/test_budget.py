@@ -15,7 +15,7 @@ from sacglam.config import Config
 from tests.unit.test_docs import settings
 
 PACKAGE = Path(__file__).parents[2] / "sacglam"
-LINES = {"": 20_740, "core": 14_281, "tools": 3_707, "cli": 1_123, "worlds": 1_629}
+LINES = {"": 20_748, "core": 14_289, "tools": 3_707, "cli": 1_123, "worlds": 1_629}
 """At most so many in all, and in the parts; the core is all but the others."""
 LONG_FILES: dict[str, int] = {}
 """Files that may have more than 300 lines, and how many."""

@@ -72,6 +72,55 @@ def test_with_a_history_places_that_look_alike_are_told_apart_by_the_way_there()
     assert remembers.outcomes(state("C")) == {(0, state("G")): 1, (0, state("D")): 1}
 
 
+def test_with_a_history_places_are_joined_whatever_the_way_there_until_an_action_has_two_outcomes():
+    found, lost = episode("own", "BCG", [0, 0], {1: "goal"}), episode("own", "ACE", [0, 1], {})
+    graph = ReplayGraph([found, lost], GAMMA, history=1)
+    for past in ((("A", "left"),), (("B", "left"),), (("F", "right"),)):
+        assert graph.action_values("goal", state("C"), past) == (1.0, 0.0)
+        assert (graph.tried_all(state("C"), past), graph.varies(state("C"), 0, past)) == (True, False)
+    assert graph.action_values("goal", state("A")) == (0.5, UNTRIED)
+    graph.add([episode("own", "ACD", [0, 0], {})])  # so what `left` does depends on the way there
+    assert graph.action_values("goal", state("C"), (("B", "left"),)) == (1.0, UNTRIED)
+    assert graph.action_values("goal", state("C"), (("A", "left"),)) == NOTHING
+    assert graph.action_values("goal", state("A")) == NOTHING
+    assert not graph.tried_all(state("C"), (("F", "right"),))
+
+
+WALK = st.tuples(
+    st.lists(st.sampled_from("ABCDE"), unique=True, min_size=2), st.lists(st.integers(0, 1), min_size=4, max_size=4)
+)
+
+
+@given(st.lists(WALK, min_size=1, max_size=12))
+@settings(deadline=None)
+def test_with_a_history_values_are_those_of_places_named_after_the_way_there_if_it_matters(walks):
+    led = {(names[t], actions[t]): set() for names, actions in walks for t in range(len(names) - 1)}
+    for names, actions in walks:
+        for t, following in enumerate(names[1:]):
+            led[names[t], actions[t]].add(following)
+    matters = any(len(following) > 1 for following in led.values())
+
+    def walked(names, actions):
+        return episode("own", names, actions[: len(names) - 1], {len(names) - 2: "goal"} if names[-1] == "E" else {})
+
+    def renamed(names, actions):
+        ways = ["", *(f"{name}{action}" for name, action in zip(names, actions, strict=False))]
+        return [name + way if matters else name for name, way in zip(names, ways, strict=False)]
+
+    remembers = ReplayGraph([walked(*walk) for walk in walks], GAMMA, history=1)
+    expected = ReplayGraph([walked_as(renamed(*walk), walked(*walk)) for walk in walks], GAMMA)
+    for names, actions in walks:
+        for t, name in enumerate(renamed(names, actions)):
+            past = walked(names, actions).past(t, 1)
+            assert remembers.action_values("goal", state(names[t]), past) == expected.action_values("goal", state(name))
+
+
+def walked_as(names, walk):
+    """The same episode in places with other names."""
+    steps = [replace(step, observation=state(name)) for step, name in zip(walk.steps, names[1:], strict=True)]
+    return replace(walk, start=state(names[0]), steps=tuple(steps))
+
+
 def test_an_action_of_several_outcomes_has_their_mean():
     hits = [episode("own", "AC", [1], {0: "goal"}) for _ in range(3)]
     graph = ReplayGraph([*hits, episode("own", "AA", [1], {})], GAMMA)
@@ -302,9 +351,11 @@ def test_a_goal_that_held_from_the_start_need_not_be_listed_on_the_way_back():
     assert ReplayGraph([there, fails], GAMMA).action_values("goal", state("A")) == (0.5, UNTRIED)
     # With a history, B at the end is another state than B at the start, but the goal holds in both.
     after_b = (("B", "right"),)
-    remembers = ReplayGraph([episode("own", "BCBAB", [0, 0, 1, 0], {0: "goal"}), back], GAMMA, history=1)
+    splits = episode("own", "DBE", [0, 0], {})  # after D, `left` leads from B elsewhere
+    remembers = ReplayGraph([episode("own", "BCBAB", [0, 0, 1, 0], {0: "goal"}), back, splits], GAMMA, history=1)
     assert remembers.action_values("goal", state("A"), after_b) == NOTHING
-    remembers = ReplayGraph([episode("own", "DBAB", [0, 1, 0], {2: "goal"}), back], GAMMA, history=1)
+    others = [back, splits, episode("own", "FBC", [0, 0], {})]
+    remembers = ReplayGraph([episode("own", "DBAB", [0, 1, 0], {2: "goal"}), *others], GAMMA, history=1)
     assert remembers.action_values("goal", state("A"), after_b) == (1.0, UNTRIED)
 
 
@@ -313,7 +364,8 @@ def test_all_actions_are_tried_in_a_state_after_the_same_steps():
     assert not ReplayGraph(episodes[:1], GAMMA).tried_all(state("B"))
     assert ReplayGraph(episodes[:2], GAMMA).tried_all(state("B"))
     after_a, after_d = (("A", "left"),), (("D", "left"),)
-    assert not ReplayGraph(episodes[:2], GAMMA, history=1).tried_all(state("B"), after_a)
+    assert ReplayGraph(episodes[:2], GAMMA, history=1).tried_all(state("B"), after_a)
+    episodes.append(episode("own", "EBD", [0, 0], {}))  # what `left` does depends on the way there
     found = ReplayGraph(episodes, GAMMA, history=1)
     assert (found.tried_all(state("B"), after_a), found.tried_all(state("B"), after_d)) == (True, False)
 
