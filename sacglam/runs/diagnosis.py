@@ -231,11 +231,11 @@ def _greedy(evidence: Evidence) -> str | None:
     loop = f" ({share:.0%} of the steps in failed episodes repeat an earlier one, most often {action!r})"
     entropy = evidence.mean("entropy_share", 4) or 0.0
     undecided = f", and the policy is still undecided: entropy is {entropy:.0%} of the random policy's"
+    see = "" if evidence.config.prompt.history else ", set prompt.history=1 so that the policy sees its last action"
     return (
         f"greedy success is {low:.2f}, far below the {high:.2f} of sampled actions: the most probable action leads "
         f"into loops{loop if action else ''}{undecided if entropy > _UNDECIDED else ''}. Raise steps or "
-        f"{evidence.config.algo.update_settings}, set prompt.history=1 so that the policy sees its last action, or "
-        "sample actions (sacglam evaluate --sample)"
+        f"{evidence.config.algo.update_settings}{see}, or sample actions (sacglam evaluate --sample)"
     )
 
 

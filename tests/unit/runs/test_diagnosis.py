@@ -180,6 +180,10 @@ CASES = {
         replace(STUCK, after=after(0.2, 0.6)),
         "leads into loops. Raise steps or algo.updates_per_interval, set prompt.history=1",
     ),
+    "greedy far below sampled, with a history": (
+        replace(STUCK, after=after(0.2, 0.6), config=config(prompt={"history": 1})),
+        "leads into loops. Raise steps or algo.updates_per_interval, or sample actions",
+    ),
     "greedy far below sampled, since the policy is undecided": (
         replace(STUCK, lines=lines(0.1, 0.1, 0.1, 0.12, entropy=0.89), after=after(0.2, 0.6, (0.8, "Go north"))),
         r"0.20, far below the 0.60 .*80% of .*the policy is still undecided: entropy is 89% of .*"
