@@ -49,9 +49,8 @@ class ReplayGraph:
     """States, as the agent sees them, and where each action led.
 
     A state is what the agent sees. Once an action has had several outcomes, in any state, the `history` steps that a
-    prompt shows are part of every state, since two corridors that look alike may differ. If an action still has several
-    outcomes, its value is their mean: the graph is the maximum-likelihood Markov decision process of the episodes. In a
-    deterministic environment, its values are lower bounds on the optimal Q.
+    prompt shows are part of every state. If it still has several, its value is their mean: the graph is the maximum-
+    likelihood Markov decision process of the episodes. Without chance, its values are lower bounds on the optimal Q.
 
     Where the environment's rewards for other goals are unknown (`Rewards.success` is None), a path leads to the
     termination of an episode, and a goal's values come from its own episodes alone.
@@ -75,6 +74,7 @@ class ReplayGraph:
         self._episodes: dict[str, list[tuple[int, int]]] = {}  # first step and end of each, by its goal
         self._places: list[tuple[Episode, int]] = []
         self._numbers = defaultdict[tuple[Observation, Past | None], int](count().__next__)  # None: whatever the past
+        self._ended = defaultdict[tuple[str, int], set[bool]](set)  # whether each pair ended an episode with this goal
         self._past_matters = False  # an action in one observation has had several outcomes
         self._outcomes = defaultdict[Observation, Outcomes](Counter)
         self._following = defaultdict[int, set[tuple[int, float]]](set)  # to which state each pair led, and own reward
@@ -106,16 +106,18 @@ class ReplayGraph:
                 back = alone[t + 1] in been and (self._rewards.own or alone[t + 1] != alone[t])
                 for numbers in (alone, after):
                     self._following[numbers[t] * _MOST_ACTIONS + action].add((numbers[t + 1], reward))
-                if self._history and len(self._following[alone[t] * _MOST_ACTIONS + action]) > 1:
-                    self._past_matters = True
+                if self._history:
+                    pair = alone[t] * _MOST_ACTIONS + action
+                    self._ended[episode.goal, pair].add(step.terminated)
+                    self._past_matters |= max(len(self._following[pair]), len(self._ended[episode.goal, pair])) > 1
                 rows.append((alone[t], after[t], action, alone[t + 1], after[t + 1], reward, won, back, t == 0))
         self._rows = np.concatenate([self._rows, np.array(rows, dtype=_STEP)])
         column = {name: np.ascontiguousarray(self._rows[name]) for name in _STEP.names or ()}
         self._node_S = column["after" if self._past_matters else "alone"]
         self._next_S = column["next_after" if self._past_matters else "next_alone"]
-        self._seen_S = column["next_alone"]
         self._pair_S = self._node_S * _MOST_ACTIONS + column["action"]
-        self._reward_S, self._won_S, self._first_S = column["reward"], column["won"], column["first"]
+        self._seen_S, self._reward_S = column["next_alone"], column["reward"]
+        self._won_S, self._first_S = column["won"], column["first"]
         self._back = np.flatnonzero(column["back"])
         self._by_next = np.argsort(self._next_S, kind="stable")
         self._first_into = np.searchsorted(self._next_S[self._by_next], np.arange(len(self._numbers) + 1))
@@ -228,9 +230,7 @@ class ReplayGraph:
         left_out_S = self._won_S.copy()
         left_out_S[back] = True
         counts_S &= hit_S | ~left_out_S
-        reward_S = self._reward_S
-        if self._rewards.success is not None:
-            reward_S = np.where(hit_S, self._rewards.success, reward_S)
+        reward_S = self._reward_S if (won := self._rewards.success) is None else np.where(hit_S, won, self._reward_S)
         leads_N, all_S = self._leading_to(hit_S, counts_S), counts_S.copy()
         while self._rewards.own:
             # A step that leads nowhere, unless it ended the episode, could earn any amount. So its action has no

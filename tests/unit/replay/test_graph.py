@@ -86,6 +86,16 @@ def test_with_a_history_places_are_joined_whatever_the_way_there_until_an_action
     assert not graph.tried_all(state("C"), (("F", "right"),))
 
 
+def test_with_a_history_the_way_there_matters_if_an_action_ends_some_episodes_of_a_goal_and_not_others():
+    # The place always looks the same, but `right` achieves the goal only after `left`.
+    opened, shut = episode("own", "AAA", [0, 1], {1: "own"}), episode("own", "AA", [1], {})
+    after_left = (("A", "left"),)
+    assert ReplayGraph([opened], GAMMA, history=1).action_values("own", state("A")) == (0.5, 1.0)
+    graph = ReplayGraph([opened, shut], GAMMA, history=1)
+    assert graph.action_values("own", state("A"), after_left) == (UNTRIED, 1.0)
+    assert graph.action_values("own", state("A")) == (0.5, 0.0)
+
+
 WALK = st.tuples(
     st.lists(st.sampled_from("ABCDE"), unique=True, min_size=2), st.lists(st.integers(0, 1), min_size=4, max_size=4)
 )
